@@ -1,0 +1,131 @@
+"""Generalized Sum Pooling: tokens and prototypes to one vector, its weights and its attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from gspool.functional.checks import (
+    check_mask,
+    check_tokens,
+    computing_dtype,
+    epsilon_tensor,
+    full_precision,
+    mu_tensor,
+)
+from gspool.functional.cost import Nearest, clip_scale, find_nearest, refined, squared_by_product
+from gspool.functional.pool_gradient import Incoming, Saved, pool_gradient
+from gspool.functional.results import Pooled
+from gspool.functional.shares import normalised, shares
+from gspool.functional.threshold import threshold
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+Role = Literal["foreground", "background"]
+Backend = Literal["auto", "torch"]
+
+
+def gsp_pool(
+    tokens: Float[Tensor, "B N D"],
+    prototypes: Float[Tensor, "M D"],
+    mu: float | Float[Tensor, B],
+    epsilon: float | Float[Tensor, ""],
+    mask: Bool[Tensor, "B N"] | None = None,
+    backend: Backend = "auto",
+    role: Role = "foreground",
+) -> Pooled:
+    """Pool the part ``mu`` of the tokens that lies nearest to the prototypes (eq. 4.1 with the solution of (P2)).
+
+    The same as `distance`, then `partial_transport`, then a weighted sum, and differentiable once in tokens,
+    prototypes, mu and epsilon; but no tensor of size B x M x N outlives the forward pass: the backward pass recomputes
+    the distances and forms the gradients by two matrix products.
+
+    Args:
+        tokens: the features to pool.
+        prototypes: what to look for; clipped to the unit ball, as the tokens are, before they are compared.
+        mu: the part of the mass to pool, in (0, 1]; a number, or one for each image. 1 is average pooling.
+        epsilon: the sharpness, >= 0; it multiplies the distance. 0 is average pooling too.
+        mask: True marks a real token; what a padded token holds is never looked at.
+        backend: ``torch``, or ``auto``, which is ``torch`` on every device.
+        role: ``foreground`` pools what is near the prototypes, ``background`` what is left over.
+
+    Returns:
+        ``Pooled(pooled, weights, attributes)``: the vector in the dtype of the tokens, the weights of the tokens and
+        the marginal of the prototypes, each summing to 1, in float32 at least.
+
+    Raises:
+        ValueError: for wrong shapes, types, devices or ranges, with what was expected.
+
+    Example:
+        >>> tokens = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]]])
+        >>> out = gsp_pool(tokens, prototypes=torch.tensor([[1.0, 0.0]]), mu=0.5, epsilon=20.0)
+        >>> [round(w, 3) for w in out.weights[0].tolist()]
+        [0.5, 0.0, 0.5, 0.0]
+    """
+    check_tokens(tokens, prototypes)
+    check_mask(mask, tokens.shape[:2], tokens.device)
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
+    if role not in get_args(Role):
+        raise ValueError(f"role must be one of {', '.join(get_args(Role))}, got {role!r}")
+    if role == "background" and not isinstance(mu, torch.Tensor) and mu == 1:
+        raise ValueError("with mu = 1 nothing is left for the background; choose mu below 1 or role='foreground'")
+    dtype = computing_dtype(tokens, prototypes)
+    mu = mu_tensor(mu, tokens.shape[:1], tokens.device)
+    epsilon = epsilon_tensor(epsilon, dtype, tokens.device)
+    wide = tokens.to(dtype)
+    if mask is not None:
+        # Padding may hold anything, and 0 times NaN is NaN.
+        wide = wide.masked_fill(~mask[..., None], 0)
+    pooled, weights, attributes, *_ = _GSPPool.apply(
+        wide, prototypes.to(dtype), mu, epsilon, mask, role == "background"
+    )
+    return Pooled(pooled.to(tokens.dtype), weights, attributes)
+
+
+class _GSPPool(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        tokens: Tensor, prototypes: Tensor, mu: Tensor, epsilon: Tensor, mask: Tensor | None, background: bool
+    ) -> tuple[Tensor, ...]:
+        with full_precision(tokens):
+            norm = torch.linalg.vector_norm(tokens, dim=-1)
+            scale = norm.clamp_min(1).reciprocal()
+            clipped = prototypes * clip_scale(prototypes)[:, None]
+            squared = squared_by_product(tokens, scale, (norm * scale).square(), clipped)
+            nearest = find_nearest(squared, tokens, scale, clipped)
+            logits = refined(squared, nearest) * -epsilon
+            assignment = torch.softmax(logits, dim=-1)
+            # log sum exp, from the largest term and the share that the softmax gave it.
+            log_affinity = logits.amax(-1) - assignment.amax(-1).log()
+            position = threshold(log_affinity, mu, mask)[..., None] + log_affinity
+            given, kept = shares(position, mask)
+            # Dividing by the sums, which are n mu and n (1 - mu) up to rounding, makes the weights sum to 1.
+            mass = normalised(given)
+            weights = normalised(kept) if background else mass
+            pooled = torch.bmm(weights[:, None, :], tokens)[:, 0]
+            attributes = torch.bmm(mass[:, None, :], assignment)[:, 0]
+            return pooled, weights, attributes, norm, position, *nearest
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        tokens, prototypes, mu, epsilon, mask, background = inputs
+        _, _, _, *kept_back = output
+        ctx.mark_non_differentiable(*kept_back)
+        ctx.background = background
+        ctx.save_for_backward(tokens, prototypes, mu, epsilon, mask, *kept_back)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
+        *others, prototype, shortest = ctx.saved_tensors
+        saved = Saved(*others, nearest=Nearest(prototype, shortest))
+        with full_precision(saved.tokens):
+            gradient = pool_gradient(saved, Incoming(*incoming[:3]), ctx.background, ctx.needs_input_grad[3])
+        return *gradient, None, None

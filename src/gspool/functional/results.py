@@ -1,0 +1,31 @@
+"""Named results of the mathematics, so that nobody has to remember which row of a tensor is what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+class Transport(NamedTuple):
+    """The solution of (P1) or (P2): what is left behind and what is carried to which prototype.
+
+    Every valid token starts with mass ``1 / n``; ``residual + plan.sum(-2)`` gives it back; ``plan`` sums to ``mu``.
+    """
+
+    residual: Float[Tensor, "*B N"]
+    plan: Float[Tensor, "*B M N"]
+
+
+class Pooled(NamedTuple):
+    """One vector an image, and how it came about.
+
+    ``weights`` (sum 1 over the tokens) and ``attributes`` (sum 1 over the prototypes) are None for a pooling layer that
+    has no such thing, a maximum for example.
+    """
+
+    pooled: Float[Tensor, "B D"]
+    weights: Float[Tensor, "B N"] | None = None
+    attributes: Float[Tensor, "B M"] | None = None

@@ -1,0 +1,46 @@
+"""Ridge regression in closed form (P3), by a Cholesky solve of the smaller Gram matrix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gspool.functional.checks import check_tensor, computing_dtype, full_precision
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+def ridge_regression(inputs: Float[Tensor, "S M"], targets: Float[Tensor, "S D"], ridge: float) -> Float[Tensor, "M D"]:
+    """Find the linear map ``A`` that minimises ``|inputs A - targets|^2 + ridge |A|^2`` (P3, samples as rows).
+
+    Of the two equal forms, ``(Z'Z + r I)^-1 Z'U`` and ``Z' (ZZ' + r I)^-1 U``, the one with the smaller matrix is used.
+    A row of zeros is a sample that does not count. Differentiable in both arguments.
+
+    Raises:
+        ValueError: for shapes that do not fit, or a ridge that is not positive.
+
+    Example:
+        >>> ridge_regression(torch.eye(2), torch.eye(2), ridge=1.0)
+        tensor([[0.5000, 0.0000],
+                [0.0000, 0.5000]])
+    """
+    check_tensor(inputs, "inputs", "[samples, M]")
+    check_tensor(targets, "targets", "[samples, D]")
+    if inputs.ndim != 2 or targets.ndim != 2 or inputs.shape[0] != targets.shape[0]:
+        raise ValueError(
+            "inputs [samples, M] and targets [samples, D] must have one row a sample each, "
+            f"got {tuple(inputs.shape)} and {tuple(targets.shape)}"
+        )
+    if not ridge > 0:
+        raise ValueError(f"ridge must be positive, or the system may have no single solution, got {ridge!r}")
+    samples, features = inputs.shape
+    dtype = computing_dtype(inputs, targets)
+    with full_precision(inputs):
+        z, u = inputs.to(dtype), targets.to(dtype)
+        gram, right = (z @ z.t(), u) if samples <= features else (z.t() @ z, z.t() @ u)
+        regularised = gram + ridge * torch.eye(gram.shape[0], dtype=dtype, device=gram.device)
+        solution = torch.cholesky_solve(right, torch.linalg.cholesky(regularised))
+        return z.t() @ solution if samples <= features else solution

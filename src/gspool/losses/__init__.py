@@ -1,0 +1,5 @@
+"""Losses: the paper's zero-shot regularisation."""
+
+from gspool.losses.zsr import ZSRLoss
+
+__all__ = ["ZSRLoss"]

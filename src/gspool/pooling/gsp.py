@@ -1,0 +1,142 @@
+"""Generalized Sum Pooling as a layer: learnable prototypes decide which part of the picture counts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, get_args
+
+import torch
+from torch import nn
+
+from gspool.functional import clip_norm, greedy_centers, gsp_pool
+from gspool.functional.checks import epsilon_tensor, mu_tensor
+from gspool.functional.pool import Backend, Role
+from gspool.functional.results import Pooled
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.warm_start import WarmStart
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+
+class GSP(PoolingLayer):
+    """Pool the tokens that lie near learned prototypes, and leave the rest (Sec. 4, a drop-in for average pooling).
+
+    Args:
+        dim: number of feature channels.
+        prototypes: number of prototypes, m in the paper.
+        mu: part of the mass to pool, in (0, 1]; 1 is average pooling exactly.
+        epsilon: sharpness; it multiplies the distance. The paper uses 5 for pair losses and 0.5 for proxy losses.
+        learn_mu: learn mu, kept inside (0, 1) by a sigmoid.
+        learn_epsilon: learn epsilon, kept positive by an exponential.
+        role: ``foreground`` pools what is near the prototypes, ``background`` what is far from them.
+        warm_start: pool by plain averaging until this many pooled vectors were seen in training, then set the
+            prototypes by greedy k-center on them; the authors' reference uses 1024. 0 starts from random prototypes.
+        backend: see `gspool.functional.gsp_pool`.
+
+    Raises:
+        ValueError: for values outside their range; on use, for features that do not fit.
+
+    Example:
+        >>> pool = GSP(dim=8, prototypes=4)
+        >>> features = torch.randn(2, 8, 7, 7)
+        >>> pool(features).shape
+        torch.Size([2, 8])
+        >>> pool.pool(features).weights.shape
+        torch.Size([2, 49])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        prototypes: int = 64,
+        mu: float = 0.3,
+        epsilon: float = 5.0,
+        learn_mu: bool = False,
+        learn_epsilon: bool = False,
+        role: Role = "foreground",
+        warm_start: int = 0,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__(dim)
+        if isinstance(prototypes, bool) or not isinstance(prototypes, int) or prototypes < 1:
+            raise ValueError(f"prototypes is the number of prototypes, a positive integer, got {prototypes!r}")
+        mu_tensor(mu, (), torch.device("cpu"))
+        epsilon_tensor(epsilon, torch.float64, torch.device("cpu"))
+        if mu == 1 and (learn_mu or role == "background"):
+            raise ValueError(
+                "mu = 1 keeps everything: it cannot be learned from there, nor leaves a background; use e.g. 0.9"
+            )
+        if learn_epsilon and epsilon == 0:
+            raise ValueError("epsilon = 0 ignores the prototypes and cannot be learned from there; start e.g. at 0.5")
+        for value, name, choices in ((role, "role", get_args(Role)), (backend, "backend", get_args(Backend))):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        self.prototypes = nn.Parameter(torch.randn(prototypes, dim) / math.sqrt(dim))
+        self.role: Role = role
+        self.backend: Backend = backend
+        self._mu, self._epsilon = float(mu), float(epsilon)
+        self.mu_logit = nn.Parameter(torch.tensor(math.log(mu / (1 - mu)))) if learn_mu else None
+        self.log_epsilon = nn.Parameter(torch.tensor(math.log(epsilon))) if learn_epsilon else None
+        self.warm_start = WarmStart(warm_start, prototypes, dim) if warm_start else None
+
+    @property
+    def mu(self) -> float | Float[Tensor, ""]:
+        """The part of the mass that is pooled; a tensor with a gradient where it is learned."""
+        return self._mu if self.mu_logit is None else torch.sigmoid(self.mu_logit)
+
+    @property
+    def epsilon(self) -> float | Float[Tensor, ""]:
+        """The sharpness; a tensor with a gradient where it is learned."""
+        return self._epsilon if self.log_epsilon is None else torch.exp(self.log_epsilon)
+
+    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
+        """Pool a feature map [B, C, H, W] or tokens [B, N, D]; give the vector, the weights and the attributes."""
+        tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
+        if self.warm_start is not None and self.warm_start.collecting:
+            return self._collect(self.warm_start, tokens, token_mask)
+        return gsp_pool(tokens, self.prototypes, self.mu, self.epsilon, token_mask, self.backend, self.role)
+
+    @torch.no_grad()
+    def init_prototypes(self, features: Float[Tensor, "K D"]) -> None:
+        """Set the prototypes by greedy k-center on observed features, in place: the optimiser keeps its parameter.
+
+        Args:
+            features: vectors [K, D], or tokens [B, N, D], or maps [B, C, H, W], at least as many as prototypes.
+
+        Raises:
+            ValueError: if the features do not fit, are too few, or are not finite.
+        """
+        vectors = features if features.ndim == 2 else as_tokens(features, self.dim).flatten(0, 1)
+        if vectors.shape[-1] != self.dim:
+            raise ValueError(f"features must have {self.dim} channels, got shape {tuple(features.shape)}")
+        vectors = clip_norm(vectors.to(self.prototypes))
+        self.prototypes.copy_(vectors[greedy_centers(vectors, self.prototypes.shape[0])])
+
+    def _collect(
+        self, warm_start: WarmStart, tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None
+    ) -> Pooled:
+        """Pool by averaging, remember what came out, and set the prototypes once enough was seen."""
+        # A copy, because the prototypes may be set below, before the backward pass has looked at them.
+        average = gsp_pool(tokens, self.prototypes.clone(), 1.0, 0.0, mask, self.backend)
+        if self.training:
+            seen = warm_start.add(clip_norm(average.pooled.detach()))
+            if seen is not None:
+                self.init_prototypes(seen)
+        # Distributed training waits for a gradient of every parameter, of those too that play no part yet.
+        idle = [parameter for parameter in (self.mu_logit, self.log_epsilon) if parameter is not None]
+        return average._replace(pooled=average.pooled + sum(0 * parameter for parameter in idle)) if idle else average
+
+    def _value(self, name: str) -> float:
+        value = getattr(self, name)
+        return float(value.detach()) if isinstance(value, torch.Tensor) else value
+
+    def extra_repr(self) -> str:
+        """Name what decides the result in `print(model)`."""
+        parts = [f"{self.dim}", f"prototypes={self.prototypes.shape[0]}"]
+        for name, parameter in (("mu", self.mu_logit), ("epsilon", self.log_epsilon)):
+            parts.append(f"{name}={self._value(name):.3g}" + (" (learned)" if parameter is not None else ""))
+        if self.role != "foreground":
+            parts.append(f"role={self.role}")
+        return ", ".join(parts)

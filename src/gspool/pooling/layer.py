@@ -1,0 +1,91 @@
+"""The one interface of every pooling layer: features in, `Pooled` out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import nn
+
+from gspool.functional.results import Pooled
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+Place = Literal["before", "after", "inside"]
+
+
+class PoolingLayer(nn.Module):
+    """A pooling layer takes a feature map [B, C, H, W] or tokens [B, N, D] to one vector an image.
+
+    Subclasses write `pool`; calling the module gives the vector alone. ``dim`` is the number of channels that come in,
+    ``out_dim`` the length of the vector that goes out.
+
+    ``embedding`` says where the 1x1 convolution of an embedding model belongs: ``before`` the layer, ``after`` it, or
+    ``inside`` (the layer takes ``out_dim`` itself, because it needs the features both raw and embedded).
+    """
+
+    embedding: Place = "before"
+
+    def __init__(self, dim: int, out_dim: int | None = None) -> None:
+        super().__init__()
+        if not isinstance(dim, int) or dim < 1:
+            raise ValueError(f"dim is the number of feature channels and must be a positive integer, got {dim!r}")
+        self.dim = dim
+        self.out_dim = dim if out_dim is None else out_dim
+
+    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
+        """Pool and tell how: the vector, the weights of the tokens, the attributes. Each layer writes its own."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it pools: write its `pool` method")
+
+    def forward(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Float[Tensor, "B D"]:
+        """Pool to one vector an image."""
+        return self.pool(x, mask).pooled
+
+    def extra_repr(self) -> str:
+        """Name the sizes in `print(model)`."""
+        return f"{self.dim}" if self.dim == self.out_dim else f"{self.dim} -> {self.out_dim}"
+
+
+def as_tokens(x: Float[Tensor, "B C H W"], dim: int) -> Float[Tensor, "B N C"]:
+    """See a feature map, or tokens as they are, as [B, N, C]; a view, never a copy.
+
+    Raises:
+        ValueError: if ``x`` is neither [B, C, H, W] nor [B, N, D] with ``dim`` channels, is empty, or is not floating.
+    """
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"features must be a torch.Tensor [B, C, H, W] or [B, N, D], got {type(x).__name__}")
+    if x.ndim not in (3, 4):
+        raise ValueError(
+            f"features must be a map [B, C, H, W] or tokens [B, N, D], got shape {tuple(x.shape)}; "
+            "add the batch axis with x[None] if this is a single image"
+        )
+    channels = x.shape[1] if x.ndim == 4 else x.shape[2]
+    if channels != dim:
+        where = "axis 1 of a map [B, C, H, W]" if x.ndim == 4 else "the last axis of tokens [B, N, D]"
+        raise ValueError(f"this layer was made for {dim} channels ({where}), got {channels} in shape {tuple(x.shape)}")
+    if not x.is_floating_point():
+        raise ValueError(f"features must be floating point, got {x.dtype}; convert them with x.float()")
+    tokens = x.flatten(2).transpose(1, 2) if x.ndim == 4 else x
+    if tokens.shape[1] == 0:
+        raise ValueError(f"there is nothing to pool: features of shape {tuple(x.shape)} have no tokens")
+    return tokens
+
+
+def as_token_mask(mask: Bool[Tensor, "B H W"] | None, x: Float[Tensor, "B C H W"]) -> Bool[Tensor, "B N"] | None:
+    """See a mask [B, H, W] or [B, N] as [B, N]; True marks a real token.
+
+    Raises:
+        ValueError: if the mask is not boolean or its shape does not fit the features.
+    """
+    if mask is None:
+        return None
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask must be boolean (True = real token), got {mask.dtype}; convert it with mask.bool()")
+    spatial = x.shape[2:] if x.ndim == 4 else x.shape[1:2]
+    flat = (x.shape[0], spatial.numel())
+    if tuple(mask.shape) not in {flat, (x.shape[0], *spatial)}:
+        fits = f"{(x.shape[0], *spatial)}" + (f" or {flat}" if x.ndim == 4 else "")
+        raise ValueError(f"mask must have shape {fits} for features of shape {tuple(x.shape)}, got {tuple(mask.shape)}")
+    return mask.flatten(1)
