@@ -16,6 +16,8 @@ from gspool.functional.checks import (
     mu_tensor,
 )
 from gspool.functional.cost import Nearest, clip_scale, find_nearest, refined, squared_by_product
+from gspool.functional.kernels import pool_op
+from gspool.functional.kernels.choice import DOT_PRECISION, Backend, Precision, check_precision, kernel_scalars, uses_kernels
 from gspool.functional.pool_gradient import Incoming, Saved, pool_gradient
 from gspool.functional.results import Pooled
 from gspool.functional.shares import normalised, shares
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Role = Literal["foreground", "background"]
-Backend = Literal["auto", "torch"]
 
 
 def gsp_pool(
@@ -37,6 +38,7 @@ def gsp_pool(
     mask: Bool[Tensor, "B N"] | None = None,
     backend: Backend = "auto",
     role: Role = "foreground",
+    precision: Precision = "exact",
 ) -> Pooled:
     """Pool the part ``mu`` of the tokens that lies nearest to the prototypes (eq. 4.1 with the solution of (P2)).
 
@@ -50,8 +52,12 @@ def gsp_pool(
         mu: the part of the mass to pool, in (0, 1]; a number, or one for each image. 1 is average pooling.
         epsilon: the sharpness, >= 0; it multiplies the distance. 0 is average pooling too.
         mask: True marks a real token; what a padded token holds is never looked at.
-        backend: ``torch``, or ``auto``, which is ``torch`` on every device.
+        backend: ``torch``, the plain version; ``triton``, the same by fused kernels; or ``auto``: ``triton`` on a CUDA
+            device of compute capability 8.0 or newer for float32, bfloat16 and float16 with at most 1024 prototypes,
+            outside `torch.func` transforms and `torch.export`; ``torch`` everywhere else.
         role: ``foreground`` pools what is near the prototypes, ``background`` what is left over.
+        precision: how the kernels multiply: ``exact`` keeps the digits of float32 by three TF32 products, ``tf32``
+            takes one, whose error, times epsilon, moves the weights. The plain version is always exact.
 
     Returns:
         ``Pooled(pooled, weights, attributes)``: the vector in the dtype of the tokens, the weights of the tokens and
@@ -68,13 +74,25 @@ def gsp_pool(
     """
     check_tokens(tokens, prototypes)
     check_mask(mask, tokens.shape[:2], tokens.device)
-    if backend not in get_args(Backend):
-        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
+    check_precision(precision)
     if role not in get_args(Role):
         raise ValueError(f"role must be one of {', '.join(get_args(Role))}, got {role!r}")
     if role == "background" and not isinstance(mu, torch.Tensor) and mu == 1:
         raise ValueError("with mu = 1 nothing is left for the background; choose mu below 1 or role='foreground'")
     dtype = computing_dtype(tokens, prototypes)
+    if uses_kernels(backend, prototypes.shape[0], tokens, prototypes):
+        checked_mu, checked_epsilon = kernel_scalars(mu, epsilon, tokens.shape[:1], tokens.device)
+        return Pooled(
+            *pool_op.pool(
+                tokens,
+                prototypes,
+                checked_mu,
+                checked_epsilon,
+                mask,
+                role == "background",
+                DOT_PRECISION[precision],
+            )
+        )
     mu = mu_tensor(mu, tokens.shape[:1], tokens.device)
     epsilon = epsilon_tensor(epsilon, dtype, tokens.device)
     wide = tokens.to(dtype)

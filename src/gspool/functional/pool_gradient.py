@@ -74,7 +74,7 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
     grad_epsilon = -(grad_logits * distances).sum() if with_epsilon else None
 
     grad_tokens, grad_prototypes = _through_distance(grad_logits, distances, saved, scale, clipped)
-    grad_tokens.addcmul_(weights[..., None], incoming.pooled[:, None, :])
+    grad_tokens = torch.addcmul(grad_tokens, weights[..., None], incoming.pooled[:, None, :])
     return PoolGradient(grad_tokens, grad_prototypes, grad_mu.to(saved.mu.dtype), grad_epsilon)
 
 
@@ -88,7 +88,7 @@ def _through_distance(
     """Go through ``c_ij = |f_j - w_i|`` and the clipping: pulls along ``f_j - w_i``, summed by two matrix products.
 
     A product cannot form ``f - w`` for a token that sits on a prototype. So the pull towards the nearest is taken out
-    and applied along the offset itself, and is 0 where that is 0; the others are bounded at the distance below which
+    and applied along the offset itself, or is 0 where that is mere rounding; the others are bounded at the distance below which
     rounding would point them anywhere.
     """
     tokens = saved.tokens
@@ -99,8 +99,10 @@ def _through_distance(
     if saved.nearest.prototype.numel():
         index, shortest = saved.nearest
         nearest_pull = pull.gather(-1, index[..., None])[..., 0] * shortest.clamp_min(shortest_useful)
-        pull.scatter_(-1, index[..., None], 0)
-        nearest_pull = torch.where(shortest > 0, nearest_pull / shortest, 0)
+        pull = pull.scatter(-1, index[..., None], 0)
+        # An offset of rounding size, as k-center initialisation leaves it, has no direction worth following.
+        apart = shortest > 8 * torch.finfo(tokens.dtype).eps
+        nearest_pull = torch.where(apart, nearest_pull / shortest, 0)
         along_offset = offsets(tokens, scale, clipped, index).mul_(nearest_pull[..., None])
     grad_clipped = torch.matmul(pull, -clipped)
     if along_offset is not None:
@@ -109,13 +111,13 @@ def _through_distance(
     # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends.
     squared_norm = (saved.norm * scale).square()
     along = (grad_clipped * tokens).sum(-1) * scale.square() + total * squared_norm
-    grad_tokens = grad_clipped.addcmul_(tokens, (total - torch.where(saved.norm > 1, along, 0))[..., None])
+    grad_tokens = torch.addcmul(grad_clipped, tokens, (total - torch.where(saved.norm > 1, along, 0))[..., None])
 
     pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
     grad_prototypes = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
     if along_offset is not None:
         unscaled = along_offset.div_(scale[..., None]).flatten(0, 1)
-        grad_prototypes.index_add_(0, saved.nearest.prototype.flatten(), unscaled, alpha=-1)
+        grad_prototypes = grad_prototypes.index_add(0, saved.nearest.prototype.flatten(), unscaled, alpha=-1)
     prototype_norm = torch.linalg.vector_norm(saved.prototypes, dim=-1)
     along = torch.where(prototype_norm > 1, (grad_prototypes * clipped).sum(-1), 0)
     grad_prototypes = (grad_prototypes - clipped * along[:, None]) * clip_scale(saved.prototypes)[:, None]

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# A learned mu stays within 3e-4 of 0 and 1, where the sigmoid still has a gradient to come back by; a learned epsilon
+# stays below 1e4, the sharpest that the solver is tested for.
+LOGIT_LIMIT = 8.0
+LOG_EPSILON_LIMIT = math.log(1e4)
+
+
 class GSP(PoolingLayer):
     """Pool the tokens that lie near learned prototypes, and leave the rest (Sec. 4, a drop-in for average pooling).
 
@@ -84,12 +90,12 @@ class GSP(PoolingLayer):
     @property
     def mu(self) -> float | Float[Tensor, ""]:
         """The part of the mass that is pooled; a tensor with a gradient where it is learned."""
-        return self._mu if self.mu_logit is None else torch.sigmoid(self.mu_logit)
+        return self._mu if self.mu_logit is None else torch.sigmoid(self.mu_logit.clamp(-LOGIT_LIMIT, LOGIT_LIMIT))
 
     @property
     def epsilon(self) -> float | Float[Tensor, ""]:
         """The sharpness; a tensor with a gradient where it is learned."""
-        return self._epsilon if self.log_epsilon is None else torch.exp(self.log_epsilon)
+        return self._epsilon if self.log_epsilon is None else torch.exp(self.log_epsilon.clamp(max=LOG_EPSILON_LIMIT))
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Pool a feature map [B, C, H, W] or tokens [B, N, D]; give the vector, the weights and the attributes."""

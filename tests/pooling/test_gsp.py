@@ -1,0 +1,169 @@
+"""The GSP layer: its laws, its options, its prototypes and what it refuses."""
+
+import copy
+import io
+
+import pytest
+import torch
+
+from gspool import GSP
+from gspool import functional as F
+
+
+def test_maps_and_tokens_are_the_same_thing():
+    pool = GSP(6, prototypes=4)
+    maps = torch.randn(2, 6, 3, 5)
+    torch.testing.assert_close(pool(maps), pool(maps.flatten(2).transpose(1, 2)))
+
+
+def test_mu_one_is_average_pooling():
+    maps = torch.randn(2, 6, 3, 5)
+    torch.testing.assert_close(GSP(6, mu=1.0)(maps), maps.mean((2, 3)))
+
+
+def test_pool_gives_what_the_function_gives():
+    pool = GSP(6, prototypes=4, mu=0.4, epsilon=7.0)
+    x = torch.randn(2, 9, 6)
+    for ours, expected in zip(pool.pool(x), F.gsp_pool(x, pool.prototypes, 0.4, 7.0), strict=True):
+        assert torch.equal(ours, expected)
+    assert pool.pool(x).weights.shape == (2, 9)
+    assert pool.pool(x).attributes.shape == (2, 4)
+
+
+def test_a_mask_may_be_a_plane_or_a_row():
+    pool = GSP(6, prototypes=4)
+    maps = torch.randn(2, 6, 3, 4)
+    mask = torch.ones(2, 3, 4, dtype=torch.bool)
+    mask[0, :, 3] = False
+    torch.testing.assert_close(pool(maps, mask=mask), pool(maps, mask=mask.flatten(1)))
+    torch.testing.assert_close(pool(maps, mask=mask)[:1], pool(maps[:1, :, :, :3]))
+
+
+def test_background_pools_what_foreground_leaves():
+    maps = torch.randn(2, 6, 3, 4)
+    front = GSP(6, prototypes=4, mu=0.3)
+    back = GSP(6, prototypes=4, mu=0.3, role="background")
+    back.load_state_dict(front.state_dict())
+    torch.testing.assert_close(0.3 * front(maps) + 0.7 * back(maps), maps.mean((2, 3)))
+
+
+def test_mu_and_epsilon_are_learned_inside_their_range():
+    pool = GSP(6, prototypes=4, mu=0.3, epsilon=5.0, learn_mu=True, learn_epsilon=True)
+    assert pool.mu.item() == pytest.approx(0.3)
+    assert pool.epsilon.item() == pytest.approx(5.0)
+    x = torch.randn(2, 9, 6)
+    pool.pool(x).weights.square().sum().backward()
+    assert pool.mu_logit.grad != 0
+    assert pool.log_epsilon.grad != 0
+    with torch.no_grad():
+        pool.mu_logit.fill_(-300)
+        pool.log_epsilon.fill_(300)
+    assert 0 < pool.mu.item() < 1e-3
+    assert pool.epsilon.item() == pytest.approx(1e4)
+    assert torch.isfinite(pool(x)).all()
+
+
+def test_k_center_puts_prototypes_on_features_and_keeps_the_parameter():
+    pool = GSP(6, prototypes=4)
+    before, optimiser = pool.prototypes, torch.optim.SGD(pool.parameters(), lr=0.1)
+    features = torch.randn(50, 6) / 6
+    pool.init_prototypes(features)
+    assert pool.prototypes is before
+    assert optimiser.param_groups[0]["params"][0] is pool.prototypes
+    assert pool.prototypes.requires_grad
+    torch.testing.assert_close(pool.prototypes.detach(), features[F.greedy_centers(features, 4)])
+
+
+@pytest.mark.parametrize("shape", [(40, 6), (5, 8, 6), (5, 6, 2, 4)])
+def test_k_center_takes_vectors_tokens_and_maps(shape):
+    pool = GSP(6, prototypes=4)
+    features = torch.randn(shape) * 10
+    pool.init_prototypes(features)
+    vectors = features if len(shape) == 2 else (features.flatten(2).transpose(1, 2) if len(shape) == 4 else features)
+    assert torch.cdist(pool.prototypes.detach(), F.clip_norm(vectors.reshape(-1, 6))).amin(1).max() < 1e-3
+    assert torch.isfinite(pool(torch.randn(2, 9, 6))).all()
+
+
+def test_state_dict_survives_save_and_load():
+    pool, other = GSP(6, prototypes=4, learn_mu=True), GSP(6, prototypes=4, learn_mu=True)
+    file = io.BytesIO()
+    torch.save(pool.state_dict(), file)
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    x = torch.randn(2, 9, 6)
+    assert torch.equal(pool(x), other(x))
+    assert torch.equal(copy.deepcopy(pool)(x), pool(x))
+
+
+def test_repr_tells_what_decides():
+    assert repr(GSP(6, prototypes=4)) == "GSP(6, prototypes=4, mu=0.3, epsilon=5)"
+    assert "mu=0.5 (learned)" in repr(GSP(6, mu=0.5, learn_mu=True))
+    assert "role=background" in repr(GSP(6, role="background"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dim": 0}, "dim"),
+        ({"prototypes": 0}, "prototypes"),
+        ({"prototypes": 2.5}, "prototypes"),
+        ({"mu": 0.0}, r"\(0, 1\]"),
+        ({"mu": 1.1}, r"\(0, 1\]"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"mu": 1.0, "learn_mu": True}, "cannot be learned"),
+        ({"mu": 1.0, "role": "background"}, "background"),
+        ({"epsilon": 0.0, "learn_epsilon": True}, "cannot be learned"),
+        ({"role": "both"}, "role must be one of"),
+        ({"backend": "cuda"}, "backend must be one of"),
+        ({"warm_start": 3, "prototypes": 4}, "at least the 4 prototypes"),
+    ],
+)
+def test_refuses_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        GSP(**{"dim": 6, **options})
+
+
+@pytest.mark.parametrize(
+    ("x", "mask", "message"),
+    [
+        (torch.rand(6, 3, 3), None, "made for 6 channels"),
+        (torch.rand(2, 5, 3, 3), None, "axis 1"),
+        (torch.rand(6), None, r"x\[None\]"),
+        (torch.ones(2, 6, 3, 3, dtype=torch.uint8), None, "floating point"),
+        (torch.rand(2, 6, 0, 3), None, "nothing to pool"),
+        ([[1.0]], None, "torch.Tensor"),
+        (torch.rand(2, 6, 3, 3), torch.ones(2, 3, 3), r"mask.bool\(\)"),
+        (torch.rand(2, 6, 3, 3), torch.ones(2, 8, dtype=torch.bool), r"\(2, 3, 3\) or \(2, 9\)"),
+    ],
+)
+def test_refuses_wrong_features(x, mask, message):
+    with pytest.raises(ValueError, match=message):
+        GSP(6, prototypes=4)(x, mask=mask)
+
+
+def test_refuses_features_that_cannot_become_prototypes():
+    pool = GSP(6, prototypes=4)
+    with pytest.raises(ValueError, match="collect more features"):
+        pool.init_prototypes(torch.rand(3, 6))
+    with pytest.raises(ValueError, match="6 channels"):
+        pool.init_prototypes(torch.rand(9, 5))
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        pool.init_prototypes(torch.full((9, 6), torch.nan))
+
+
+def test_learns_to_look_at_the_signal():
+    # Four classes in one token among eight; the rest is noise that averages would drown it in.
+    generator = torch.Generator().manual_seed(0)
+    signal = torch.nn.functional.normalize(torch.randn(4, 8, generator=generator), dim=-1)
+    labels = torch.arange(4).repeat(8)
+    x = torch.randn(32, 8, 8, generator=generator)
+    x[torch.arange(32), torch.randint(8, (32,), generator=generator)] = signal[labels]
+    torch.manual_seed(0)
+    pool, head = GSP(8, prototypes=8, mu=0.2, epsilon=10.0), torch.nn.Linear(8, 4)
+    optimiser = torch.optim.Adam([*pool.parameters(), *head.parameters()], lr=0.05)
+    for _ in range(100):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(head(pool(x)), labels)
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.2
