@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
+from gspool.functional.checks import check_mask
 from gspool.functional.results import Pooled
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def as_token_mask(mask: Bool[Tensor, "B H W"] | None, x: Float[Tensor, "B C H W"
     """See a mask [B, H, W] or [B, N] as [B, N]; True marks a real token.
 
     Raises:
-        ValueError: if the mask is not boolean or its shape does not fit the features.
+        ValueError: if the mask is not boolean, does not fit the features, or leaves an image without a token.
     """
     if mask is None:
         return None
@@ -88,4 +89,6 @@ def as_token_mask(mask: Bool[Tensor, "B H W"] | None, x: Float[Tensor, "B C H W"
     if tuple(mask.shape) not in {flat, (x.shape[0], *spatial)}:
         fits = f"{(x.shape[0], *spatial)}" + (f" or {flat}" if x.ndim == 4 else "")
         raise ValueError(f"mask must have shape {fits} for features of shape {tuple(x.shape)}, got {tuple(mask.shape)}")
-    return mask.flatten(1)
+    flat_mask = mask.flatten(1)
+    check_mask(flat_mask, flat, x.device)
+    return flat_mask

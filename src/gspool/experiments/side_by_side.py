@@ -1,0 +1,119 @@
+"""Every pooling layer on one photograph: where each looks before it has learned anything.
+
+    python -m gspool.experiments.side_by_side --weights resnet50_keras_imagenet.safetensors      # one minute
+
+Promises docs/images/pooling_layers.png and results/side_by_side.json. The photograph is the portrait of Grace Hopper
+that matplotlib carries; the features are those of an ImageNet ResNet50. For a layer with weights the picture shows them,
+for the others how strongly each position moves the pooled vector (the norm of the gradient of its squared length).
+Layers are as they start, so those that learn where to look are near uniform; GSP starts from k-center on the picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gspool import GSP, pooling
+from gspool.experiments.certificate import write_result
+from gspool.models import Embedder
+from gspool.pooling import PoolingLayer
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+COLUMNS = 8
+PROTOTYPES = 8
+
+
+def photograph(side: int) -> Float[Tensor, "1 3 H W"]:
+    """Load the portrait, cropped to a square around the face, as floats in 0 .. 1."""
+    import matplotlib.cbook
+    from PIL import Image
+    from torchvision.transforms.v2.functional import pil_to_tensor
+
+    path = matplotlib.cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)
+    with Image.open(path) as picture:
+        width = picture.width
+        square = picture.convert("RGB").crop((0, 0, width, width)).resize((side, side), Image.Resampling.BICUBIC)
+    return pil_to_tensor(square)[None] / 255
+
+
+def looked_at(layer: PoolingLayer, features: Float[Tensor, "1 C H W"]) -> Float[Tensor, "H W"]:
+    """Say how much each position counts, summing to 1."""
+    leaf = features.clone().requires_grad_()
+    out = layer.pool(leaf)
+    if out.weights is not None:
+        heat = out.weights.detach()
+    else:
+        out.pooled.square().sum().backward()
+        assert leaf.grad is not None
+        heat = leaf.grad.flatten(2).norm(dim=1)
+    return (heat / heat.sum()).unflatten(1, features.shape[2:])[0]
+
+
+def made(name: str, features: Float[Tensor, "1 C H W"]) -> PoolingLayer:
+    """Make a layer as it starts; GSP from what it sees."""
+    layer = pooling.create(name, features.shape[1])
+    if name == "gsp":
+        layer = GSP(features.shape[1], prototypes=PROTOTYPES, mu=0.3, epsilon=20.0)
+        layer.init_prototypes(features)
+    return layer.eval()
+
+
+def flatness(heat: Float[Tensor, "H W"]) -> float:
+    """Give the entropy of the weights as a part of the largest possible: 1 is uniform."""
+    return float(torch.special.entr(heat).sum()) / math.log(heat.numel())
+
+
+def draw(heats: dict[str, Tensor], image: Float[Tensor, "1 3 H W"], path: Path) -> None:
+    """Lay each map over the photograph, brighter where the layer looks."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    picture = image[0].permute(1, 2, 0).numpy()
+    rows = math.ceil((len(heats) + 1) / COLUMNS)
+    figure, axes = plt.subplots(rows, COLUMNS, figsize=(1.5 * COLUMNS, 1.85 * rows))
+    panels: list[tuple[str, Any]] = [("photograph", None), *heats.items()]
+    for axis, (name, heat) in zip(axes.flat, panels, strict=False):
+        axis.imshow(picture)
+        if heat is not None:
+            spread = torch.nn.functional.interpolate(heat[None, None], picture.shape[:2], mode="bicubic")[0, 0]
+            axis.imshow(spread.clamp_min(0) / spread.max(), cmap="inferno", alpha=0.7, vmin=0, vmax=1)
+        axis.set_title(name, fontsize=9)
+    for axis in axes.flat:
+        axis.axis("off")
+    figure.tight_layout(pad=0.4, h_pad=0.8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Draw the picture and write the numbers under it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", type=Path, required=True, help="safetensors of the Keras ResNet50")
+    parser.add_argument("--picture", type=Path, default=Path("docs/images/pooling_layers.png"))
+    parser.add_argument("--out", type=Path, default=Path("results/side_by_side.json"))
+    parser.add_argument("--side", type=int, default=448)
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    model = Embedder("keras/resnet50", "gap", backbone_options={"weights": str(arguments.weights)}).eval()
+    image = photograph(arguments.side)
+    with torch.no_grad():
+        features = model.feature_map(image)
+    heats = {name: looked_at(made(name, features), features) for name in pooling.list()}
+    draw(heats, image, arguments.picture)
+    rows = [{"layer": name, "entropy of the map, 1 is uniform": flatness(heat)} for name, heat in heats.items()]
+    command = "python -m gspool.experiments.side_by_side --weights WEIGHTS"
+    write_result(arguments.out, rows, command=command, seeds=[0], libraries=["timm", "matplotlib"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Pooling with its embedding: what an embedding model puts after its backbone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.nn.functional import conv2d, linear
+
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.registry import check_options, layer_class
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+    from gspool.functional.results import Pooled
+
+
+def create_embedding(name: str, dim: int, out_dim: int, **options: Any) -> PoolingLayer:
+    """Make a pooling layer and the linear embedding that belongs to it, from ``dim`` channels to ``out_dim``.
+
+    The embedding is a 1x1 convolution without bias, Glorot-uniform at the start. It stands where the layer's class
+    attribute ``embedding`` puts it: before the layer (GSP: weights are computed on, and applied to, embedded features),
+    after it (a maximum, or a power, is taken of the backbone's own features), or inside.
+
+    Args:
+        name: one of `list()`.
+        dim: number of channels of the backbone's features.
+        out_dim: length of the embedding. A layer with sizes of its own may give another: read ``layer.out_dim``.
+        **options: keyword arguments of the layer's class.
+
+    Raises:
+        ValueError: if there is no such layer or option, or a size is not a positive integer.
+        ImportError: if the layer is one of timm's and timm is not installed.
+
+    Example:
+        >>> import torch
+        >>> head = create_embedding("gmp", dim=2048, out_dim=128)
+        >>> head(torch.rand(2, 2048, 7, 7)).shape
+        torch.Size([2, 128])
+    """
+    layer = layer_class(name)
+    check_options(name, options)
+    if not isinstance(out_dim, int) or out_dim < 1:
+        raise ValueError(f"out_dim is the length of the embedding and must be a positive integer, got {out_dim!r}")
+    if layer.embedding == "inside":
+        return layer(dim, out_dim=out_dim, **options)
+    if layer.embedding == "after":
+        return PoolThenEmbed(layer(dim, **options), out_dim)
+    return EmbedThenPool(dim, layer(out_dim, **options))
+
+
+class LocalEmbedding(nn.Linear):
+    """A linear map of every feature by itself: of a map (a 1x1 convolution), of tokens, or of vectors.
+
+    Example:
+        >>> import torch
+        >>> embed = LocalEmbedding(8, 3)
+        >>> embed(torch.rand(2, 8, 5, 5)).shape, embed(torch.rand(2, 25, 8)).shape
+        (torch.Size([2, 3, 5, 5]), torch.Size([2, 25, 3]))
+    """
+
+    def __init__(self, dim: int, out_dim: int, bias: bool = False) -> None:
+        super().__init__(dim, out_dim, bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Start from Glorot-uniform weights and no bias."""
+        nn.init.xavier_uniform_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
+        """Embed each feature; four axes are a map, fewer have their channels last."""
+        if x.ndim == 4:
+            return conv2d(x, self.weight[:, :, None, None], self.bias)
+        return linear(x, self.weight, self.bias)
+
+
+def without_padding(x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B C H W"]:
+    """Put zeros where a map or tokens are padded: no layer looks there, but the embedding's gradient is 0 times it."""
+    if mask is None:
+        return x
+    real = mask.unflatten(1, x.shape[2:]).unsqueeze(1) if x.ndim == 4 else mask.unsqueeze(2)
+    return x.masked_fill(~real, 0.0)
+
+
+class EmbedThenPool(PoolingLayer):
+    """Embed every local feature, then pool the embedded ones."""
+
+    embedding = "inside"
+
+    def __init__(self, dim: int, layer: PoolingLayer) -> None:
+        super().__init__(dim, layer.out_dim)
+        self.embed = LocalEmbedding(dim, layer.dim)
+        self.layer = layer
+
+    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
+        """Embed, then pool; weights and attributes are those of the layer."""
+        as_tokens(x, self.dim)  # refuses wrong features in words, where the convolution would do it in numbers
+        return self.layer.pool(self.embed(without_padding(x, as_token_mask(mask, x))), mask)
+
+
+class PoolThenEmbed(PoolingLayer):
+    """Pool the backbone's own features, then embed the vector."""
+
+    embedding = "inside"
+
+    def __init__(self, layer: PoolingLayer, out_dim: int) -> None:
+        super().__init__(layer.dim, out_dim)
+        self.layer = layer
+        self.embed = LocalEmbedding(layer.out_dim, out_dim)
+
+    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
+        """Pool, then embed; weights and attributes are those of the layer."""
+        pooled = self.layer.pool(x, mask)
+        return pooled._replace(pooled=self.embed(pooled.pooled))

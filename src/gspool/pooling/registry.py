@@ -1,0 +1,133 @@
+"""Every pooling layer by its name."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from gspool.pooling.layer import PoolingLayer
+
+# A new layer is one file in this folder and one line here. Modules are imported when their layer is asked for.
+_LAYERS = {
+    "gap": "gap:GAP",
+    "gmp": "gmp:GMP",
+    "gap+gmp": "gap_gmp:GAPGMP",
+    "gemean": "gemean:GeMean",
+    "gemax": "gemax:GeMax",
+    "cbam": "cbam:CBAM",
+    "crow": "crow:CroW",
+    "delf": "delf:DeLF",
+    "gsop": "gsop:GSoP",
+    "otp": "otp:OTP",
+    "solar": "solar:SOLAR",
+    "tsmk": "tsmk:TSMK",
+    "vlad": "vlad:NetVLAD",
+    "weldon": "weldon:WELDON",
+    "tfm": "tfm:TFM",
+    "gsp": "gsp:GSP",
+    "gmp+gsp": "gmp_gsp:GMPGSP",
+    "gemean+gsp": "gemean_gsp:GeMeanGSP",
+    "avgmax": "timm_pools:AvgMax",
+    "catavgmax": "timm_pools:CatAvgMax",
+    "attention": "timm_pools:AttentionPool",
+    "simpool": "timm_pools:SimPool",
+    "lse": "timm_pools:LSE",
+}
+
+
+def list() -> builtins.list[str]:
+    """Name every pooling layer, in the order of the paper's table, timm's last.
+
+    Example:
+        >>> from gspool.pooling import registry
+        >>> registry.list()[:4]
+        ['gap', 'gmp', 'gap+gmp', 'gemean']
+    """
+    return [*_LAYERS]
+
+
+def create(name: str, dim: int, **options: Any) -> PoolingLayer:
+    """Make a pooling layer by name, for features of ``dim`` channels, with the paper's settings unless told otherwise.
+
+    Args:
+        name: one of `list()`.
+        dim: number of channels of the features.
+        **options: keyword arguments of the layer's class; `options(name)` tells them with their defaults.
+
+    Raises:
+        ValueError: if there is no such layer or no such option, with the right names; or by the layer itself.
+        ImportError: if the layer is one of timm's and timm is not installed.
+
+    Example:
+        >>> import torch
+        >>> from gspool import pooling
+        >>> layer = pooling.create("gemean", dim=512, p=4.0)
+        >>> layer(torch.rand(2, 512, 7, 7)).shape
+        torch.Size([2, 512])
+    """
+    layer = layer_class(name)
+    check_options(name, options)
+    return layer(dim, **options)
+
+
+def layer_class(name: str) -> type[PoolingLayer]:
+    """Find the class behind a name.
+
+    Raises:
+        ValueError: if there is no such layer.
+    """
+    if name not in _LAYERS:
+        raise ValueError(
+            f"there is no pooling layer {name!r}.{_suggestion(name, _LAYERS)} The names are {' '.join(_LAYERS)}"
+        )
+    module, class_name = _LAYERS[name].split(":")
+    found: type[PoolingLayer] = getattr(import_module(f"gspool.pooling.{module}"), class_name)
+    return found
+
+
+def options(name: str) -> dict[str, Any]:
+    """Tell the options of a layer with their defaults.
+
+    Raises:
+        ValueError: if there is no such layer.
+
+    Example:
+        >>> from gspool.pooling import registry
+        >>> registry.options("weldon")
+        {'k': 3, 'k_min': None}
+    """
+    parameters = inspect.signature(layer_class(name)).parameters.values()
+    return {each.name: each.default for each in parameters if each.name != "dim"}
+
+
+def check_options(name: str, given: Iterable[str]) -> None:
+    """Refuse what is not an option of the layer.
+
+    Raises:
+        ValueError: if one of the given names is none of the layer's, with those it has.
+    """
+    known = options(name)
+    for option in given:
+        if option in known:
+            continue
+        if option == "out_dim":
+            raise ValueError(
+                f"{name} pools and does not embed, so it has no out_dim; for an embedding of another length use "
+                f"create_embedding({name!r}, dim, out_dim)"
+            )
+        has = f"Its options are {', '.join(known)}" if known else "It has none"
+        raise ValueError(f"{name} has no option {option!r}.{_suggestion(option, known)} {has}")
+
+
+def _suggestion(name: object, right: Collection[str]) -> str:
+    asked = str(name).lower()
+    # The paper itself writes GMP+GAP as often as GAP+GMP.
+    turned = "+".join(reversed(asked.split("+")))
+    close = [turned] if turned in right else get_close_matches(asked, right, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

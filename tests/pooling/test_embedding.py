@@ -1,0 +1,119 @@
+"""Pooling with its embedding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gspool.pooling import registry
+from gspool.pooling.embedding import EmbedThenPool, LocalEmbedding, PoolThenEmbed, create_embedding
+
+
+def test_local_embedding_is_one_matrix_for_maps_tokens_and_vectors() -> None:
+    embed = LocalEmbedding(5, 3, bias=True).double()
+    torch.nn.init.normal_(embed.bias)
+    x = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+    out = embed(x)
+    for row in range(3):
+        for column in range(4):
+            torch.testing.assert_close(out[:, :, row, column], x[:, :, row, column] @ embed.weight.T + embed.bias)
+    torch.testing.assert_close(embed(x.flatten(2).mT), out.flatten(2).mT)
+    torch.testing.assert_close(embed(x[:, :, 0, 0]), out[:, :, 0, 0])
+
+
+def test_local_embedding_starts_glorot_uniform_without_bias() -> None:
+    embed = LocalEmbedding(400, 200)
+    bound = math.sqrt(6 / 600)
+    assert embed.bias is None
+    assert 0.99 * bound < embed.weight.abs().max() <= bound
+    assert LocalEmbedding(400, 200, bias=True).bias.abs().max() == 0
+
+
+def test_before_means_that_embedded_features_are_pooled() -> None:
+    head = create_embedding("weldon", dim=6, out_dim=4, k=2)
+    assert isinstance(head, EmbedThenPool)
+    x = torch.randn(2, 6, 3, 3)
+    torch.testing.assert_close(head(x), registry.create("weldon", dim=4, k=2)(head.embed(x)))
+
+
+def test_after_means_that_the_pooled_vector_is_embedded() -> None:
+    head = create_embedding("gmp", dim=6, out_dim=4)
+    assert isinstance(head, PoolThenEmbed)
+    x = torch.randn(2, 6, 3, 3)
+    torch.testing.assert_close(head(x), x.amax((2, 3)) @ head.embed.weight.T)
+
+
+def test_inside_means_that_the_layer_embeds_by_itself() -> None:
+    head = create_embedding("tsmk", dim=6, out_dim=4, kernel_size=5)
+    assert (type(head), head.kernel_size, head.out_dim) == (registry.layer_class("tsmk"), 5, 4)
+
+
+def test_average_pooling_does_not_care_for_the_place() -> None:
+    head = create_embedding("gap", dim=6, out_dim=4)
+    x = torch.randn(2, 6, 3, 3)
+    torch.testing.assert_close(head(x), head.embed(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", registry.list())
+def test_every_layer_embeds(name: str) -> None:
+    head = create_embedding(name, dim=24, out_dim=128)
+    out = head.pool(torch.rand(2, 24, 4, 3))
+    assert (head.dim, head.out_dim) == (24, 128)
+    assert out.pooled.shape == (2, 128)
+    if out.weights is not None:
+        assert out.weights.shape == (2, 12)
+        torch.testing.assert_close(out.weights.sum(1), torch.ones(2))
+    if out.attributes is not None:
+        torch.testing.assert_close(out.attributes.sum(1), torch.ones(2))
+
+
+@pytest.mark.parametrize("name", ["gap", "gmp", "gemean", "weldon", "gsp", "gmp+gsp", "gemean+gsp"])
+def test_tokens_embed_as_the_map_they_came_from(name: str) -> None:
+    head = create_embedding(name, dim=8, out_dim=4)
+    x = torch.rand(2, 8, 3, 5)
+    torch.testing.assert_close(head(x.flatten(2).mT), head(x))
+
+
+@pytest.mark.parametrize("name", ["gap", "gsp", "weldon"])
+def test_masks_and_weights_pass_through(name: str) -> None:
+    head = create_embedding(name, dim=8, out_dim=4)
+    x = torch.rand(2, 8, 3, 5)
+    mask = torch.zeros(2, 3, 5, dtype=torch.bool)
+    mask[:, :, :4] = True
+    masked, cropped = head.pool(x, mask), head.pool(x[..., :4])
+    torch.testing.assert_close(masked.pooled, cropped.pooled)
+    if masked.weights is not None:
+        torch.testing.assert_close(masked.weights[mask.flatten(1)], cropped.weights.flatten())
+
+
+@pytest.mark.parametrize("form", ["map", "tokens"])
+def test_padding_of_nan_does_not_reach_the_embedding(form: str) -> None:
+    head = create_embedding("weldon", dim=6, out_dim=4)
+    x, mask = torch.randn(1, 6, 2, 4), torch.ones(1, 2, 4, dtype=torch.bool)
+    x[..., 3], mask[..., 3] = float("nan"), False
+    out = head(x, mask) if form == "map" else head(x.flatten(2).mT, mask.flatten(1))
+    torch.testing.assert_close(out, head(x[..., :3]))
+    out.sum().backward()
+    assert torch.isfinite(head.embed.weight.grad).all()
+
+
+def test_all_parameters_of_the_head_are_in_its_state() -> None:
+    assert [*create_embedding("gemean", dim=6, out_dim=4).state_dict()] == ["layer.p", "embed.weight"]
+
+
+@pytest.mark.parametrize("out_dim", [0, -3, 1.5, None])
+def test_out_dim_must_be_a_positive_integer(out_dim: object) -> None:
+    with pytest.raises(ValueError, match="out_dim is the length of the embedding"):
+        create_embedding("gap", 8, out_dim)  # type: ignore[arg-type]
+
+
+def test_wrong_names_options_and_channels_are_refused_as_without_embedding() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'weldon'"):
+        create_embedding("welden", 8, 4)
+    with pytest.raises(ValueError, match="no option 'kk'"):
+        create_embedding("weldon", 8, 4, kk=3)
+    for name in ("gmp", "weldon"):
+        with pytest.raises(ValueError, match="made for 8 channels"):
+            create_embedding(name, 8, 4)(torch.rand(1, 7, 3, 3))

@@ -1,0 +1,77 @@
+"""Generalized max pooling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gspool.pooling.gemax import GeMax, solver_dtype
+
+
+def plain_gemax(tokens: np.ndarray, ridge: float) -> np.ndarray:
+    """Murray et al.: coefficients (K + ridge I)^-1 1 on the kernel of one image's tokens, one entry at a time."""
+    n = len(tokens)
+    kernel = np.array([[float(np.dot(tokens[i], tokens[j])) for j in range(n)] for i in range(n)])
+    coefficients = np.linalg.inv(kernel + ridge * np.eye(n)) @ np.ones(n)
+    return sum(coefficients[j] * tokens[j] for j in range(n))
+
+
+@pytest.mark.parametrize(("n", "dim"), [(1, 4), (3, 7), (7, 7), (9, 2)])
+@pytest.mark.parametrize("ridge", [1.0, 0.1])
+def test_equals_the_formula_written_plainly(n: int, dim: int, ridge: float) -> None:
+    x = torch.randn(2, n, dim, dtype=torch.float64)
+    expected = np.stack([plain_gemax(image, ridge) for image in x.numpy()])
+    torch.testing.assert_close(GeMax(dim, ridge=ridge)(x), torch.from_numpy(expected))
+
+
+def test_solves_the_ridge_regression_of_ones() -> None:
+    x = torch.randn(1, 6, 4, dtype=torch.float64)
+    pooled = GeMax(4, ridge=0.7)(x).requires_grad_()
+    loss = ((x @ pooled[0] - 1) ** 2).sum() + 0.7 * pooled.square().sum()
+    (gradient,) = torch.autograd.grad(loss, pooled)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient))
+
+
+def test_small_ridge_is_equally_similar_to_every_token() -> None:
+    x = torch.randn(2, 4, 9, dtype=torch.float64)
+    similarity = torch.einsum("bnc,bc->bn", x, GeMax(9, ridge=1e-9)(x))
+    torch.testing.assert_close(similarity, torch.ones_like(similarity))
+
+
+def test_small_ridge_does_not_count_repeated_tokens() -> None:
+    x = torch.randn(1, 3, 5, dtype=torch.float64)
+    repeated = torch.cat([x, x[:, :1].expand(1, 20, 5)], dim=1)
+    layer = GeMax(5, ridge=1e-8)
+    torch.testing.assert_close(layer(repeated), layer(x), rtol=1e-5, atol=1e-5)
+
+
+def test_large_ridge_is_the_sum_divided_by_it() -> None:
+    x = torch.randn(2, 6, 4, dtype=torch.float64)
+    torch.testing.assert_close(1e9 * GeMax(4, ridge=1e9)(x), x.sum(1))
+
+
+def test_coefficients_may_be_negative_so_there_are_no_weights() -> None:
+    # Two tokens in one direction, one longer: the short one is raised and the long one pays for it.
+    tokens = torch.tensor([[[1.0, 0.0], [3.0, 0.0]]], dtype=torch.float64)
+    kernel = tokens[0] @ tokens[0].T + 0.1 * torch.eye(2, dtype=torch.float64)
+    assert torch.linalg.solve(kernel, torch.ones(2, dtype=torch.float64)).min() < 0
+    assert GeMax(2, ridge=0.1).pool(tokens).weights is None
+
+
+def test_long_and_alike_float32_features_keep_their_digits() -> None:
+    # 49 tokens of rank 8 and length 300 at a ridge of 1: solved in float32, the answer is off by a tenth.
+    x = 10 * torch.rand(1, 49, 8) @ torch.rand(1, 8, 256)
+    expected = plain_gemax(x[0].double().numpy(), 1.0)
+    torch.testing.assert_close(GeMax(256)(x)[0].double(), torch.from_numpy(expected), rtol=1e-5, atol=1e-8)
+
+
+def test_apple_gpus_solve_in_float32() -> None:
+    assert solver_dtype(torch.device("mps")) == torch.float32
+    assert solver_dtype(torch.device("cuda", 0)) == torch.float64
+
+
+@pytest.mark.parametrize("ridge", [0.0, -1.0, float("inf"), float("nan")])
+def test_ridge_must_be_positive(ridge: float) -> None:
+    with pytest.raises(ValueError, match="ridge"):
+        GeMax(4, ridge=ridge)

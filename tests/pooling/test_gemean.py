@@ -1,0 +1,123 @@
+"""Generalized mean pooling."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gspool.pooling.gap import GAP
+from gspool.pooling.gemean import SMALLEST_POWER, GeMean, generalized_mean
+from gspool.pooling.gmp import GMP
+
+
+def plain_generalized_mean(x: torch.Tensor, p: float, minimum: float = 1e-6) -> torch.Tensor:
+    """Radenovic et al., Eq. 3, number by number."""
+    out = torch.zeros(x.shape[0], x.shape[1], dtype=torch.float64)
+    for b in range(x.shape[0]):
+        for c in range(x.shape[1]):
+            values = [max(value, minimum) for value in x[b, c].flatten().tolist()]
+            out[b, c] = (sum(value**p for value in values) / len(values)) ** (1 / p)
+    return out
+
+
+@pytest.mark.parametrize("p", [0.5, 1.0, 3.0, 7.3])
+def test_equals_the_formula_written_plainly(p: float) -> None:
+    x = torch.randn(2, 3, 2, 5, dtype=torch.float64)
+    torch.testing.assert_close(GeMean(3, p=p, learn_p=False)(x), plain_generalized_mean(x, p))
+
+
+def test_each_channel_may_have_its_own_power() -> None:
+    x = torch.rand(2, 3, 2, 5, dtype=torch.float64)
+    layer = GeMean(3, per_channel=True).double()
+    with torch.no_grad():
+        layer.p.copy_(torch.tensor([1.0, 2.0, 5.0]))
+    expected = torch.stack([plain_generalized_mean(x, p)[:, c] for c, p in enumerate((1.0, 2.0, 5.0))], dim=1)
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_power_one_is_average_pooling() -> None:
+    x = torch.rand(2, 8, 5, 5) + 0.1
+    torch.testing.assert_close(GeMean(8, p=1.0)(x), GAP(8)(x))
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
+def test_large_power_is_max_pooling_without_overflow(scale: float) -> None:
+    x = scale * (torch.rand(2, 8, 5, 5) + 0.1)
+    torch.testing.assert_close(GeMean(8, p=1e5)(x), GMP(8)(x), rtol=1e-4, atol=0)
+
+
+def test_grows_with_the_power_between_average_and_maximum() -> None:
+    x = torch.rand(1, 4, 6, 6, dtype=torch.float64) + 0.1
+    means = torch.stack([GeMean(4, p=p, learn_p=False)(x) for p in (1.0, 2.0, 3.0, 10.0, 100.0)])
+    assert (means.diff(dim=0) > 0).all()
+    assert (means[-1] < GMP(4)(x)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    p=st.floats(SMALLEST_POWER, 1e6),
+    values=st.lists(st.floats(1e-6, 1e30), min_size=1, max_size=9),
+)
+def test_any_power_of_any_features_lies_between_the_least_and_the_largest(p: float, values: list[float]) -> None:
+    x = torch.tensor(values, dtype=torch.float64)[None, :, None]
+    mean = GeMean(1, p=p, learn_p=False).double()(x).item()
+    assert min(values) * (1 - 1e-9) <= mean <= max(values) * (1 + 1e-9)
+
+
+def test_scales_with_its_features() -> None:
+    x = torch.rand(1, 4, 6, 6, dtype=torch.float64) + 0.1
+    torch.testing.assert_close(GeMean(4).double()(7 * x), 7 * GeMean(4).double()(x))
+
+
+def test_bfloat16_is_computed_in_float32() -> None:
+    x = (torch.rand(2, 8, 14, 14) + 0.1).bfloat16()
+    out = GeMean(8)(x)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out, GeMean(8)(x.float()).bfloat16(), rtol=0, atol=0)
+
+
+def test_power_and_features_have_gradients() -> None:
+    tokens = (torch.rand(2, 5, 3, dtype=torch.float64) + 0.1).requires_grad_()
+    power = torch.tensor([1.5, 3.0, 4.0], dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True] * 5, [True, False, True, True, False]])
+    assert torch.autograd.gradcheck(lambda t, p: generalized_mean(t, p, mask), (tokens, power))
+
+
+def test_dead_channels_and_padding_of_nan_leave_the_gradient_finite() -> None:
+    x = torch.zeros(1, 2, 4, 1)
+    x[0, 1] = torch.tensor([[1.0], [2.0], [0.0], [float("nan")]])
+    x.requires_grad_()
+    layer = GeMean(2)
+    layer(x, torch.tensor([[[True], [True], [True], [False]]])).sum().backward()
+    assert torch.isfinite(layer.p.grad)
+    assert torch.isfinite(x.grad).all()
+    assert x.grad[0, 1, 0, 0] > 0
+
+
+def test_fixed_power_is_saved_but_not_trained() -> None:
+    layer = GeMean(4, learn_p=False)
+    assert [*layer.parameters()] == []
+    assert layer.state_dict()["p"] == 3.0
+
+
+def test_a_power_that_wandered_below_zero_is_held_at_the_smallest() -> None:
+    x = torch.rand(1, 4, 6, 6) + 0.1
+    layer = GeMean(4)
+    with torch.no_grad():
+        layer.p.fill_(-1.0)
+    torch.testing.assert_close(layer(x), GeMean(4, p=SMALLEST_POWER)(x))
+
+
+@pytest.mark.parametrize("p", [0.0, -3.0, 1e-4, math.inf, math.nan])
+def test_powers_without_a_mean_are_refused(p: float) -> None:
+    with pytest.raises(ValueError, match="power of a generalized mean"):
+        GeMean(4, p=p)
+
+
+def test_minimum_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="minimum"):
+        GeMean(4, minimum=0.0)

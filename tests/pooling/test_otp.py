@@ -1,0 +1,154 @@
+"""OTP against Sinkhorn's iteration in loops, against POT, and the laws of transport."""
+
+from __future__ import annotations
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gspool.pooling.otp import OTP, balanced_transport
+
+TOLERANCE = {"rtol": 1e-9, "atol": 1e-11}
+
+
+def sinkhorn_in_loops(cost, epsilon, iterations):
+    """Scale rows and columns of exp(-epsilon c) in turn, columns (tokens) last."""
+    prototypes, tokens = cost.shape
+    plan = np.exp(-epsilon * cost)
+
+    def scale_columns():
+        for j in range(tokens):
+            plan[:, j] *= (1 / tokens) / plan[:, j].sum()
+
+    scale_columns()
+    for _ in range(iterations):
+        for i in range(prototypes):
+            plan[i] *= (1 / prototypes) / plan[i].sum()
+        scale_columns()
+    return plan
+
+
+def otp_in_loops(tokens, layer):
+    embedded = tokens @ layer.embed.weight.detach().numpy().T
+    prototypes = layer.prototypes.detach().numpy()
+
+    def clipped(vector):
+        return vector / max(1.0, np.linalg.norm(vector))
+
+    cost = np.array([[np.linalg.norm(clipped(w) - clipped(f)) for f in embedded] for w in prototypes])
+    plan = sinkhorn_in_loops(cost, layer.epsilon, layer.iterations)
+    blocks = [sum(mass * token for mass, token in zip(row, embedded, strict=True)) for row in plan]
+    return np.sqrt(len(prototypes)) * np.concatenate(blocks), plan
+
+
+@pytest.mark.parametrize("count", [1, 7, 30])
+@pytest.mark.parametrize(("prototypes", "scale"), [(1, 1.0), (5, 0.1), (5, 3.0)])
+def test_formula(count, prototypes, scale):
+    torch.manual_seed(0)
+    layer = OTP(6, prototypes=prototypes, token_dim=4).double()
+    x = scale * torch.randn(2, count, 6, dtype=torch.float64)
+    out = layer.pool(x)
+    for image, pooled, attributes in zip(x, out.pooled, out.attributes, strict=True):
+        expected, plan = otp_in_loops(image.numpy(), layer)
+        torch.testing.assert_close(pooled, torch.tensor(expected), **TOLERANCE)
+        torch.testing.assert_close(attributes, torch.tensor(plan.sum(1)), **TOLERANCE)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    prototypes=st.integers(1, 20), tokens=st.integers(1, 60), epsilon=st.floats(0.01, 5.0), seed=st.integers(0, 10_000)
+)
+def test_marginals_hold(prototypes, tokens, epsilon, seed):
+    cost = 2 * torch.rand(2, prototypes, tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    plan = balanced_transport(cost, epsilon, iterations=2000)
+    assert (plan >= 0).all()
+    torch.testing.assert_close(plan.sum(1), torch.full((2, tokens), 1 / tokens, dtype=torch.float64), **TOLERANCE)
+    shares = torch.full((2, prototypes), 1 / prototypes, dtype=torch.float64)
+    torch.testing.assert_close(plan.sum(2), shares, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("prototypes", "token_dim"), [(8, 16), (64, 128)])
+def test_ten_iterations_are_enough_for_the_paper_settings(prototypes, token_dim):
+    torch.manual_seed(0)
+    layer = OTP(32, prototypes=prototypes, token_dim=token_dim).double()
+    attributes = layer.pool(torch.randn(4, 32, 8, 8, dtype=torch.float64)).attributes
+    torch.testing.assert_close(attributes * prototypes, torch.ones_like(attributes), rtol=1e-6, atol=0)
+
+
+def test_plan_is_that_of_pot():
+    cost = torch.rand(5, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = ot.sinkhorn(np.full(5, 1 / 5), np.full(9, 1 / 9), cost.numpy(), reg=1 / 2.0, stopThr=1e-14)
+    plan = balanced_transport(cost[None], epsilon=2.0, iterations=200)[0]
+    torch.testing.assert_close(plan, torch.tensor(expected), rtol=1e-7, atol=1e-10)
+
+
+def test_a_sharp_plan_is_the_unsmoothed_optimum():
+    """exp(-epsilon c) is 0 for most entries here; logarithms do not mind."""
+    cost = 2 * torch.rand(4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    optimum = ot.emd2(np.full(4, 1 / 4), np.full(8, 1 / 8), cost.numpy())
+    plan = balanced_transport(cost[None], epsilon=2000.0, iterations=5000)[0]
+    assert plan.isfinite().all()
+    assert abs((plan * cost).sum().item() - optimum) < 1e-3
+
+
+def test_blocks_add_up_to_average_pooling():
+    """Nothing is left out: the law that the supplement draws from the marginals."""
+    torch.manual_seed(0)
+    layer = OTP(6, prototypes=5, token_dim=4).double()
+    x = torch.randn(2, 6, 3, 4, dtype=torch.float64)
+    average = layer.embed(x.flatten(2).transpose(1, 2)).mean(1)
+    torch.testing.assert_close(layer(x).view(2, 5, 4).sum(1), 5**0.5 * average, **TOLERANCE)
+
+
+def test_one_prototype_is_average_pooling():
+    layer = OTP(6, prototypes=1, token_dim=4).double()
+    x = torch.randn(2, 6, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), layer.embed(x.mean((2, 3))), **TOLERANCE)
+
+
+def test_the_mass_of_an_image_is_one():
+    attributes = OTP(6).pool(torch.randn(3, 6, 5, 5)).attributes
+    torch.testing.assert_close(attributes.sum(1), torch.ones(3))
+
+
+def test_tokens_that_sit_on_prototypes_have_finite_gradients():
+    layer = OTP(4, prototypes=3, token_dim=4).double()
+    torch.nn.init.eye_(layer.embed.weight)
+    x = layer.prototypes.detach()[None].clone().requires_grad_()
+    layer(x).square().sum().backward()
+    assert x.grad.isfinite().all()
+    assert layer.prototypes.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "prototypes", "token_dim"),
+    [({}, 8, 16), ({"out_dim": 128}, 8, 16), ({"out_dim": 8192, "prototypes": 64}, 64, 128), ({"token_dim": 3}, 8, 3)],
+)
+def test_sizes_complete_each_other(options, prototypes, token_dim):
+    layer = OTP(6, **options)
+    assert layer.prototypes.shape == (prototypes, token_dim)
+    assert layer.out_dim == prototypes * token_dim
+    assert layer.embedding == "inside"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"out_dim": 100}, "out_dim must be prototypes"),
+        ({"out_dim": 128, "prototypes": 8, "token_dim": 10}, "out_dim must be prototypes"),
+        ({"out_dim": 4, "prototypes": 8}, "out_dim must be prototypes"),
+        ({"prototypes": 0}, "prototypes must be a positive integer"),
+        ({"prototypes": None}, "prototypes must be a positive integer"),
+        ({"token_dim": -1}, "token_dim must be a positive integer"),
+        ({"out_dim": 12.0}, "out_dim must be a positive integer"),
+        ({"epsilon": 0.0}, "epsilon multiplies the cost"),
+        ({"epsilon": float("inf")}, "epsilon multiplies the cost"),
+        ({"iterations": 0}, "iterations is the number"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        OTP(6, **options)

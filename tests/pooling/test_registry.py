@@ -1,0 +1,122 @@
+"""Pooling layers by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gspool.pooling import registry
+from gspool.pooling.layer import PoolingLayer
+
+PAPER = "gap gmp gap+gmp gemean gemax cbam crow delf gsop otp solar tsmk vlad weldon tfm gsp gmp+gsp gemean+gsp"
+TIMM = "avgmax catavgmax attention simpool lse"
+
+
+def test_lists_every_layer_of_the_paper_and_of_timm() -> None:
+    assert registry.list() == f"{PAPER} {TIMM}".split()
+
+
+@pytest.mark.parametrize("name", registry.list())
+def test_every_name_makes_a_layer_that_pools(name: str) -> None:
+    layer = registry.create(name, dim=16)
+    assert isinstance(layer, PoolingLayer)
+    assert layer.dim == 16
+    assert layer(torch.rand(2, 16, 5, 5)).shape == (2, layer.out_dim)
+
+
+def test_layers_print_what_decides_the_result() -> None:
+    shown = {name: repr(registry.create(name, dim=16)) for name in registry.list()}
+    assert all("16" in text for text in shown.values())
+    assert "p=3 (shared), learn_p=True" in shown["gemean"]
+    assert "per channel" in repr(registry.create("gemean", dim=16, per_channel=True))
+    assert "ridge=1" in shown["gemax"]
+    assert "k=3, k_min=3" in shown["weldon"]
+    assert "16 -> 4, kernel_size=5" in repr(registry.create("tsmk", dim=16, out_dim=4, kernel_size=5))
+
+
+def test_the_list_is_a_copy() -> None:
+    registry.list().clear()
+    assert "gap" in registry.list()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("gemean", {"p": 3.0, "learn_p": True, "per_channel": False, "minimum": 1e-6}),
+        ("gemax", {"ridge": 1.0}),
+        ("weldon", {"k": 3, "k_min": None}),
+        ("tsmk", {"out_dim": None, "kernel_size": 3}),
+        ("gap", {}),
+    ],
+)
+def test_the_papers_settings_are_the_defaults(name: str, settings: dict[str, object]) -> None:
+    assert registry.options(name) == settings
+
+
+@pytest.mark.parametrize("name", ["gsp", "gmp+gsp", "gemean+gsp"])
+def test_generalized_sum_pooling_has_the_papers_settings(name: str) -> None:
+    settings = registry.options(name)
+    assert (settings["prototypes"], settings["mu"], settings["epsilon"]) == (64, 0.3, 5.0)
+
+
+def test_options_reach_the_layer() -> None:
+    layer = registry.create("weldon", dim=4, k=2, k_min=1)
+    assert (layer.k, layer.k_min) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("gemeen", "gemean"), ("GAP", "gap"), ("GMP+GAP", "gap+gmp"), ("gsp+gmp", "gmp+gsp"), ("cat-avgmax", "catavgmax")],
+)
+def test_a_wrong_name_is_refused_with_the_right_one(wrong: str, right: str) -> None:
+    with pytest.raises(ValueError, match="no pooling layer") as refusal:
+        registry.create(wrong, dim=4)
+    assert f"Did you mean {right!r}" in str(refusal.value)
+    assert all(name in str(refusal.value) for name in registry.list())
+
+
+@pytest.mark.parametrize("name", ["", None, 3, "quite something else"])
+def test_a_name_like_none_is_refused_without_a_guess(name: object) -> None:
+    with pytest.raises(ValueError, match="no pooling layer") as refusal:
+        registry.create(name, dim=4)  # type: ignore[arg-type]
+    assert "Did you mean" not in str(refusal.value)
+
+
+def test_a_wrong_option_is_refused_with_the_right_ones() -> None:
+    with pytest.raises(ValueError, match=r"gemean has no option 'learn_power'.*learn_p, per_channel, minimum"):
+        registry.create("gemean", dim=4, learn_power=True)
+    with pytest.raises(ValueError, match="Did you mean 'kernel_size'"):
+        registry.create("tsmk", dim=4, kernelsize=5)
+
+
+def test_an_option_of_a_layer_without_any_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"gap has no option 'p'\. It has none"):
+        registry.create("gap", dim=4, p=3)
+
+
+def test_out_dim_of_a_layer_that_only_pools_points_to_the_embedding() -> None:
+    with pytest.raises(ValueError, match=r"create_embedding\('gmp', dim, out_dim\)"):
+        registry.create("gmp", dim=4, out_dim=2)
+
+
+def test_dim_is_checked_for_every_layer() -> None:
+    for name in registry.list():
+        with pytest.raises(ValueError, match="dim"):
+            registry.create(name, dim=0)
+
+
+def test_all_layers_import_with_torch_alone() -> None:
+    program = """
+import sys
+import torch
+from gspool.pooling import registry
+for name in registry.list():
+    registry.layer_class(name)
+outside = {"timm", "torchvision", "lightning", "pytorch_metric_learning", "scipy", "jaxtyping", "PIL"}
+print(sorted(outside & {module.split(".")[0] for module in sys.modules}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

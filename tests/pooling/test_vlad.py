@@ -1,0 +1,104 @@
+"""NetVLAD against its formula, written out in loops, and the laws of its rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gspool.pooling.vlad import NetVLAD
+
+TOLERANCE = {"rtol": 1e-9, "atol": 1e-11}
+
+
+def layer_with_bias(**options):
+    torch.manual_seed(0)
+    layer = NetVLAD(6, **options).double()
+    torch.nn.init.normal_(layer.assign.bias)
+    return layer
+
+
+def vlad_in_loops(tokens, layer):
+    embedded = tokens @ layer.embed.weight.detach().numpy().T
+    prototypes = layer.prototypes.detach().numpy()
+    weight, bias = layer.assign.weight.detach().numpy(), layer.assign.bias.detach().numpy()
+    rows, received = np.zeros_like(prototypes), np.zeros(len(prototypes))
+    for token in embedded:
+        assignment = np.exp(weight @ token + bias)
+        assignment /= assignment.sum()
+        received += assignment / len(embedded)
+        for i, prototype in enumerate(prototypes):
+            rows[i] += assignment[i] * (token - prototype)
+    return np.concatenate([row / np.linalg.norm(row) for row in rows]), received
+
+
+@pytest.mark.parametrize("count", [1, 7, 30])
+@pytest.mark.parametrize("prototypes", [1, 5])
+def test_formula(count, prototypes):
+    layer = layer_with_bias(prototypes=prototypes, token_dim=4)
+    x = torch.randn(2, count, 6, dtype=torch.float64)
+    out = layer.pool(x)
+    for image, pooled, attributes in zip(x, out.pooled, out.attributes, strict=True):
+        expected, received = vlad_in_loops(image.numpy(), layer)
+        torch.testing.assert_close(pooled, torch.tensor(expected), **TOLERANCE)
+        torch.testing.assert_close(attributes, torch.tensor(received), **TOLERANCE)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    prototypes=st.integers(1, 20), tokens=st.integers(1, 60), scale=st.floats(1e-3, 1e3), seed=st.integers(0, 10_000)
+)
+def test_rows_are_of_unit_length_and_attributes_sum_to_one(prototypes, tokens, scale, seed):
+    torch.manual_seed(seed)
+    layer = NetVLAD(6, prototypes=prototypes, token_dim=4)
+    out = layer.pool(scale * torch.randn(2, tokens, 6))
+    rows = out.pooled.view(2, prototypes, 4)
+    torch.testing.assert_close(rows.norm(dim=2), torch.ones(2, prototypes))
+    torch.testing.assert_close(out.attributes.sum(1), torch.ones(2))
+
+
+def test_a_prototype_that_every_token_shuns_keeps_its_direction():
+    """Its assignments underflow in float32; its row, which is divided by them, must not."""
+    layer = layer_with_bias(prototypes=3, token_dim=4).float()
+    with torch.no_grad():
+        layer.assign.bias[1] = -500.0
+    x = torch.randn(2, 6, 3, 3, requires_grad=True)
+    out = layer.pool(x)
+    torch.testing.assert_close(out.pooled.view(2, 3, 4).norm(dim=2), torch.ones(2, 3))
+    assert (out.attributes[:, 1] == 0).all()
+    out.pooled.sum().backward()
+    assert x.grad.isfinite().all()
+
+
+def test_a_constant_image_gives_the_directions_from_the_prototypes():
+    layer = layer_with_bias(prototypes=5, token_dim=4)
+    x = torch.randn(1, 6, 1, 1, dtype=torch.float64)
+    directions = torch.nn.functional.normalize(layer.embed(x.flatten(1)) - layer.prototypes, dim=1)
+    torch.testing.assert_close(layer(x.expand(-1, -1, 3, 4)), directions.view(1, -1), **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("options", "prototypes", "token_dim"),
+    [({}, 8, 16), ({"out_dim": 8192, "prototypes": 64}, 64, 128), ({"prototypes": 64, "token_dim": 128}, 64, 128)],
+)
+def test_paper_sizes(options, prototypes, token_dim):
+    layer = NetVLAD(6, **options)
+    assert layer.prototypes.shape == (prototypes, token_dim)
+    assert layer.out_dim == prototypes * token_dim == layer(torch.randn(2, 6, 3, 3)).shape[1]
+    assert layer.embedding == "inside"
+    assert f"{prototypes} x {token_dim}" in repr(layer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"out_dim": 100}, "out_dim must be prototypes"),
+        ({"prototypes": -2}, "prototypes must be a positive integer"),
+        ({"token_dim": 0}, "token_dim must be a positive integer"),
+    ],
+)
+def test_sizes_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        NetVLAD(6, **options)
