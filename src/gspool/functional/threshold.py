@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # One cut of the bracket into SECTIONS parts leaves Newton within reach of quadratic convergence; these steps then reach
 # the precision of the dtype for every problem tried (docs/math.md, "How many steps").
 SECTIONS = 16
-NEWTON_STEPS = {torch.float32: 4, torch.float64: 5}
+NEWTON_STEPS = {torch.float32: 4, torch.float64: 7}
 
 
 class Bracket(NamedTuple):
@@ -44,15 +44,18 @@ def threshold(
     if mask is not None:
         logits = logits.masked_fill(~mask, -torch.inf)
     count = logits.shape[-1] if mask is None else mask.sum(-1).to(logits.dtype)
-    low, high = narrowed(order_statistics_bracket(logits, share, count), logits, share * count)
+    # On a plateau the rounding of a long sum would fall on the few tokens at its edge: masses are summed in mu's dtype.
+    mass = torch.where(mirrored, 1 - mu, mu) * count
+    low, high = narrowed(order_statistics_bracket(logits, share, count), logits, mass)
     tau = 0.5 * (low + high)
     for _ in range(NEWTON_STEPS[tau.dtype]):
         given = torch.sigmoid(tau[..., None] + logits)
-        mean = given.sum(-1) / count
+        excess = ((given.sum(-1, dtype=mass.dtype) - mass) / count).to(tau.dtype)
+        mean = share + excess
         # A plateau has no slope, and every tau on it is a root.
         slope = (mean - given.square().sum(-1) / count).clamp_min(torch.finfo(tau.dtype).tiny)
         # logit(mean) - logit(share), from their difference so that no digit is lost close to the root.
-        logit_error = torch.log1p((mean - share) / (share * (1 - mean)))
+        logit_error = torch.log1p(excess / (share * (1 - mean)))
         tau = (tau - logit_error * mean * (1 - mean) / slope).clamp(low, high)
     tau = torch.where(mirrored, -tau, tau) - centre
     return torch.where(mu >= 1, 2000 - lowest.amin(-1), tau)

@@ -1,0 +1,311 @@
+"""Laws of the one-line swap, on small networks whose every step is in view."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+import timm
+import torch
+import torchvision.models as vision
+from torch import nn
+from torchvision.models.resnet import BasicBlock
+
+from gspool.functional import gsp_pool
+from gspool.models.replace import SwappedPooling, replace_pooling
+from gspool.pooling.gsp import GSP
+from gspool.pooling.layer import PoolingLayer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TINY_VIT = {"embed_dim": 32, "depth": 1, "num_heads": 2, "img_size": 64, "num_classes": 5}
+
+
+@pytest.fixture(autouse=True)
+def repeatable() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+class Classifier(nn.Module):
+    """A network that pools by a function, `pooled`, which each test writes as it likes."""
+
+    def __init__(self, dim: int = 6) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, dim, 3, stride=2)
+        self.gate = nn.Linear(dim, dim)
+        self.conv = nn.Conv2d(dim, dim, 1)
+        self.head = nn.Linear(dim, 4)
+
+    def pooled(self, x: Tensor) -> Tensor:
+        return self.conv(x).mean((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pooled(torch.tanh(self.stem(x))))
+
+
+IMAGES = torch.randn(3, 3, 24, 20, generator=torch.Generator().manual_seed(1))
+
+
+def layer_of(model: nn.Module) -> PoolingLayer:
+    (found,) = [module for module in model.modules() if isinstance(module, SwappedPooling)]
+    return found.layer
+
+
+# ---------------------------------------------------------------- what the layer sees, against a second computation
+
+
+def test_resnet_classifies_the_gsp_of_its_last_map() -> None:
+    model = vision.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5).eval()
+    pool = GSP(512, prototypes=4, mu=0.3)
+    replace_pooling(model, pool)
+    images = torch.randn(2, 3, 96, 64)
+    x = model.maxpool(model.relu(model.bn1(model.conv1(images))))
+    features = model.layer4(model.layer3(model.layer2(model.layer1(x))))
+    expected = model.fc(gsp_pool(features.flatten(2).mT, pool.prototypes, 0.3, 5.0).pooled)
+    torch.testing.assert_close(model(images), expected)
+
+
+def test_densenet_pools_behind_its_relu() -> None:
+    model = vision.DenseNet(8, (2, 2), 16, num_classes=5).eval()
+    images = torch.randn(2, 3, 96, 64)
+    features = torch.relu(model.features(images))
+    pool = GSP(features.shape[1], prototypes=4, mu=0.3)
+    replace_pooling(model, pool)
+    expected = model.classifier(gsp_pool(features.flatten(2).mT, pool.prototypes, 0.3, 5.0).pooled)
+    torch.testing.assert_close(model(images), expected)
+
+
+@pytest.mark.parametrize("registers", [0, 3])
+def test_vit_pools_its_patch_tokens_only(registers: int) -> None:
+    model = timm.create_model("vit_tiny_patch16_224", global_pool="avg", reg_tokens=registers, **TINY_VIT).eval()
+    pool = GSP(32, prototypes=4, mu=0.3)
+    replace_pooling(model, pool)
+    images = torch.randn(2, 3, 64, 64)
+    tokens = model.forward_features(images)
+    assert tokens.shape[1] == 1 + registers + 16
+    patches = tokens[:, 1 + registers :]
+    expected = model.head(model.fc_norm(gsp_pool(patches, pool.prototypes, 0.3, 5.0).pooled))
+    torch.testing.assert_close(model(images), expected)
+
+
+def test_beit_keeps_its_class_token_out_of_the_pooling() -> None:
+    model = timm.create_model("beit_base_patch16_224", **TINY_VIT).eval()
+    images = torch.randn(2, 3, 64, 64)
+    tokens = model.forward_features(images)
+    pool = GSP(32, prototypes=4, mu=0.3)
+    replace_pooling(model, pool)
+    expected = model.head(model.fc_norm(gsp_pool(tokens[:, 1:], pool.prototypes, 0.3, 5.0).pooled))
+    torch.testing.assert_close(model(images), expected)
+
+
+def test_patches_instead_of_the_class_token_timm() -> None:
+    model = timm.create_model("vit_tiny_patch16_224", reg_tokens=2, **TINY_VIT).eval()
+    pool = GSP(32, prototypes=4, mu=0.3)
+    replace_pooling(model, pool, tokens="patches")
+    images = torch.randn(2, 3, 64, 64)
+    patches = model.forward_features(images)[:, 3:]
+    expected = model.head(model.fc_norm(gsp_pool(patches, pool.prototypes, 0.3, 5.0).pooled))
+    torch.testing.assert_close(model(images), expected)
+
+
+def test_patches_instead_of_the_class_token_torchvision() -> None:
+    model = vision.VisionTransformer(64, 16, 2, 2, 32, 48, num_classes=5).eval()
+    nn.init.normal_(model.heads.head.weight)
+    images = torch.randn(2, 3, 64, 64)
+    x = model._process_input(images)
+    tokens = model.encoder(torch.cat((model.class_token.expand(2, -1, -1), x), dim=1))
+    pool = GSP(32, prototypes=4, mu=0.3)
+    replace_pooling(model, pool, tokens="patches")
+    expected = model.heads(gsp_pool(tokens[:, 1:], pool.prototypes, 0.3, 5.0).pooled)
+    torch.testing.assert_close(model(images), expected)
+
+
+# ------------------------------------------------------------------------------------------ which call is the pooling
+
+
+class SqueezeThenPool(Classifier):
+    """An attention over channels, by a function too, comes before the pooling."""
+
+    def pooled(self, x: Tensor) -> Tensor:
+        x = x * torch.sigmoid(self.gate(x.mean((2, 3))))[..., None, None]
+        return self.conv(x).mean((2, 3))
+
+
+class ChannelsLast(Classifier):
+    def pooled(self, x: Tensor) -> Tensor:
+        return self.conv(x).permute(0, 2, 3, 1).contiguous().mean(dim=(1, 2))
+
+
+class ChannelsBeforeTokens(Classifier):
+    def pooled(self, x: Tensor) -> Tensor:
+        return self.conv(x).flatten(2).mean(-1)
+
+
+class Rectified(Classifier):
+    def pooled(self, x: Tensor) -> Tensor:
+        return nn.functional.relu(self.conv(x)).mean((2, 3))
+
+
+class MeanOfAverageAndMaximum(Classifier):
+    def pooled(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return 0.5 * (x.mean((2, 3)) + x.amax((2, 3)))
+
+
+@pytest.mark.parametrize(
+    "kind", [Classifier, SqueezeThenPool, ChannelsLast, ChannelsBeforeTokens, Rectified, MeanOfAverageAndMaximum]
+)
+def test_a_function_is_found_and_the_layer_goes_behind_its_source(kind: type[Classifier]) -> None:
+    model = kind()
+    maps: list[Tensor] = []
+    handle = model.conv.register_forward_hook(lambda module, args, output: maps.append(output))
+    with torch.no_grad():
+        before = model(IMAGES)
+    handle.remove()
+    features = torch.relu(maps[0]) if kind is Rectified else maps[0]
+    pool = GSP(6, prototypes=3, mu=0.4)
+    replace_pooling(model, pool, example=IMAGES)
+    assert isinstance(model.conv.global_pooling, SwappedPooling)
+    expected = model.head(gsp_pool(features.flatten(2).mT, pool.prototypes, 0.4, 5.0).pooled)
+    torch.testing.assert_close(model(IMAGES), expected)
+    if kind is not MeanOfAverageAndMaximum:
+        replace_pooling(model, GSP(6, prototypes=3, mu=1.0))
+        torch.testing.assert_close(model(IMAGES), before)
+
+
+@pytest.mark.parametrize(
+    ("global_pool", "name"), [("avg", "gap"), ("max", "gmp"), ("avgmax", "avgmax"), ("catavgmax", "catavgmax")]
+)
+def test_the_same_pooling_by_another_layer_changes_nothing(global_pool: str, name: str) -> None:
+    model = timm.create_model("test_resnet", global_pool=global_pool, num_classes=5).eval()
+    images = torch.randn(2, 3, 96, 96)
+    with torch.no_grad():
+        before = model(images)
+        torch.testing.assert_close(replace_pooling(model, name)(images), before)
+    assert isinstance(model.global_pool, SwappedPooling)
+
+
+def test_a_network_without_classifier() -> None:
+    model = timm.create_model("test_convnext", num_classes=0).eval()
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        before = model(images)
+        torch.testing.assert_close(replace_pooling(model, "gsp", mu=1.0)(images), before)
+    assert isinstance(model.head.global_pool, SwappedPooling)
+
+
+def test_video() -> None:
+    model = nn.Sequential(nn.Conv3d(3, 6, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 2))
+    clips = torch.randn(2, 3, 4, 8, 8)
+    features = model[0](clips)
+    pool = GSP(6, prototypes=3, mu=0.4)
+    replace_pooling(model, pool, example=clips)
+    expected = model[3](gsp_pool(features.flatten(2).mT, pool.prototypes, 0.4, 5.0).pooled)
+    torch.testing.assert_close(model(clips), expected)
+
+
+def test_a_named_module_is_replaced_whatever_it_computes() -> None:
+    class PowerMean(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.square().mean((2, 3)).sqrt()
+
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), PowerMean(), nn.Linear(6, 2))
+    with pytest.raises(ValueError, match=r"mean\(\) in the forward of '1' \(PowerMean\).*pass where='1'"):
+        replace_pooling(model, "gsp")
+    features = model[0](IMAGES)
+    replace_pooling(model, GSP(6, prototypes=3, mu=1.0), where="1")
+    torch.testing.assert_close(model(IMAGES), model[2](features.mean((2, 3))))
+
+
+# --------------------------------------------------------------------------------------------- what stays as it was
+
+
+def test_the_swap_draws_no_random_numbers_and_keeps_frozen_norms_frozen() -> None:
+    model = vision.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5).train()
+    model.bn1.eval()
+    pool = GSP(512, prototypes=4)
+    state = torch.get_rng_state()
+    replace_pooling(model, pool)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not model.bn1.training
+    assert model.layer1.training
+    assert pool.training
+    assert torch.equal(model.bn1.running_mean, torch.zeros(64))
+
+
+def test_a_second_swap_takes_the_place_of_the_first() -> None:
+    model = replace_pooling(Classifier(), "gsp", example=IMAGES, prototypes=3)
+    first = layer_of(model)
+    second = GSP(6, prototypes=5)
+    assert layer_of(replace_pooling(model, second)) is second
+    assert not any(module is first for module in model.modules())
+    with pytest.raises(ValueError, match="made for 7 channels, but 6 are pooled"):
+        replace_pooling(model, GSP(7))
+    assert layer_of(model) is second
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_layer_follows_the_precision_of_the_network(dtype: torch.dtype) -> None:
+    model = Classifier().to(dtype)
+    before = model(IMAGES.to(dtype))
+    replace_pooling(model, "gsp", mu=1.0, example=IMAGES)
+    assert layer_of(model).prototypes.dtype == dtype
+    after = model(IMAGES.to(dtype))
+    assert after.dtype == dtype
+    torch.testing.assert_close(after, before, rtol=0, atol=2e-2 if dtype == torch.bfloat16 else 1e-12)
+
+
+def test_timm_can_still_change_the_number_of_classes() -> None:
+    model = replace_pooling(timm.create_model("test_convnext", num_classes=5), "gsp")
+    layer = layer_of(model)
+    model.reset_classifier(9)
+    assert layer_of(model) is layer
+    assert model.eval()(torch.randn(2, 3, 64, 64)).shape == (2, 9)
+
+
+def test_the_layer_shows_in_print() -> None:
+    model = replace_pooling(timm.create_model("test_resnet", num_classes=5), "gsp", prototypes=12)
+    assert "(layer): GSP(96, prototypes=12" in repr(model)
+
+
+# --------------------------------------------------------------------------------- copies, files, compilers, exporters
+
+
+class LastSequential(Classifier):
+    """A network like MobileNetV2: a Sequential gives the map, a function pools it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(6, 6, 1), nn.ReLU())
+
+    def pooled(self, x: Tensor) -> Tensor:
+        return torch.flatten(nn.functional.adaptive_avg_pool2d(self.features(x), 1), 1)
+
+
+KINDS_OF_PLACES = {
+    "1": lambda: nn.Sequential(nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)),
+    "features.global_pooling": LastSequential,
+    "conv.global_pooling": Classifier,
+    "attn_pool": lambda: timm.create_model("vit_tiny_patch16_224", global_pool="avg", **TINY_VIT),
+}
+
+
+@pytest.mark.parametrize("place", KINDS_OF_PLACES)
+def test_a_swapped_network_can_be_copied_saved_compiled_and_exported(place: str) -> None:
+    model = KINDS_OF_PLACES[place]().eval()
+    images = torch.randn(2, 3, 64, 64)
+    replace_pooling(model, "gsp", example=images, prototypes=3)
+    assert isinstance(model.get_submodule(place), SwappedPooling)
+    expected = model(images).detach()
+    duplicate = copy.deepcopy(model)
+    with torch.no_grad():
+        layer_of(model).prototypes.normal_()
+    assert not torch.allclose(model(images), expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(duplicate(images), expected)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(duplicate))(images), expected)
+    torch.testing.assert_close(torch.compile(duplicate, backend="eager", fullgraph=True)(images), expected)
+    torch.testing.assert_close(torch.export.export(duplicate, (images,)).module()(images), expected)
