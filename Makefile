@@ -1,0 +1,58 @@
+# Two commands: `make train` and `make test`. Both make the environment first, in .venv, if it is not there yet.
+
+PYTHON ?= python3
+JOBS ?= 2
+BIN := .venv/bin
+# Named, because ruff would also format the examples in Markdown, where comments are aligned for readers.
+SOURCES := src tests benchmarks docs/example_sections.py
+INSTALLED := .venv/.installed
+
+# Tests run side by side, one thread each: two that both use every core only stand in each other's way.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help train test lint docs results format clean
+
+help:  ## say what there is
+	@echo "make COMMAND, one of:"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "Variables: PYTHON=$(PYTHON) (makes the environment), JOBS=$(JOBS) (tests side by side)"
+
+# The stamp is younger than pyproject.toml once everything in it is installed.
+$(INSTALLED): pyproject.toml
+	@echo "== environment: .venv, from $$($(PYTHON) --version), with everything a developer needs (about 6 GB: torch)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+train: $(INSTALLED)  ## train GSP on the toy pictures, a few seconds
+	@echo "== training: two prototypes learn which pixels count"
+	$(BIN)/python -m gspool.experiments.toy_training
+
+test: lint  ## check format, style, types and imports; run tests and doctests
+	@echo "== tests and the examples in docstrings, $(JOBS) at a time"
+	$(BIN)/python -m pytest -n $(JOBS)
+	@echo "== all passed"
+
+lint: $(INSTALLED)  ## only the checks that do not run the code
+	@echo "== format, style"
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	@echo "== types"
+	$(BIN)/mypy
+	@echo "== imports point one way"
+	$(BIN)/lint-imports
+
+docs: $(INSTALLED)  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+results: $(INSTALLED)  ## put the numbers of results/ into README.md and docs/
+	$(BIN)/python -m gspool.experiments.report
+
+format: $(INSTALLED)  ## format the code and mend what can be mended by itself
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+clean:  ## remove what was built; the environment stays
+	rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,143 @@
+"""Results with a birth certificate: no number without the command, commit, seeds, device and libraries behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from gspool.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Commit(NamedTuple):
+    """The state of the source: its commit, and whether files differed from it; None outside a git checkout."""
+
+    name: str | None
+    changed: bool | None
+
+
+def write_result(
+    path: Path,
+    value: Any,
+    *,
+    command: str,
+    seeds: Sequence[int],
+    libraries: Sequence[str] = (),
+    device: torch.device | str = "cpu",
+) -> dict[str, Any]:
+    """Write ``value`` as JSON together with its birth certificate, aside first and then renamed.
+
+    Args:
+        path: the file, ``results/NAME.json`` for what goes into the documents.
+        value: numbers, text, lists and dictionaries of them; a list of dictionaries reads as a table.
+        command: what a person types to get this value again.
+        seeds: the seeds it was drawn with; empty where nothing is random.
+        libraries: distributions whose versions count, besides Python, torch and this package.
+        device: where it was computed.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ValueError: if the value cannot be written as JSON, because it holds NaN for example.
+        importlib.metadata.PackageNotFoundError: if a library is not installed.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     record = write_result(Path(folder) / "sum.json", {"sum": 3}, command="python sum.py", seeds=[0])
+        ...     read_result(Path(folder) / "sum.json") == record
+        True
+    """
+    commit = source_commit()
+    record = {
+        "value": value,
+        "command": command,
+        "seeds": [*seeds],
+        "commit": commit.name,
+        "uncommitted_changes": commit.changed,
+        "device": device_name(torch.device(device)),
+        "versions": {
+            "python": platform.python_version(),
+            "gspool": __version__,
+            "torch": torch.__version__,
+            **{name: metadata.version(name) for name in libraries},
+        },
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    try:
+        text = json.dumps(record, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as wrong:
+        raise ValueError(
+            f"the result for {path.name} cannot be written as JSON ({wrong}); give finite plain numbers, text, lists "
+            "and dictionaries: tensor.tolist(), float(value)"
+        ) from wrong
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text + "\n", encoding="utf-8")
+    aside.replace(path)
+    return record
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read a result, refusing one without a birth certificate.
+
+    Raises:
+        ValueError: if the file is missing, is not JSON, or says too little about where it comes from.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no result {path.name} in the folder {path.parent.name}; run what measures it first")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as wrong:
+        raise ValueError(f"{path.name} is not JSON ({wrong}); measure it again") from wrong
+    missing = {"command", "date", "device", "versions"} - set(record if isinstance(record, dict) else ())
+    if missing:
+        raise ValueError(
+            f"{path.name} does not say where it comes from: {', '.join(sorted(missing))} missing; write it with "
+            "gspool.experiments.certificate.write_result"
+        )
+    found: dict[str, Any] = record
+    return found
+
+
+def source_commit(folder: Path | None = None) -> Commit:
+    """Tell the commit of the source around this file, if it is a git checkout."""
+    where = Path(__file__).resolve().parent if folder is None else folder
+    if shutil.which("git") is None:
+        return Commit(None, None)
+    head, top = _git(where, "rev-parse", "HEAD"), _git(where, "rev-parse", "--show-toplevel")
+    # A package installed inside some other project's checkout, in its virtual environment say, is not of that commit.
+    if head is None or top is None or not where.is_relative_to(Path(top) / "src" / "gspool"):
+        return Commit(None, None)
+    # Results themselves change with every run and say nothing about the code.
+    return Commit(head, bool(_git(where, "status", "--porcelain", "--", ":/", ":(exclude,top)results")))
+
+
+def device_name(device: torch.device) -> str:
+    """Name the processor as its maker does, and for the CPU the number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    threads = torch.get_num_threads()
+    processor = models[0] if models else platform.processor() or platform.machine()
+    return f"{processor}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Ask git; None where it has no answer."""
+    answer = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else None

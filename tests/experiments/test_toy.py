@@ -1,0 +1,96 @@
+"""The toy figure keeps its promise, by a second computation and by the laws of the problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+
+from gspool import GSP
+from gspool.experiments import toy
+from gspool.experiments.certificate import read_result
+from gspool.experiments.toy import EPSILONS, MUS, PROTOTYPES, SIDE, selections, summary, toy_picture
+
+
+def weights(mu: float, epsilon: float | None) -> torch.Tensor:
+    (found,) = [each.weights for each in selections(toy_picture()) if (each.mu, each.epsilon) == (mu, epsilon)]
+    return found
+
+
+def test_half_of_the_picture_is_red_or_blue_and_looks_like_it() -> None:
+    picture = toy_picture()
+    assert picture.pixels.shape == (SIDE * SIDE, 3)
+    assert picture.informative.sum() == SIDE * SIDE // 2
+    brightest = picture.pixels.argmax(1)
+    assert torch.equal(brightest != 1, picture.informative)
+    assert (brightest == 0).sum() == (brightest == 2).sum() == SIDE * SIDE // 4
+    assert 0 <= picture.pixels.min() <= picture.pixels.max() <= 1
+
+
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_smoothed_weights_equal_a_plain_computation(mu: float, epsilon: float) -> None:
+    pixels = toy_picture().pixels.double().numpy()
+    pixels = pixels / np.maximum(1, np.linalg.norm(pixels, axis=1))[:, None]
+    affinity = [sum(np.exp(-epsilon * np.linalg.norm(f - w)) for w in np.eye(3)[[0, 2]]) for f in pixels]
+
+    def share(t: float) -> np.ndarray:
+        return np.array([t * k / (1 + t * k) for k in affinity])
+
+    log_t = brentq(lambda log_t: share(np.exp(log_t)).mean() - mu, -50, 300, xtol=1e-12)
+    expected = share(np.exp(log_t)) / (len(pixels) * mu)
+    np.testing.assert_allclose(
+        weights(mu, epsilon).numpy(), expected, atol=2e-6 * max(1, epsilon / 10) * expected.max()
+    )
+
+
+def test_the_layer_gives_the_weights_of_the_figure() -> None:
+    layer = GSP(dim=3, prototypes=2, mu=0.2, epsilon=20.0)
+    with torch.no_grad():
+        layer.prototypes.copy_(PROTOTYPES)
+    picture = toy_picture().pixels.t().reshape(1, 3, SIDE, SIDE)
+    torch.testing.assert_close(layer.pool(picture).weights[0].detach(), weights(0.2, 20.0), atol=1e-6, rtol=1e-4)
+
+
+def test_the_linear_programme_drops_informative_pixels_and_smoothing_keeps_them() -> None:
+    picture = toy_picture()
+    assert (weights(0.2, None)[picture.informative] == 0).sum() == 30
+    # Every red and blue pixel has more weight than any green one.
+    smoothed = weights(0.2, 5.0)
+    assert smoothed[picture.informative].min() > 10 * smoothed[~picture.informative].max()
+
+
+def test_a_larger_epsilon_is_sharper_and_tends_to_the_linear_programme() -> None:
+    in_use = [float(1 / weights(0.2, epsilon).square().sum()) for epsilon in (*EPSILONS, None)]
+    assert in_use == sorted(in_use, reverse=True)
+    assert in_use[-1] == pytest.approx(20)
+
+
+def test_the_right_mu_finds_exactly_red_and_blue() -> None:
+    picture = toy_picture()
+    for epsilon in (20.0, 100.0, None):
+        torch.testing.assert_close(weights(0.5, epsilon), picture.informative / 50, atol=1e-4, rtol=0)
+
+
+def test_the_run_writes_a_picture_and_a_result_that_agree_with_the_committed_one(
+    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy.main(["--out", str(tmp_path)])
+    assert "docs/images/toy.png" in capsys.readouterr().out
+    assert (tmp_path / "docs/images/toy.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    rows = read_result(tmp_path / "results/toy.json")["value"]
+    committed = read_result(project / "results/toy.json")["value"]
+    assert len(rows) == len(MUS) * (len(EPSILONS) + 1)
+    for row, known in zip(rows, committed, strict=True):
+        assert row == pytest.approx(known, abs=1e-3) if isinstance(row["epsilon"], float) else row == known
+
+
+def test_a_summary_counts_equal_weights_as_so_many_pixels() -> None:
+    picture = toy_picture()
+    row = summary(picture, toy.Selection(0.5, None, picture.informative / 50))
+    assert row["pixels in use"] == 50
+    assert row["weight on red and blue"] == 1
+    assert row["weight on green"] == 0
