@@ -3,8 +3,10 @@
     python benchmarks/cpu_pooling.py --out results/cpu_pooling.json      # about two minutes
 
 Forward and backward of one pooling layer at three sizes, all variants in turn within one process, medians. The floor is
-the three matrix products that remain (tokens x prototypes, and its two backward products) plus average pooling. Before
-anything is timed, its values and gradients are compared with the plain twin; a wrong result is not timed.
+the three matrix products that remain (tokens x prototypes, and its two backward products) plus average pooling.
+"Published" is Prop. 4.2 as printed, 100 steps, with the gradient of Prop. 4.3 and distances by matrix products; "sums
+hoisted" takes its sum over prototypes out of the loop. Before anything is timed, its values and gradients are compared
+with the plain twin; a wrong result is not timed.
 """
 
 from __future__ import annotations
@@ -74,6 +76,9 @@ def variants(problem: Problem) -> dict[str, Callable[[torch.Tensor, torch.Tensor
     def published(measure: Callable[..., torch.Tensor], transport: Callable[..., object]) -> Callable[..., object]:
         return lambda x, w: from_transport(x, measure(w, x), lambda c, m, e: transport(c, m, e, STEPS))
 
+    def hoisted(c: torch.Tensor, m: float, e: float, steps: int) -> object:
+        return closed_form_transport(c, m, e, steps, hoisted=True)
+
     def ours(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         out = gsp_pool(x, w, MU, EPSILON)
         return out.pooled, out.attributes
@@ -83,6 +88,7 @@ def variants(problem: Problem) -> dict[str, Callable[[torch.Tensor, torch.Tensor
         "gsp, compiled": torch.compile(ours, fullgraph=True),
         "published": published(product_distance, closed_form_transport),
         "published, cdist": published(cdist_distance, closed_form_transport),
+        "published, sums hoisted": published(product_distance, hoisted),
         "published, unrolled": published(product_distance, fixed_point_transport),
     }
 
@@ -153,6 +159,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    # As any network around the layer would have done: a large block, freed, tells the allocator to keep its pages.
+    torch.ones(7_500_000)
     rows = []
     for size in SIZES:
         problem, close = Problem(*size), Problem(*size, near=True)
@@ -174,7 +182,7 @@ def main() -> None:
                 "gsp_over_floor": round(milliseconds["gsp"] / milliseconds["floor"], 2),
                 "compiled_over_floor": round(milliseconds["gsp, compiled"] / milliseconds["floor"], 2),
                 "published_over_gsp": round(milliseconds["published"] / milliseconds["gsp"], 2),
-                "published_cdist_over_gsp": round(milliseconds["published, cdist"] / milliseconds["gsp"], 2),
+                "published_hoisted_over_gsp": round(milliseconds["published, sums hoisted"] / milliseconds["gsp"], 2),
             }
         )
         print(rows[-1], flush=True)

@@ -3,7 +3,11 @@
 import torch
 
 from gspool.functional import partial_transport
-from gspool.functional.published import closed_form_transport, fixed_point_transport
+from gspool.functional.published import (
+    closed_form_transport,
+    fixed_point_transport,
+    hoisted_fixed_point_transport,
+)
 from oracle import random_problem, subtracted_distance
 
 
@@ -34,3 +38,12 @@ def test_closed_form_and_unrolled_gradients_agree_at_the_solution():
         (residual.square().sum() + plan.cos().sum()).backward()
         gradients.append(leaf.grad)
     torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-11)
+
+
+def test_taking_the_common_sum_once_changes_nothing():
+    x, w = random_problem(3, 20, 4, dim=6)
+    cost = subtracted_distance(w, x)
+    for plain, hoisted in zip(
+        fixed_point_transport(cost, 0.3, 5.0), hoisted_fixed_point_transport(cost, 0.3, 5.0), strict=True
+    ):
+        torch.testing.assert_close(plain, hoisted)

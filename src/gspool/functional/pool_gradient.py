@@ -31,11 +31,11 @@ class Saved(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """Gradients of the loss with respect to the three outputs."""
+    """Gradients of the loss with respect to the three outputs; None for one that the loss does not look at."""
 
-    pooled: Float[Tensor, "B D"]
-    weights: Float[Tensor, "B N"]
-    attributes: Float[Tensor, "B M"]
+    pooled: Float[Tensor, "B D"] | None
+    weights: Float[Tensor, "B N"] | None
+    attributes: Float[Tensor, "B M"] | None
 
 
 class PoolGradient(NamedTuple):
@@ -60,8 +60,12 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
     weights = normalised(kept) if background else mass
 
     # To the shares a_j: the weights are a / (n mu), or (1 - a) / (n (1 - mu)); the attributes are sum_j mass_j S_ij.
-    to_weights = torch.bmm(incoming.pooled[:, None, :], tokens.transpose(1, 2))[:, 0] + incoming.weights
-    to_mass = (assignment * incoming.attributes[:, None, :]).sum(-1)
+    to_weights = torch.zeros_like(mass) if incoming.weights is None else incoming.weights
+    if incoming.pooled is not None:
+        to_weights = to_weights + torch.bmm(incoming.pooled[:, None, :], tokens.transpose(1, 2))[:, 0]
+    to_mass = torch.zeros_like(mass)
+    if incoming.attributes is not None:
+        to_mass = (assignment * incoming.attributes[:, None, :]).sum(-1)
     by_weight = -to_weights / (1 - mu)[:, None] if background else to_weights / mu[:, None]
     by_mass = to_mass / mu[:, None]
     count = token_count(saved.position, mask)
@@ -69,12 +73,16 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
     grad_mu = root.mu - (weights * by_weight + mass * by_mass).sum(-1)
 
     # To the logits -epsilon c_ij, through the log-affinity and through the softmax.
-    own = root.log_affinity - mass * to_mass
-    grad_logits = torch.addcmul(own[..., None], mass[..., None], incoming.attributes[:, None, :]).mul_(assignment)
+    own = (root.log_affinity - mass * to_mass)[..., None]
+    if incoming.attributes is None:
+        grad_logits = assignment * own
+    else:
+        grad_logits = torch.addcmul(own, mass[..., None], incoming.attributes[:, None, :]).mul_(assignment)
     grad_epsilon = -(grad_logits * distances).sum() if with_epsilon else None
 
     grad_tokens, grad_prototypes = _through_distance(grad_logits, distances, saved, scale, clipped)
-    grad_tokens = torch.addcmul(grad_tokens, weights[..., None], incoming.pooled[:, None, :])
+    if incoming.pooled is not None:
+        grad_tokens = torch.addcmul(grad_tokens, weights[..., None], incoming.pooled[:, None, :])
     return PoolGradient(grad_tokens, grad_prototypes, grad_mu.to(saved.mu.dtype), grad_epsilon)
 
 
@@ -88,8 +96,8 @@ def _through_distance(
     """Go through ``c_ij = |f_j - w_i|`` and the clipping: pulls along ``f_j - w_i``, summed by two matrix products.
 
     A product cannot form ``f - w`` for a token that sits on a prototype. So the pull towards the nearest is taken out
-    and applied along the offset itself, or is 0 where that is mere rounding; the others are bounded at the distance below which
-    rounding would point them anywhere.
+    and applied along the offset itself, or is 0 where that is mere rounding; the others are bounded at the distance
+    below which rounding would point them anywhere.
     """
     tokens = saved.tokens
     shortest_useful = torch.finfo(tokens.dtype).eps ** 0.5

@@ -27,6 +27,20 @@ def fixed_point_transport(cost: Float[Tensor, "*B M N"], mu: float, epsilon: flo
     """
     tokens = cost.shape[-1]
     kernel = torch.exp(-epsilon * cost)
+    t = cost.new_ones((*cost.shape[:-2], 1))
+    for _ in range(steps):
+        # As printed, both products are formed anew in every step.
+        residual = 1 / (tokens * (1 + t * kernel.sum(-2)))
+        t = mu / (kernel @ residual[..., None]).sum(-2)
+    return Transport(residual, t[..., None] * kernel * residual[..., None, :])
+
+
+def hoisted_fixed_point_transport(
+    cost: Float[Tensor, "*B M N"], mu: float, epsilon: float, steps: int = 100
+) -> Transport:
+    """Iterate Prop. 4.2 with the sum over prototypes, the same in every step, taken out of the loop."""
+    tokens = cost.shape[-1]
+    kernel = torch.exp(-epsilon * cost)
     affinity = kernel.sum(-2)
     t = cost.new_ones((*cost.shape[:-2], 1))
     for _ in range(steps):
@@ -35,18 +49,21 @@ def fixed_point_transport(cost: Float[Tensor, "*B M N"], mu: float, epsilon: flo
     return Transport(residual, t[..., None] * kernel * residual[..., None, :])
 
 
-def closed_form_transport(cost: Float[Tensor, "*B M N"], mu: float, epsilon: float, steps: int = 100) -> Transport:
+def closed_form_transport(
+    cost: Float[Tensor, "*B M N"], mu: float, epsilon: float, steps: int = 100, hoisted: bool = False
+) -> Transport:
     """Iterate Prop. 4.2 and differentiate by Prop. 4.3, read as ``Diag(q - eta / (1 - mu - n rho'rho) rho)``.
 
     As printed, the parenthesis closes before rho; the gradient is then off by as much as its own size.
     """
-    return Transport(*_ClosedForm.apply(cost, mu, epsilon, steps))
+    return Transport(*_ClosedForm.apply(cost, mu, epsilon, steps, hoisted))
 
 
 class _ClosedForm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, cost: Tensor, mu: float, epsilon: float, steps: int) -> tuple[Tensor, Tensor]:
-        residual, plan = fixed_point_transport(cost, mu, epsilon, steps)
+    def forward(ctx: Any, cost: Tensor, mu: float, epsilon: float, steps: int, hoisted: bool) -> tuple[Tensor, Tensor]:
+        iterate = hoisted_fixed_point_transport if hoisted else fixed_point_transport
+        residual, plan = iterate(cost, mu, epsilon, steps)
         ctx.save_for_backward(residual, plan)
         ctx.mu, ctx.epsilon = mu, epsilon
         return residual, plan
@@ -59,4 +76,4 @@ class _ClosedForm(torch.autograd.Function):
         eta = (residual * grad_residual).sum(-1) - tokens * (q * residual).sum(-1)
         denominator = 1 - ctx.mu - tokens * residual.square().sum(-1)
         through_constraints = q - (eta / denominator)[..., None] * residual
-        return -ctx.epsilon * (plan * grad_plan - tokens * plan * through_constraints[..., None, :]), None, None, None
+        return -ctx.epsilon * (plan * grad_plan - tokens * plan * through_constraints[..., None, :]), *[None] * 4

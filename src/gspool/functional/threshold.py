@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # One cut of the bracket into SECTIONS parts leaves Newton within reach of quadratic convergence; these steps then reach
 # the precision of the dtype for every problem tried (docs/math.md, "How many steps").
 SECTIONS = 16
-NEWTON_STEPS = {torch.float32: 4, torch.float64: 7}
+NEWTON_STEPS = {torch.float32: 3, torch.float64: 7}
 
 
 class Bracket(NamedTuple):

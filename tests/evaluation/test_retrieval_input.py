@@ -1,0 +1,113 @@
+"""What cannot be evaluated is refused, and the message says why."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gspool.evaluation import nearest_neighbours, retrieval_metrics
+
+GOOD = torch.arange(12.0).view(6, 2)
+LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "message"),
+    [
+        (torch.ones(6), r"shape \[N, D\].*got \(6,\).*vectors\[None\]"),
+        (torch.ones(6, 2, 7, 7), r"got \(6, 2, 7, 7\).*pool feature maps"),
+        (torch.ones(0, 2), r"at least one row.*got shape \(0, 2\)"),
+        (torch.ones(6, 0), r"at least one row.*got shape \(6, 0\)"),
+        (torch.ones(6, 2, dtype=torch.int64), r"floating point, got torch.int64.*float\(\)"),
+        (torch.ones(6, 2, dtype=torch.complex64), "floating point, got torch.complex64"),
+        ("pictures", "got str"),
+        ([[1.0, 2.0], [3.0]], "got list"),
+        (None, "got NoneType"),
+    ],
+)
+def test_embeddings_of_a_wrong_kind(embeddings, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_metrics(embeddings, LABELS)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_embeddings_that_are_not_finite_are_counted_and_named(bad):
+    broken = GOOD.clone()
+    broken[[3, 5], 1] = bad
+    with pytest.raises(ValueError, match=r"2 of 6 rows.*first at row 3"):
+        retrieval_metrics(broken, LABELS)
+    with pytest.raises(ValueError, match=r"gallery must be finite.*row 3"):
+        retrieval_metrics(GOOD, LABELS, broken, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (LABELS.float(), r"integers, got torch.float32.*long\(\)"),
+        (LABELS[:5], "each of the 6 embeddings, got 5"),
+        (LABELS[:, None], r"shape \[N\].*got \(6, 1\)"),
+        (["cat"] * 6, "number the classes"),
+        (None, "got NoneType"),
+    ],
+)
+def test_labels_of_a_wrong_kind(labels, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_metrics(GOOD, labels)
+
+
+def test_a_gallery_needs_labels_and_labels_a_gallery():
+    with pytest.raises(ValueError, match="gallery_labels is missing"):
+        retrieval_metrics(GOOD, LABELS, GOOD)
+    with pytest.raises(ValueError, match="but gallery is missing"):
+        retrieval_metrics(GOOD, LABELS, gallery_labels=LABELS)
+    with pytest.raises(ValueError, match="queries have 2 columns and the gallery has 3"):
+        retrieval_metrics(GOOD, LABELS, torch.ones(6, 3), LABELS)
+
+
+@pytest.mark.parametrize("ks", [(0,), (1, -2), (1.5,), (True,), 4, "48"])
+def test_ranks_that_are_none(ks):
+    with pytest.raises(ValueError, match="integer"):
+        retrieval_metrics(GOOD, LABELS, ks=ks)
+
+
+def test_nothing_to_find():
+    with pytest.raises(ValueError, match="none of the 6 queries"):
+        retrieval_metrics(GOOD, torch.arange(6))
+    with pytest.raises(ValueError, match="none of the 6 queries"):
+        retrieval_metrics(GOOD, LABELS, GOOD, LABELS + 10)
+    with pytest.raises(ValueError, match="none of the 1 queries"):
+        retrieval_metrics(GOOD[:1], LABELS[:1])
+
+
+def test_a_zero_vector_has_no_cosine():
+    with pytest.raises(ValueError, match="row 0 of the queries is zero"):
+        retrieval_metrics(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), [0, 0], distance="cosine")
+    with pytest.raises(ValueError, match="row 1 of the gallery is zero"):
+        retrieval_metrics(GOOD[1:], LABELS[1:], torch.tensor([[1.0, 1.0], [0.0, 0.0]]), [0, 1], distance="cosine")
+    with pytest.raises(ValueError, match="'l2' or 'cosine', got 'L1'"):
+        retrieval_metrics(GOOD, LABELS, distance="L1")
+
+
+@pytest.mark.parametrize("memory", [0, -1, 1.5, True, "1GB"])
+def test_memory_that_is_no_number_of_bytes(memory):
+    with pytest.raises(ValueError, match="number of bytes"):
+        retrieval_metrics(GOOD, LABELS, memory=memory)
+
+
+def test_too_little_memory_says_how_much_is_needed():
+    with pytest.raises(ValueError, match=r"give at least (\d+)") as refusal:
+        nearest_neighbours(GOOD, k=2, memory=100)
+    enough = int(str(refusal.value).rsplit(" ", 1)[1])
+    assert nearest_neighbours(GOOD, k=2, memory=enough).indices.shape == (6, 2)
+    with pytest.raises(ValueError, match="give at least"):
+        nearest_neighbours(GOOD, k=2, memory=enough - 1)
+
+
+def test_neighbours_of_nobody():
+    with pytest.raises(ValueError, match="alone has no neighbour"):
+        nearest_neighbours(GOOD[:1])
+    for k in (0, -1, 2.0, True):
+        with pytest.raises(ValueError, match="number of neighbours"):
+            nearest_neighbours(GOOD, k=k)
