@@ -25,9 +25,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
-train: $(INSTALLED)  ## train GSP on the toy pictures, a few seconds
-	@echo "== training: two prototypes learn which pixels count"
-	$(BIN)/python -m gspool.experiments.toy_training
+train: $(INSTALLED)  ## train GSP, and GAP beside it, on glyph collages: minutes on a CPU, no download
+	@echo "== training: GSP and GAP on glyph collages; ends with a table and runs/.../report.html"
+	env -u OMP_NUM_THREADS $(BIN)/gspool train
 
 test: lint  ## check format, style, types and imports; run tests and doctests
 	@echo "== tests and the examples in docstrings, $(JOBS) at a time"

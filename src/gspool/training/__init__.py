@@ -1,0 +1,42 @@
+"""Training: from a configuration to an evaluated embedding model in a folder that tells how it came about.
+
+`train` runs a configuration (and, beside it, a baseline with another pooling layer), `fit` trains a single model,
+`evaluate_run` measures one that was trained. Lightning is imported when training begins.
+"""
+
+from gspool.training.config import (
+    DataConfig,
+    LossConfig,
+    ModelConfig,
+    OptimiserConfig,
+    OutputConfig,
+    ScheduleConfig,
+    TrainConfig,
+    TrainerConfig,
+)
+from gspool.training.embed import embed_images, evaluate_images
+from gspool.training.fit import FitResult, fit
+from gspool.training.parsing import parse_config, read_config
+from gspool.training.presets import PRESETS
+from gspool.training.run import TrainResult, evaluate_run, train
+
+__all__ = [
+    "PRESETS",
+    "DataConfig",
+    "FitResult",
+    "LossConfig",
+    "ModelConfig",
+    "OptimiserConfig",
+    "OutputConfig",
+    "ScheduleConfig",
+    "TrainConfig",
+    "TrainResult",
+    "TrainerConfig",
+    "embed_images",
+    "evaluate_images",
+    "evaluate_run",
+    "fit",
+    "parse_config",
+    "read_config",
+    "train",
+]

@@ -1,0 +1,80 @@
+"""The progress bar of a run: steps, their rate, the time left, the loss and the best evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class StepBar(Protocol):
+    """What training tells its bar."""
+
+    def advance(self, note: str = "") -> None:
+        """One step is done."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        ...
+
+
+class _Silent:
+    def advance(self, note: str = "") -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+
+class _Rich:
+    def __init__(self, progress: Any, task: Any) -> None:
+        self.progress, self.task = progress, task
+
+    def advance(self, note: str = "") -> None:
+        self.progress.update(self.task, advance=1, **({"note": note} if note else {}))
+
+    def say(self, line: str) -> None:
+        self.progress.console.print(line, highlight=False)
+
+
+@contextmanager
+def step_bar(title: str, first: int, last: int, shown: bool) -> Iterator[StepBar]:
+    """Show steps ``first`` to ``last``, or nothing.
+
+    Example:
+        >>> with step_bar("gsp", 0, 10, shown=False) as bar:
+        ...     bar.advance("loss 1.0")
+    """
+    if not shown:
+        yield _Silent()
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:.1f} steps/s")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    # Estimates over two minutes: evaluations stand still in between and would make a short window jump.
+    with Progress(*columns, speed_estimate_period=120) as progress:
+        yield _Rich(progress, progress.add_task(title, total=last, completed=first, note=""))

@@ -1,0 +1,94 @@
+"""From a configuration to a model, a loss and an optimiser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gspool import losses
+from gspool.losses import MetricLoss, ZSRLoss
+from gspool.models import Embedder, parameter_groups
+from gspool.training.stream import mixed_seed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gspool.data import ImageSet
+    from gspool.training.config import LossConfig, OptimiserConfig, TrainConfig
+
+
+def build_model(config: TrainConfig) -> Embedder:
+    """Make the embedding model with weights drawn from the seed of the run.
+
+    Raises:
+        ValueError: if a name or an option does not fit.
+    """
+    model = config.model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mixed_seed(config.trainer.seed, 0))
+        return Embedder(
+            model.backbone,
+            model.pooling,
+            model.dim,
+            backbone_options=model.backbone_options,
+            pooling_options=model.pooling_options,
+            freeze=model.freeze,
+        )
+
+
+def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, seed: int) -> MetricLoss:
+    """Make the loss for the classes of the training set, with the memory of XBM counted in batches of this run.
+
+    Raises:
+        ValueError: if a name or an option does not fit.
+    """
+    options = dict(config.options)
+    if config.name.startswith("xbm+"):
+        options.setdefault("batch_size", batch_size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mixed_seed(seed, 1))
+        metric = losses.create(config.name, num_classes, dim, config.preset, **options)
+        if not config.zsr:
+            return MetricLoss(metric)
+        known = ("dim", "ridge", "scale", "repeats")
+        unknown = [name for name in config.zsr_options if name not in known]
+        if unknown:
+            raise ValueError(
+                f"loss.zsr_options has no {', '.join(unknown)}; ZSRLoss has the options {', '.join(known)}"
+            )
+        return MetricLoss(metric, ZSRLoss(num_classes, **{"dim": dim, **config.zsr_options}), config.zsr)
+
+
+def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.Optimizer:
+    """Make the optimiser of a module with the parts ``model`` and ``loss``; the loss's own parameters are proxies.
+
+    Raises:
+        ValueError: if a multiplier names no parameter.
+    """
+    multipliers = dict(config.multipliers)
+    if any(name.startswith("loss.metric.") for name, _ in module.named_parameters()):
+        multipliers.setdefault("loss.metric", config.proxies)
+    groups = parameter_groups(module, config.lr, config.weight_decay, multipliers)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
+    return kind(groups, betas=config.betas, eps=config.eps)
+
+
+@torch.no_grad()
+def check_fit(model: Embedder, loss: MetricLoss, images: ImageSet) -> None:
+    """Send one image through the model, so that what cannot work is said before training and not an hour later.
+
+    Raises:
+        ValueError: if the image does not fit the model, or the loss needs attributes that the model does not give.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        embedded = model.embed(images[0][0][None])
+    finally:
+        model.train(was_training)
+    if loss.zsr is not None and embedded.attributes is None:
+        raise ValueError(
+            f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {model.settings.pooling!r} "
+            "does not give; use gsp, gmp+gsp or gemean+gsp, or set loss.zsr to 0"
+        )

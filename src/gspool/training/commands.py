@@ -1,0 +1,113 @@
+"""`gspool train` and `gspool evaluate`: arguments in, tables out, errors in words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gspool.training.checkpoint import CheckpointError
+from gspool.training.interruption import TrainingInterruptedError
+from gspool.training.parsing import TeachingParser, parse_config
+from gspool.training.run_folder import process_rank
+
+
+def run(command: str, arguments: Sequence[str]) -> int:
+    """Run one of the commands and give its exit status.
+
+    What a person can put right is told in a line; what only a programmer can is left to its traceback.
+    """
+    commands: dict[str, Callable[[Sequence[str]], None]] = {"train": train_command, "evaluate": evaluate_command}
+    try:
+        commands[command](arguments)
+    except TrainingInterruptedError as interruption:
+        print(f"\n{interruption}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except (ValueError, FileNotFoundError, ImportError, CheckpointError) as error:
+        print(f"gspool {command}: {error}", file=sys.stderr)
+        return 1
+    except RuntimeError as error:
+        from gspool.training.course import NonFiniteLossError
+
+        if not isinstance(error, NonFiniteLossError):
+            raise
+        print(f"gspool {command}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def train_command(arguments: Sequence[str]) -> None:
+    """Train, and end with a table and the report's address."""
+    config, resume = parse_config(arguments)
+    from gspool.training.parsing import read_config
+    from gspool.training.run import arms_of, train
+    from gspool.training.run_folder import CONFIG
+
+    result = train(config, resume)
+    if process_rank() > 0:
+        return
+    names = [arm.name for arm in arms_of(read_config(result.folder / CONFIG), result.folder)]
+    rows = [result.model, *([] if result.baseline is None else [result.baseline])]
+    show_table("test classes", dict(zip(names, (row.metrics for row in rows), strict=True)))
+    print(f"run     {result.folder}")
+    if result.report is not None:
+        print(f"report  {result.report}")
+
+
+def evaluate_command(arguments: Sequence[str]) -> None:
+    """Evaluate, and show a table or JSON."""
+    from gspool.training.config import DataConfig
+    from gspool.training.help_text import EVALUATE
+    from gspool.training.parsing import read_config
+    from gspool.training.run import evaluate_run
+    from gspool.training.run_folder import CONFIG
+
+    # The run's own data is the default of every option of the data, so it is looked for before they are read.
+    configs = (Path(word) / CONFIG for word in arguments if not word.startswith("-"))
+    own = next((read_config(path).data for path in configs if path.is_file()), None)
+    parser = TeachingParser("gspool evaluate", EVALUATE, "gspool evaluate RUN [--split NAME] [--data.OPTION VALUE ...]")
+    parser.add_argument("run", metavar="RUN", help="The folder of a run, or of a saved model.")
+    parser.add_argument("--split", choices=["train", "validation", "test"], default="test", help="Which classes.")
+    parser.add_argument("--ks", type=list[int], default=[1, 2, 4, 8], help="Ranks K of R@K.")
+    parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU where there is one.")
+    parser.add_argument("--json", type=str, default=None, metavar="FILE", help="Write the figures to a file as well.")
+    parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
+    parser.add_class_arguments(DataConfig, "data", as_positional=False)
+    if own is not None:
+        parser.set_defaults({f"data.{name}": value for name, value in vars(own).items()})
+    namespace = parser.parse_args(list(arguments))
+    given = any(word.startswith("--data") for word in arguments)
+    data = None
+    if own is not None or given:
+        made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        data = made["data"]
+    evaluation = evaluate_run(
+        namespace["run"], namespace["split"], data, namespace["ks"], namespace["device"], namespace["progress"]
+    )
+    show_table(namespace["split"], {Path(namespace["run"]).name: evaluation.metrics})
+    counts = evaluation.metrics
+    print(f"{counts.queries:,} queries, {counts.lone_queries:,} lone ones left out, gallery of {counts.gallery:,}")
+    if evaluation.entropy is not None:
+        print(f"entropy of the pooling weights {evaluation.entropy:.4f} (1 is average pooling)")
+    if namespace["json"] is not None:
+        content = {**counts.as_dict(), "weights_entropy": evaluation.entropy, "split": namespace["split"]}
+        Path(namespace["json"]).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def show_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Print metrics in percent, one row a model."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{title}, percent", title_justify="left")
+    table.add_column("")
+    names = list(next(iter(rows.values())))
+    for name in names:
+        table.add_column(name.upper(), justify="right")
+    for row, metrics in rows.items():
+        table.add_row(row, *(f"{100 * metrics[name]:.2f}" for name in names))
+    Console().print(table)

@@ -1,0 +1,251 @@
+"""What a training run is made of, as plain data: every value of a run is a field here, and in its config.yaml."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gspool.data import list as data_sets
+from gspool.models import Freeze
+
+
+def _refuse(condition: bool, message: str) -> None:
+    if condition:
+        raise ValueError(message)
+
+
+@dataclass
+class DataConfig:
+    """What to learn from.
+
+    Args:
+        name: the data set, one of gspool.data.list(); "folder" is your own pictures.
+        root: where its files are, the folder or the CSV file; generated data needs none.
+        options: options of the data set, such as seed, fold (held out for validation) or small_classes.
+        classes_per_batch: different classes in a batch, over all processes together.
+        images_per_class: images of each of them; 4 for pair losses, 1 for proxy losses in the paper.
+        transform: "crop" crops, resizes and flips at random (the paper's), "shift" moves and flips, or "none".
+        transform_options: options of that transform, such as flip.
+        check: look at every image first; "stop" if one is broken, "skip" it, or "none" to find out during training.
+        cache: keep decoded images on disk, so that later epochs do not decode again.
+        workers: processes that load images; 0 loads in the training process.
+    """
+
+    name: str = "glyphs"
+    root: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    classes_per_batch: int = 96
+    images_per_class: int = 1
+    transform: Literal["crop", "shift", "none"] = "none"
+    transform_options: dict[str, Any] = field(default_factory=dict)
+    check: Literal["stop", "skip", "none"] = "stop"
+    cache: bool = False
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        _refuse(self.name not in data_sets(), f"there is no data set {self.name!r}; known are {', '.join(data_sets())}")
+        for name in ("classes_per_batch", "images_per_class"):
+            _refuse(getattr(self, name) < 1, f"data.{name} must be at least 1, got {getattr(self, name)}")
+        _refuse(self.workers < 0, f"data.workers must not be negative, got {self.workers}")
+
+    @property
+    def batch_size(self) -> int:
+        """Images in a batch, over all processes together."""
+        return self.classes_per_batch * self.images_per_class
+
+
+@dataclass
+class ModelConfig:
+    """What learns: see gspool.Embedder.
+
+    Args:
+        backbone: a name of gspool.models.list_backbones(), such as timm/resnet50.
+        backbone_options: its options, such as weights (a file) or pretrained.
+        pooling: a name of gspool.pooling.list().
+        pooling_options: its options, such as mu, epsilon, prototypes, warm_start.
+        dim: length of the embedding.
+        freeze: part of the backbone that stands still, "none", "batchnorm" (with its statistics) or "all".
+    """
+
+    backbone: str = "small_cnn"
+    backbone_options: dict[str, Any] = field(default_factory=dict)
+    pooling: str = "gsp"
+    pooling_options: dict[str, Any] = field(default_factory=lambda: {"prototypes": 32, "mu": 0.25, "epsilon": 20.0})
+    dim: int = 128
+    freeze: Freeze = "none"
+
+
+@dataclass
+class LossConfig:
+    """What is minimised: see gspool.losses.
+
+    Args:
+        name: a name of gspool.losses.list(), or a class of pytorch-metric-learning.
+        preset: row of the paper's table of values, such as cub.
+        options: values instead of the preset's.
+        zsr: weight lambda of the zero-shot regularisation; 0 leaves it out, the paper uses 0.1.
+        zsr_options: options of ZSRLoss, such as dim, ridge, scale, repeats.
+    """
+
+    name: str = "pnca"
+    preset: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    zsr: float = 0.0
+    zsr_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _refuse(not 0 <= self.zsr <= 1, f"loss.zsr is a weight and must lie in [0, 1], got {self.zsr}")
+
+
+@dataclass
+class OptimiserConfig:
+    """How steps are made.
+
+    Args:
+        name: "adam" adds weight decay to the gradient (the paper's), "adamw" decouples it.
+        lr: learning rate.
+        weight_decay: weight decay of all but normalisation layers.
+        betas: moments.
+        eps: what keeps Adam from dividing by zero.
+        clip: largest norm of the gradient; 0 does not clip.
+        proxies: factor on the learning rate of the loss's own parameters, its proxies.
+        multipliers: factors by part of a parameter's name, such as backbone, head or prototypes.
+    """
+
+    name: Literal["adam", "adamw"] = "adam"
+    lr: float = 8e-3
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-7
+    clip: float = 10.0
+    proxies: float = 10.0
+    multipliers: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "weight_decay", "clip", "proxies", "eps"):
+            value = getattr(self, name)
+            _refuse(not 0 <= value < math.inf, f"optimiser.{name} must be finite and not negative, got {value}")
+
+
+@dataclass
+class ScheduleConfig:
+    """How the learning rate changes.
+
+    Args:
+        name: "constant"; "plateau", which multiplies it by factor where validation stands still; or "cosine", which
+            rises over the first steps and falls along a cosine to the last.
+        factor: that factor.
+        patience: evaluations without a better one before the rate falls.
+        ramp: share of all steps over which a cosine's rate rises.
+        warmup_epochs: passes over the data with the backbone frozen, before all of the model learns.
+    """
+
+    name: Literal["constant", "plateau", "cosine"] = "constant"
+    factor: float = 0.5
+    patience: int = 4
+    ramp: float = 0.1
+    warmup_epochs: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse(not 0 < self.factor < 1, f"schedule.factor must lie between 0 and 1, got {self.factor}")
+        _refuse(not 0 <= self.ramp < 1, f"schedule.ramp is a share of the steps in [0, 1), got {self.ramp}")
+        _refuse(self.patience < 0, f"schedule.patience must not be negative, got {self.patience}")
+        _refuse(self.warmup_epochs < 0, f"schedule.warmup_epochs must not be negative, got {self.warmup_epochs}")
+
+
+@dataclass
+class TrainerConfig:
+    """How long, how precisely, on what.
+
+    Args:
+        max_steps: steps at most.
+        evaluate_every: steps between evaluations; each also writes the last checkpoint.
+        checkpoint_every: steps between further checkpoints; 0 writes them with evaluations alone.
+        patience: evaluations without a better one before training stops; none goes on to max_steps.
+        monitor: the metric that decides what is better: map@r, p@1, p@r, r@1 ...
+        monitor_split: what it is measured on: "validation", "test" (the conventional protocol), or "none" to keep the
+            model of the last step.
+        seed: of weights, batches and augmentation.
+        precision: 32-true, bf16-mixed, 16-mixed or another of Lightning's.
+        accelerator: auto, cpu, gpu or another of Lightning's.
+        devices: how many of them; more than one trains by DDP.
+        num_nodes: machines.
+        sync_batchnorm: share statistics of batch norm among GPUs.
+        threads: threads of the CPU for torch; 0 leaves the choice to torch.
+        log_every: steps between rows of metrics.csv.
+        progress: show a progress bar.
+    """
+
+    max_steps: int = 500
+    evaluate_every: int = 100
+    checkpoint_every: int = 0
+    patience: int | None = None
+    monitor: str = "map@r"
+    monitor_split: Literal["validation", "test", "none"] = "validation"
+    seed: int = 0
+    precision: str = "32-true"
+    accelerator: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    sync_batchnorm: bool = False
+    threads: int = 0
+    log_every: int = 10
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_steps", 1),
+            ("evaluate_every", 1),
+            ("checkpoint_every", 0),
+            ("devices", 1),
+            ("num_nodes", 1),
+            ("threads", 0),
+            ("log_every", 1),
+        ):
+            value = getattr(self, name)
+            _refuse(value < least, f"trainer.{name} must be at least {least}, got {value}")
+        _refuse(
+            self.patience is not None and self.patience < 1,
+            f"trainer.patience counts evaluations and must be at least 1 or none, got {self.patience}",
+        )
+
+
+@dataclass
+class OutputConfig:
+    """Where everything goes.
+
+    Args:
+        folder: the run's folder; without one, runs/DATA-POOLING-LOSS-TIME.
+        ks: ranks K of the R@K in the final table.
+        report: write report.html.
+    """
+
+    folder: str | None = None
+    ks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
+    report: bool = True
+
+
+@dataclass
+class TrainConfig:
+    """All of it.
+
+    Args:
+        data: what to learn from.
+        model: what learns.
+        loss: what is minimised.
+        optimiser: how steps are made.
+        schedule: how the learning rate changes.
+        trainer: how long, how precisely, on what.
+        output: where everything goes.
+        baseline: a pooling layer to train the same way beside the model's, for comparison; none trains the model alone.
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    baseline: str | None = None

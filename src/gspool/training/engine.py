@@ -1,0 +1,52 @@
+"""Lightning, under whichever of its two names it is installed."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+NAMES = ("lightning.pytorch", "pytorch_lightning")
+
+
+def lightning() -> ModuleType:
+    """Import Lightning.
+
+    Raises:
+        ImportError: if it is not installed, with how to install it.
+    """
+    for name in NAMES:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # Lightning is there and something that it needs is not: that is another story.
+            if error.name not in (name, name.split(".")[0]):
+                raise
+    raise ImportError("training needs Lightning, which is not installed; install it with: pip install 'gspool[train]'")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Lightning from talking about what is not a choice here: loggers, workers, checkpoints of its own."""
+    loggers = [logging.getLogger(name) for name in (*NAMES, "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        for message in (
+            r".*does not have many workers.*",
+            r".*GPU available but not used.*",
+            r".*is less than the logging interval.*",
+            r".*Found \d+ module\(s\) in eval mode.*",
+            r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+            r".*barrier\(\): using the device under current context.*",
+        ):
+            warnings.filterwarnings("ignore", message)
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,153 @@
+"""A configuration from the command line or from YAML; a wrong key or value is answered with the right ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
+
+from gspool.training.config import TrainConfig
+from gspool.training.presets import DEFAULT, PRESETS, preset
+
+SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
+
+
+class PageFormatter(DefaultHelpFormatter):
+    """Help whose description keeps its lines, examples above all."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in text.strip("\n").splitlines())
+
+
+class TeachingParser(ArgumentParser):
+    """A parser whose errors are a line about what is wrong and a line about what would be right."""
+
+    def __init__(self, prog: str, description: str, usage: str) -> None:
+        super().__init__(
+            prog=prog, description=description, usage=usage, formatter_class=PageFormatter, allow_abbrev=False
+        )
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Add near names to a message about a name, and leave with status 2, without a page of usage.
+
+        Raises:
+            SystemExit: always.
+        """
+        known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        near: list[str] = []
+        group = re.search(r"Group '(.+)' does not accept option '(.+)'", message)
+        if group:
+            near = get_close_matches(f"--{group[1]}.{group[2]}", known, n=1)
+        elif message.startswith(("unrecognized arguments", "Key ", "Option ")):
+            for word in re.findall(r"[\w.]+", message.partition(":")[2] or message):
+                near += get_close_matches(f"--{word}", known, n=1, cutoff=0.8)
+        hint = f"\ndid you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+        self.exit(2, f"{self.prog}: {message}{hint}\n{self.prog} --help lists every option.\n")
+        raise SystemExit(2)
+
+
+def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
+    """Make the parser of `gspool train`: every field of a `TrainConfig` is an option and a key of YAML."""
+    from gspool.training.help_text import TRAIN
+
+    parser = TeachingParser(prog, TRAIN, "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]")
+    parser.add_argument("--config", action="config", help="A YAML file with any of the options below.")
+    parser.add_argument(
+        "--preset", default=preset_name, help=f"Start from a complete configuration: {', '.join(PRESETS)}."
+    )
+    parser.add_argument(
+        "--resume",
+        type=str,
+        default=None,
+        metavar="RUN",
+        help="Go on with an interrupted run of this folder; everything else is as it was then.",
+    )
+    parser.add_class_arguments(TrainConfig, as_positional=False)
+    parser.set_defaults(plain(defaults or preset(preset_name)))
+    return parser
+
+
+def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None]:
+    """Read a configuration from arguments, YAML files among them; give it, and the run to resume, if one is named.
+
+    The preset comes first, then files and flags in the order they are written.
+
+    Raises:
+        SystemExit: with status 2 for a wrong key or value, with status 0 after ``--help`` or ``--print_config``.
+
+    Example:
+        >>> config, resume = parse_config(["--preset", "paper/cub", "--model.pooling_options.mu", "0.2"])
+        >>> config.loss.name, config.model.pooling_options["mu"], resume
+        ('c2', 0.2, None)
+    """
+    name = _preset_of(arguments)
+    if name not in PRESETS:
+        try:
+            preset(name)
+        except ValueError as error:
+            train_parser(prog).error(str(error))
+    parser = train_parser(prog, preset(name), name)
+    namespace = parser.parse_args(list(arguments))
+    try:
+        made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        config = TrainConfig(**{section: made[section] for section in SECTIONS})
+    except ValueError as error:
+        parser.error(str(error))
+    return config, namespace["resume"]
+
+
+def _preset_of(arguments: Sequence[str]) -> str:
+    """Find the preset before anything else is read, because all the defaults hang on it."""
+    name = DEFAULT
+    rest = list(arguments)
+    for place, word in enumerate(rest):
+        flag, _, value = word.partition("=")
+        value = value or (rest[place + 1] if place + 1 < len(rest) else "")
+        if flag == "--config" and Path(value).is_file():
+            content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            name = content.get("preset", name) if isinstance(content, dict) else name
+        elif flag == "--preset":
+            return value
+    return name
+
+
+def plain(config: TrainConfig) -> dict[str, Any]:
+    """Give a configuration as dictionaries, lists, numbers and words."""
+
+    def without_tuples(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without_tuples(each) for name, each in value.items()}
+        return [without_tuples(each) for each in value] if isinstance(value, tuple | list) else value
+
+    return without_tuples(dataclasses.asdict(config))
+
+
+def as_yaml(config: TrainConfig) -> str:
+    """Write a configuration as YAML that `read_config` and ``--config`` read."""
+    return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+
+
+def read_config(path: str | Path) -> TrainConfig:
+    """Read a configuration that a run has written.
+
+    Raises:
+        ValueError: if there is no such file, or it is not such a configuration.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no {path}; expected the config.yaml of a run")
+    parser = train_parser()
+    parser.exit_on_error = False
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        namespace = parser.parse_object(content)
+        made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        return TrainConfig(**{section: made[section] for section in SECTIONS})
+    except Exception as error:  # whatever a damaged file makes the parser raise, the answer is the same
+        raise ValueError(f"{path} is not the configuration of a run: {error}") from error

@@ -1,0 +1,174 @@
+"""Complete configurations by name: the default, the paper's benchmarks, your own folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gspool.training.config import (
+    DataConfig,
+    LossConfig,
+    ModelConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    TrainConfig,
+    TrainerConfig,
+)
+
+
+class Benchmark(NamedTuple):
+    """What differs between the paper's benchmarks in its fair protocol (Supp. 1.6)."""
+
+    prototypes: int
+    evaluate_every: int
+    patience: int
+
+
+# 64 or 128 prototypes, validation every 100 or 1,000 steps, stop after 15 or 10 evaluations without a better one.
+FAIR = {
+    "cub": Benchmark(prototypes=64, evaluate_every=100, patience=15),
+    "cars196": Benchmark(prototypes=64, evaluate_every=100, patience=15),
+    "sop": Benchmark(prototypes=128, evaluate_every=1_000, patience=10),
+    "inshop": Benchmark(prototypes=128, evaluate_every=1_000, patience=10),
+}
+
+
+def fair(name: str, proxies: bool) -> TrainConfig:
+    """Give a benchmark of the fair protocol, first fold: C2 (4 images of 8 classes) or ProxyNCA++ (1 image of 32).
+
+    Weights of the backbone are not in it: add ``--model.backbone_options.weights FILE``.
+    """
+    benchmark = FAIR[name]
+    return TrainConfig(
+        data=DataConfig(
+            name=name,
+            options={"fold": 0, "folds": 4},
+            classes_per_batch=32 if proxies else 8,
+            images_per_class=1 if proxies else 4,
+            transform="crop",
+            cache=True,
+            workers=8,
+        ),
+        model=ModelConfig(
+            backbone="bninception",
+            pooling="gsp",
+            # epsilon 0.5 for losses with proxies and 5 for others; the prototypes start as in the authors' reference.
+            pooling_options={
+                "prototypes": benchmark.prototypes,
+                "mu": 0.3,
+                "epsilon": 0.5 if proxies else 5.0,
+                "warm_start": 1024,
+            },
+            dim=128,
+            freeze="batchnorm",
+        ),
+        loss=LossConfig(name="pnca" if proxies else "c2", preset=name, zsr=0.1),
+        optimiser=OptimiserConfig(lr=1e-5, weight_decay=1e-4, betas=(0.9, 0.99), eps=1e-7, clip=10.0, proxies=100.0),
+        schedule=ScheduleConfig(warmup_epochs=1.0 if proxies else 0.0),
+        # The paper names no last step: early stopping ends its runs.
+        trainer=TrainerConfig(
+            max_steps=200_000, evaluate_every=benchmark.evaluate_every, patience=benchmark.patience, monitor="map@r"
+        ),
+    )
+
+
+# Initial learning rates of the conventional protocol; batches of 128 and decay 1e-4 belong to BN-Inception.
+CONVENTIONAL_LR = {"cub": 1e-5, "cars196": 1e-4, "sop": 1e-4, "inshop": 1e-4}
+
+
+def conventional(name: str) -> TrainConfig:
+    """Give a benchmark of the conventional protocol: all training classes, P@1 watched on the test classes, 512-D."""
+    config = fair(name, proxies=False)
+    config.data.options = {}
+    config.data.classes_per_batch = 32
+    config.model.dim = 512
+    config.loss.name = "xbm+c1"
+    config.optimiser.lr = CONVENTIONAL_LR[name]
+    config.schedule = ScheduleConfig(name="plateau", factor=0.5, patience=4)
+    config.trainer.monitor, config.trainer.monitor_split = "p@1", "test"
+    config.trainer.evaluate_every = FAIR[name].evaluate_every // 4
+    return config
+
+
+def collage() -> TrainConfig:
+    """Give Cifar Collage (Supp. 2.2); weights of a ResNet20 trained on CIFAR-100 are to be added."""
+    steps_an_epoch = 300  # 19,200 collages in batches of 64
+    return TrainConfig(
+        data=DataConfig(name="collage", classes_per_batch=16, images_per_class=4),
+        model=ModelConfig(
+            backbone="resnet20", pooling_options={"prototypes": 128, "mu": 0.2, "epsilon": 10.0, "warm_start": 1024}
+        ),
+        loss=LossConfig(name="pnca", preset="collage", zsr=0.5),
+        optimiser=OptimiserConfig(lr=1e-3, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-7, proxies=1.0),
+        schedule=ScheduleConfig(name="plateau", factor=0.5, patience=5),
+        trainer=TrainerConfig(max_steps=50 * steps_an_epoch, evaluate_every=steps_an_epoch, patience=15),
+    )
+
+
+def glyphs() -> TrainConfig:
+    """Give the default: GSP on glyph collages, a small network from scratch, GAP beside it; minutes on a CPU."""
+    return TrainConfig(schedule=ScheduleConfig(name="cosine"), baseline="gap")
+
+
+def folder() -> TrainConfig:
+    """Give a start for your own pictures: a ResNet50 of timm with its ImageNet weights, which are downloaded."""
+    config = fair("cub", proxies=True)
+    config.data = DataConfig(
+        name="folder", classes_per_batch=32, images_per_class=1, transform="crop", cache=True, workers=4
+    )
+    config.model.backbone, config.model.backbone_options = "timm/resnet50", {"pretrained": True}
+    config.loss.preset = None
+    config.trainer = TrainerConfig(max_steps=5_000, evaluate_every=100, patience=15)
+    return config
+
+
+# A preset is made anew each time: whoever changes one changes no other run.
+PRESETS: dict[str, Callable[[], TrainConfig]] = {
+    "glyphs": glyphs,
+    "folder": folder,
+    **{f"paper/{name}": lambda name=name: fair(name, proxies=False) for name in FAIR},  # type: ignore[misc]
+    **{f"paper/{name}-pnca": lambda name=name: fair(name, proxies=True) for name in FAIR},  # type: ignore[misc]
+    **{f"paper/{name}-conventional": lambda name=name: conventional(name) for name in FAIR},  # type: ignore[misc]
+    "paper/collage": collage,
+}
+DEFAULT = "glyphs"
+
+
+def preset(name: str) -> TrainConfig:
+    """Give a configuration by name.
+
+    Raises:
+        ValueError: if there is no such preset.
+
+    Example:
+        >>> preset("paper/cub").model.pooling_options["mu"]
+        0.3
+    """
+    if name not in PRESETS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(name), PRESETS, n=1)
+        hint = f", did you mean {near[0]!r}?" if near else ";"
+        raise ValueError(f"there is no preset {name!r}{hint} the presets are {', '.join(PRESETS)}")
+    return PRESETS[name]()
+
+
+def changed(config: TrainConfig, **values: Any) -> TrainConfig:
+    """Give a copy with other values, by dotted names with two underscores for the dot.
+
+    Example:
+        >>> changed(glyphs(), trainer__seed=3).trainer.seed
+        3
+    """
+    from copy import deepcopy
+
+    copy = deepcopy(config)
+    for name, value in values.items():
+        *path, last = name.split("__")
+        place: Any = copy
+        for part in path:
+            place = getattr(place, part)
+        if not hasattr(place, last):
+            raise ValueError(f"a configuration has no {name.replace('__', '.')!r}")
+        setattr(place, last, value)
+    return copy

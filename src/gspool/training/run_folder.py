@@ -1,0 +1,170 @@
+"""The folder of a run: what goes into it, and how it is found again."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.training.checkpoint import LAST, check_writable
+from gspool.training.config import TrainConfig
+from gspool.training.parsing import as_yaml, plain, read_config
+from gspool.version import __version__
+
+CONFIG, VERSIONS, LOG, RESULT, MODEL, REPORT = (
+    "config.yaml",
+    "versions.json",
+    "log.txt",
+    "result.json",
+    "model",
+    "report.html",
+)
+PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "pytorch-metric-learning", "timm", "numpy")
+log = logging.getLogger("gspool.training")
+
+
+def process_rank() -> int:
+    """Say which of several processes this is, before torch.distributed knows: as torchrun, Slurm or Lightning tell."""
+    for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
+def open_run_folder(config: TrainConfig) -> Path:
+    """Make the folder of a new run and write its configuration into it.
+
+    Raises:
+        ValueError: if it cannot be written, or already holds a run.
+    """
+    folder = _folder(config)
+    if process_rank() > 0:
+        return folder
+    if has_begun(folder):
+        raise ValueError(
+            f"{folder} already holds a run; go on with it by: gspool train --resume {folder}, "
+            "or choose another --output.folder"
+        )
+    own_config(folder, config)
+    return folder
+
+
+def has_begun(folder: Path) -> bool:
+    """Say whether a folder holds anything that a new run would destroy."""
+    return any((folder / name).exists() for name in (LAST, RESULT))
+
+
+def own_config(folder: Path, config: TrainConfig) -> None:
+    """Write the configuration of a run into its folder, or see that the one that is there is the same.
+
+    How a run is shown and how many threads it has may change between its parts; what decides its numbers may not.
+
+    Raises:
+        ValueError: if the folder cannot be written, or holds a run with other settings.
+    """
+    check_writable(folder)
+    path = folder / CONFIG
+    # A run that failed before its first checkpoint, by a wrong setting for example, stands in nobody's way.
+    if not path.exists() or not has_begun(folder):
+        write_aside_and_rename(path, as_yaml(config).encode())
+        return
+    there, here = (_flat(_deciding(each)) for each in (plain(read_config(path)), plain(config)))
+    different = [name for name in here if there.get(name) != here[name]]
+    if different:
+        told = ", ".join(f"{name} {there.get(name)!r} there and {here[name]!r} here" for name in different[:5])
+        raise ValueError(f"{folder} holds a run with other settings ({told}); choose another folder")
+
+
+def _deciding(content: dict[str, Any]) -> dict[str, Any]:
+    trainer = {name: value for name, value in content["trainer"].items() if name not in ("progress", "threads")}
+    return {**{name: value for name, value in content.items() if name != "output"}, "trainer": trainer}
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
+    return flat
+
+
+def _folder(config: TrainConfig) -> Path:
+    if config.output.folder is not None:
+        return Path(config.output.folder).expanduser()
+    if config.trainer.devices * config.trainer.num_nodes > 1:
+        raise ValueError(
+            "several processes need one folder that all of them know by name: give --output.folder, such as runs/first"
+        )
+    words = (config.data.name, config.model.pooling, config.loss.name, time.strftime("%Y%m%d-%H%M%S"))
+    return Path("runs") / re.sub(r"[^A-Za-z0-9+.-]+", "_", "-".join(words))
+
+
+def write_versions(folder: Path, device: str) -> None:
+    """Write down what the run was made with."""
+    packages = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # an absent package took no part
+    content = {
+        "gspool": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device,
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+        "packages": packages,
+        "command": sys.argv,
+    }
+    write_aside_and_rename(folder / VERSIONS, json.dumps(content, indent=2).encode())
+
+
+def write_result(folder: Path, content: dict[str, Any]) -> None:
+    """Write the figures of a finished run; where this file stands, the run is complete."""
+    write_aside_and_rename(folder / RESULT, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Read the figures of a run, or None if it has not finished.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    path = folder / RESULT
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it, and resume the run to write it again") from error
+
+
+@contextmanager
+def log_to(folder: Path) -> Iterator[logging.Logger]:
+    """Append to log.txt of the run, with times; of several processes the first one writes."""
+    if process_rank() > 0:
+        yield log
+        return
+    handler = logging.FileHandler(folder / LOG, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield log
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        handler.close()

@@ -1,0 +1,67 @@
+"""The image sets of a run: made, looked at, cached, and seen through their transforms."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from gspool import data
+from gspool.data import ImageSet
+from gspool.data.image_set import Split
+from gspool.data.image_source import ArrayImages, SelectedImages
+from gspool.models import Pixels
+from gspool.training.config import DataConfig
+
+
+def image_set(
+    config: DataConfig, split: Split, pixels: Pixels, *, training: bool = False, progress: bool = False
+) -> ImageSet:
+    """Make one split of the configured data, ready for a loader.
+
+    Args:
+        config: which data, how it is checked, cached and transformed.
+        split: ``train``, ``validation`` or ``test``.
+        pixels: the size that the backbone wants, for the transform ``crop``.
+        training: whether images are augmented.
+        progress: show a bar while images are looked at.
+
+    Raises:
+        ValueError: if the data, an option or a transform does not fit, or an image is broken and ``check`` is "stop".
+        FileNotFoundError: if the data is not there.
+    """
+    images = data.create(config.name, config.root, split, **config.options)
+    if config.cache:
+        images = data.cached(images, shorter_side=pixels.resize if config.transform == "crop" else None)
+    if config.check != "none" and not _in_memory(images):
+        images = data.check_images(images, config.check, progress=progress).images
+    return images.with_transform(_transform(config, pixels, training))
+
+
+def _in_memory(images: ImageSet) -> bool:
+    source = images.images.source if isinstance(images.images, SelectedImages) else images.images
+    return isinstance(source, ArrayImages)
+
+
+def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[Any], Any] | None:
+    makers: dict[str, Callable[..., Any]] = {"crop": data.train_transform, "shift": data.ShiftAndFlip}
+    if config.transform == "none":
+        if config.transform_options:
+            raise ValueError(f"the transform 'none' has no options, got {', '.join(config.transform_options)}")
+        return None
+    maker = makers[config.transform]
+    known = [name for name in inspect.signature(maker).parameters if name not in ("size", "resize")]
+    unknown = [name for name in config.transform_options if name not in known]
+    if unknown:
+        raise ValueError(
+            f"the transform {config.transform!r} has no option {', '.join(unknown)}; its options are {', '.join(known)}"
+        )
+    if config.transform == "shift":
+        return maker(**config.transform_options) if training else None
+    if not isinstance(pixels.size, int):
+        raise ValueError(f"the transform 'crop' makes square images, but the backbone wants {pixels.size}")
+    # A cache holds images at the first size already.
+    resize = None if config.cache else pixels.resize
+    if training:
+        return maker(pixels.size, resize=resize, **config.transform_options)
+    return data.evaluation_transform(pixels.size, resize=resize)

@@ -1,0 +1,122 @@
+"""The batches of a run, step by step: any step can be the first, and sees what it would have seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from gspool.data import ClassBalancedBatches, ImageSet
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64, UInt8
+    from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """Images of one step on one process, their labels, and the rows of the data set they came from."""
+
+    images: UInt8[Tensor, "B 3 H W"]
+    labels: Int64[Tensor, B]
+    rows: Int64[Tensor, B]
+
+
+class Place(NamedTuple):
+    """Which image, and in which pass over the data, for augmentation to be drawn from both."""
+
+    epoch: int
+    row: int
+
+
+class BatchStream(Sampler[list[Place]]):
+    """Give the batches of steps ``first`` to ``last - 1``, whatever epoch they fall into.
+
+    Example:
+        >>> batches = ClassBalancedBatches([0, 0, 1, 1], classes_per_batch=2, images_per_class=1)
+        >>> whole = list(BatchStream(batches, 0, 5))
+        >>> list(BatchStream(batches, 3, 5)) == whole[3:]
+        True
+    """
+
+    def __init__(self, batches: ClassBalancedBatches, first: int, last: int) -> None:
+        super().__init__()
+        self.batches, self.first, self.last = batches, first, last
+
+    def __len__(self) -> int:
+        return max(self.last - self.first, 0)
+
+    def __iter__(self) -> Iterator[list[Place]]:
+        step = self.first
+        while step < self.last:
+            epoch, position = divmod(step, len(self.batches))
+            self.batches.load_state_dict({**self.batches.state_dict(), "epoch": epoch, "next_batch": position})
+            for rows in self.batches:
+                yield [Place(epoch, row) for row in rows]
+                step += 1
+                if step >= self.last:
+                    return
+
+
+class StreamedImages(Dataset[tuple["Tensor", int, int]]):
+    """Images by `Place`; the draws of the transform are a function of (seed, epoch, row) alone.
+
+    A worker that loads ahead, or a run that resumes in the middle, therefore sees the same pictures as any other.
+    """
+
+    def __init__(self, images: ImageSet, seed: int) -> None:
+        self.images, self.seed = images, seed
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, place: Place) -> tuple[Tensor, int, int]:
+        image, label = self.images.images[place.row], int(self.images.labels[place.row])
+        if self.images.transform is None:
+            return image, label, place.row
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mixed_seed(self.seed, place.epoch, place.row))
+            return self.images.transform(image), label, place.row
+
+
+def mixed_seed(*numbers: int) -> int:
+    """Make one seed of several numbers; neighbours among them must not give neighbouring seeds.
+
+    Example:
+        >>> mixed_seed(0, 1) != mixed_seed(1, 0)
+        True
+    """
+    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:8], "little") >> 1
+
+
+def collate(samples: list[tuple[Tensor, int, int]]) -> Batch:
+    """Stack samples; images of different sizes are named instead of failing deep inside torch.
+
+    Raises:
+        ValueError: if the images are not of one size.
+    """
+    images, labels, rows = zip(*samples, strict=True)
+    sizes = sorted({tuple(image.shape) for image in images})
+    if len(sizes) > 1:
+        raise ValueError(
+            f"images of one batch must have one size, got {sizes[0]} and {sizes[1]}; choose the transform 'crop' "
+            "(data.transform), which brings all of them to the backbone's size"
+        )
+    return Batch(torch.stack(images), torch.tensor(labels), torch.tensor(rows))
+
+
+def stream_loader(
+    images: ImageSet, batches: ClassBalancedBatches, first: int, last: int, seed: int, workers: int, pin: bool
+) -> DataLoader[tuple[Tensor, int, int]]:
+    """Make the loader of steps ``first`` to ``last - 1``."""
+    return DataLoader(
+        StreamedImages(images, seed),
+        batch_sampler=BatchStream(batches, first, last),
+        collate_fn=collate,
+        num_workers=workers,
+        pin_memory=pin,
+        # torch draws a seed for its workers; from a generator of our own, it leaves the global one alone.
+        generator=torch.Generator().manual_seed(mixed_seed(seed)),
+    )

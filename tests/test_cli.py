@@ -1,0 +1,122 @@
+"""The command line: pages of help, exit statuses, one whole run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gspool import cli
+from gspool.training import read_config
+from gspool.training.parsing import as_yaml
+from training.tiny_run import tiny
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    config = tiny()
+    config.baseline = "gap"
+    config.output.folder = str(tmp_path / "run")
+    path = tmp_path / "config.yaml"
+    path.write_text(as_yaml(config))
+    return path
+
+
+def test_train_ends_with_a_table_and_evaluate_repeats_it(config_file, tmp_path, capsys):
+    torch.set_num_threads(1)
+    assert cli.main(["train", "--config", str(config_file)]) == 0
+    shown = capsys.readouterr().out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    baseline = json.loads((tmp_path / "run" / "baseline-gap" / "result.json").read_text())
+    for figures in (result, baseline):
+        for name in ("map@r", "p@1", "r@8"):
+            assert f"{100 * figures['metrics'][name]:.2f}" in shown
+    assert "gsp" in shown
+    assert "gap" in shown
+    figures = tmp_path / "figures.json"
+    arguments = ["evaluate", str(tmp_path / "run"), "--device", "cpu", "--progress", "false", "--json", str(figures)]
+    assert cli.main(arguments) == 0
+    measured = json.loads(figures.read_text())
+    assert measured["map@r"] == pytest.approx(result["metrics"]["map@r"])
+    assert f"{100 * measured['map@r']:.2f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_help_is_a_page_with_examples(command, capsys):
+    with pytest.raises(SystemExit) as status:
+        cli.main([command, "--help"])
+    assert status.value.code == 0
+    page = capsys.readouterr().out
+    assert page.count(f"    gspool {command}") >= 3
+    assert "--data.name" in page
+
+
+def test_without_a_command_the_commands_are_listed(capsys):
+    assert cli.main([]) == 0
+    assert cli.main(["--help"]) == 0
+    page = capsys.readouterr().out
+    for command in cli.COMMANDS:
+        assert f"gspool {command}" in page
+
+
+def test_a_wrong_command_is_answered_with_the_right_one(capsys):
+    assert cli.main(["trian"]) == 2
+    assert "did you mean train?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "/nowhere/at/all"], "there is no folder /nowhere/at/all"),
+        (["train", "--resume", "/nowhere/at/all"], "expected the config.yaml of a run"),
+        (["train", "--preset", "folder", "--data.root", "/nowhere/at/all"], "/nowhere/at/all"),
+        (["train", "--model.pooling", "gap"], "gap has no option 'prototypes'"),
+    ],
+)
+def test_mistakes_end_in_a_line_and_status_1(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if "folder" in arguments:
+        arguments = [*arguments, "--model.backbone", "small_cnn", "--model.backbone_options", "{}"]
+    assert cli.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_an_interruption_says_how_to_go_on(config_file, capsys, monkeypatch, tmp_path):
+    import os
+    import signal
+
+    from gspool.training.module import EmbeddingTraining
+
+    step = EmbeddingTraining.training_step
+
+    def interrupted(module, batch, batch_idx):
+        os.kill(os.getpid(), signal.SIGINT)
+        return step(module, batch, batch_idx)
+
+    monkeypatch.setattr(EmbeddingTraining, "training_step", interrupted)
+    assert cli.main(["train", "--config", str(config_file)]) == 130
+    assert f"gspool train --resume {tmp_path / 'run'}" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert read_config(tmp_path / "run" / "config.yaml").baseline == "gap"
+
+
+def test_missing_libraries_are_named():
+    code = "import sys; sys.modules['jsonargparse'] = None; from gspool.cli import main; sys.exit(main(['train']))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert answer.returncode == 1
+    assert "pip install 'gspool[train]'" in answer.stderr
+
+
+def test_a_missing_lightning_is_named(monkeypatch):
+    from gspool.training import engine
+
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"training needs Lightning.*gspool\[train\]"):
+        engine.lightning()

@@ -1,0 +1,42 @@
+"""What the tests of training share: a tiny configuration, one thread, glyphs drawn once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gspool.data.glyph_alphabet import glyph_masks
+from gspool.training import TrainConfig
+from training.tiny_run import tiny
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def drawn_once():
+    drawn: dict[tuple[str, int], torch.Tensor] = {}
+
+    def masks(characters, side):
+        key = ("".join(characters), side)
+        if key not in drawn:
+            drawn[key] = glyph_masks(characters, side)
+        return drawn[key]
+
+    return masks
+
+
+@pytest.fixture(autouse=True)
+def glyphs_are_drawn_once(drawn_once, monkeypatch):
+    """Drawing letters takes longer than the runs here."""
+    monkeypatch.setattr("gspool.data.glyphs.glyph_masks", drawn_once)
+
+
+@pytest.fixture
+def config() -> TrainConfig:
+    return tiny()

@@ -1,0 +1,138 @@
+"""Configurations: presets, flags, YAML, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from gspool.training import PRESETS, TrainConfig, parse_config, read_config
+from gspool.training.config import DataConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
+from gspool.training.parsing import as_yaml, plain
+from gspool.training.presets import changed, preset
+
+
+def refused(arguments, capsys) -> str:
+    with pytest.raises(SystemExit) as status:
+        parse_config(arguments)
+    assert status.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_the_default_is_gsp_on_glyphs_with_gap_beside_it():
+    config, resume = parse_config([])
+    assert (config.data.name, config.model.pooling, config.baseline, resume) == ("glyphs", "gsp", "gap", None)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_survives_yaml_and_back(name, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(as_yaml(preset(name)))
+    assert plain(read_config(path)) == plain(preset(name))
+    assert plain(parse_config(["--preset", name])[0]) == plain(preset(name))
+
+
+def test_the_papers_values_are_in_its_presets():
+    cub, sop = preset("paper/cub"), preset("paper/sop-pnca")
+    assert cub.optimiser == OptimiserConfig("adam", 1e-5, 1e-4, (0.9, 0.99), 1e-7, 10.0, 100.0)
+    assert (cub.data.classes_per_batch, cub.data.images_per_class) == (8, 4)
+    assert cub.model.pooling_options["epsilon"] == 5.0
+    assert (cub.trainer.evaluate_every, cub.trainer.patience, cub.loss.zsr) == (100, 15, 0.1)
+    assert (sop.data.classes_per_batch, sop.data.images_per_class) == (32, 1)
+    assert (sop.model.pooling_options["epsilon"], sop.model.pooling_options["prototypes"]) == (0.5, 128)
+    assert (sop.trainer.evaluate_every, sop.trainer.patience, sop.schedule.warmup_epochs) == (1_000, 10, 1.0)
+    conventional = preset("paper/cars196-conventional")
+    assert (conventional.trainer.monitor, conventional.trainer.monitor_split) == ("p@1", "test")
+    assert (conventional.model.dim, conventional.optimiser.lr, conventional.data.batch_size) == (512, 1e-4, 128)
+    assert preset("paper/collage").model.pooling_options == {
+        "prototypes": 128,
+        "mu": 0.2,
+        "epsilon": 10.0,
+        "warm_start": 1024,
+    }
+
+
+def test_flags_win_over_files_and_files_over_presets(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("preset: paper/cub\ntrainer: {max_steps: 7, seed: 3}\n")
+    config, _ = parse_config(["--config", str(path), "--trainer.seed", "4", "--model.pooling_options.mu", "0.2"])
+    assert (config.data.name, config.trainer.max_steps, config.trainer.seed) == ("cub", 7, 4)
+    assert config.model.pooling_options["mu"] == 0.2
+    assert config.model.pooling_options["prototypes"] == 64
+
+
+def test_presets_do_not_share_what_can_be_changed():
+    first = preset("glyphs")
+    first.model.pooling_options["mu"] = 0.9
+    assert preset("glyphs").model.pooling_options["mu"] == 0.25
+
+
+def test_print_config_is_a_config(capsys, tmp_path):
+    with pytest.raises(SystemExit) as status:
+        parse_config(["--preset", "paper/cub", "--print_config"])
+    assert status.value.code in (0, None)
+    content = yaml.safe_load(capsys.readouterr().out)
+    path = tmp_path / "printed.yaml"
+    path.write_text(yaml.safe_dump(content))
+    assert plain(parse_config(["--config", str(path)])[0]) == plain(preset("paper/cub"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--modl.pooling", "gap"], "did you mean --model.pooling?"),
+        (["--trainer.max_step", "3"], "did you mean --trainer.max_steps?"),
+        (["--preset", "paper/cubs"], "did you mean 'paper/cub'?"),
+        (["--trainer.max_steps", "many"], "trainer.max_steps"),
+        (["--optimiser.name", "sgd"], "'adam', 'adamw'"),
+        (["--model.freeze", "some"], "'none', 'batchnorm', 'all'"),
+        (["--data.name", "glyph"], "known are glyphs, folder"),
+        (["--trainer.evaluate_every", "0"], "trainer.evaluate_every must be at least 1, got 0"),
+        (["--loss.zsr", "2"], "must lie in [0, 1], got 2"),
+    ],
+)
+def test_typos_and_wrong_values_are_answered_with_the_right_ones(arguments, hint, capsys):
+    assert hint in refused(arguments, capsys)
+
+
+def test_a_wrong_key_in_yaml_is_named(tmp_path, capsys):
+    path = tmp_path / "typo.yaml"
+    path.write_text("trainer: {max_stps: 3}\n")
+    answer = refused(["--config", str(path)], capsys)
+    assert "max_stps" in answer
+    assert "--trainer.max_steps" in answer
+
+
+def test_a_damaged_config_of_a_run_is_named(tmp_path):
+    path = tmp_path / "config.yaml"
+    with pytest.raises(ValueError, match="there is no"):
+        read_config(path)
+    path.write_text("trainer: {max_steps: [")
+    with pytest.raises(ValueError, match="is not the configuration of a run"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DataConfig(classes_per_batch=0), "classes_per_batch"),
+        (lambda: DataConfig(workers=-1), "workers"),
+        (lambda: OptimiserConfig(lr=float("nan")), "lr must be finite"),
+        (lambda: OptimiserConfig(clip=-1), "clip"),
+        (lambda: ScheduleConfig(factor=1.5), "factor"),
+        (lambda: ScheduleConfig(ramp=1.0), "ramp"),
+        (lambda: ScheduleConfig(warmup_epochs=-1), "warmup_epochs"),
+        (lambda: TrainerConfig(patience=0), "patience"),
+        (lambda: TrainerConfig(devices=0), "devices"),
+    ],
+)
+def test_values_outside_their_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_changed_copies_and_names_what_it_does_not_know():
+    before = TrainConfig()
+    after = changed(before, trainer__seed=9, model__pooling_options={"mu": 0.5})
+    assert (after.trainer.seed, before.trainer.seed) == (9, 0)
+    with pytest.raises(ValueError, match=r"no 'trainer\.sed'"):
+        changed(before, trainer__sed=1)

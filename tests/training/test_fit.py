@@ -1,0 +1,296 @@
+"""Whole runs, as small as they get: what is learned, what is kept, what stops them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+
+import pytest
+import torch
+
+from gspool import Embedder
+from gspool.training import FitResult, evaluate_run, fit, read_config, train
+from gspool.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from gspool.training.course import NonFiniteLossError
+from gspool.training.interruption import TrainingInterruptedError
+from gspool.training.metrics_log import read_metrics
+from gspool.training.module import EmbeddingTraining
+
+
+def weights_of(folder) -> dict[str, torch.Tensor]:
+    return Embedder.from_pretrained(folder / "model").state_dict()
+
+
+def assert_same_run(one: FitResult, other: FitResult) -> None:
+    assert one._replace(folder=None) == other._replace(folder=None)
+    theirs = weights_of(other.folder)
+    for name, value in weights_of(one.folder).items():
+        assert torch.equal(value, theirs[name]), name
+
+
+def test_the_folder_tells_how_the_model_came_about(config, tmp_path):
+    result = fit(config, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "best.pt",
+        "config.yaml",
+        "last.pt",
+        "log.txt",
+        "metrics.csv",
+        "model",
+        "result.json",
+        "tensorboard",
+        "versions.json",
+    }
+    assert read_config(tmp_path / "config.yaml") == config
+    assert json.loads((tmp_path / "versions.json").read_text())["packages"]["torch"] == torch.__version__.split("+")[0]
+    rows = read_metrics(tmp_path)
+    assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4, 5, 6]
+    assert [row["step"] for row in rows if "map@r" in row] == [3, 6]
+    assert result.validation == max(row["map@r"] for row in rows if "map@r" in row)
+    assert set(result.metrics) == {"p@1", "p@r", "map@r", "r@1", "r@2", "r@4", "r@8"}
+    assert "from step 0" in (tmp_path / "log.txt").read_text()
+    assert any((tmp_path / "tensorboard").iterdir())
+
+
+def test_the_saved_model_has_the_figures_of_the_run(config, tmp_path):
+    result = fit(config, tmp_path)
+    evaluation = evaluate_run(tmp_path, device="cpu")
+    assert dict(evaluation.metrics) == pytest.approx(result.metrics, abs=1e-9)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(config, tmp_path):
+    first = fit(config, tmp_path / "first")
+    torch.manual_seed(99)
+    assert_same_run(first, fit(config, tmp_path / "again"))
+    config.trainer.seed = 1
+    other = fit(config, tmp_path / "other")
+    assert any(not torch.equal(a, weights_of(other.folder)[n]) for n, a in weights_of(first.folder).items())
+
+
+def test_the_loss_falls(config, tmp_path):
+    config.trainer.max_steps = config.trainer.evaluate_every = 40
+    config.optimiser.lr = 1e-2
+    fit(config, tmp_path)
+    losses = [row["loss"] for row in read_metrics(tmp_path) if "loss" in row]
+    assert sum(losses[-8:]) / 8 < sum(losses[:8]) / 8 - 0.1
+
+
+@pytest.mark.parametrize("loss", ["c1", "xbm+c1"])
+def test_stopping_in_the_middle_and_resuming_changes_nothing(config, tmp_path, loss, monkeypatch):
+    """Ctrl-C after step 4, between two evaluations; XBM brings a memory that must be restored."""
+    config.loss.name, config.loss.options = loss, {"start": 2, "memory_batches": 3} if loss != "c1" else {}
+    config.loss.zsr = 0.3
+    config.model.pooling_options["warm_start"] = 30
+    config.schedule.name, config.schedule.patience = "plateau", 0
+    config.data.transform, config.data.transform_options = "shift", {"shift": 1}
+    whole = fit(config, tmp_path / "whole")
+    step = EmbeddingTraining.training_step
+
+    def interrupted_step(module, batch, batch_idx):
+        if module.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(module, batch, batch_idx)
+
+    monkeypatch.setattr(EmbeddingTraining, "training_step", interrupted_step)
+    with pytest.raises(TrainingInterruptedError, match="stopped after step 4; go on with: gspool train --resume"):
+        fit(config, tmp_path / "parts")
+    monkeypatch.undo()
+    assert read_checkpoint(tmp_path / "parts" / "last.pt")["step"] == 4
+    assert_same_run(fit(config, tmp_path / "parts"), whole)
+    numbers = ("step", "loss", "map@r", "lr")
+    logs = [
+        [{name: row[name] for name in numbers if name in row} for row in read_metrics(tmp_path / part)]
+        for part in ("whole", "parts")
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_a_finished_run_is_read_and_not_made_again(config, tmp_path, monkeypatch):
+    first = fit(config, tmp_path)
+    monkeypatch.setattr(EmbeddingTraining, "training_step", None)
+    assert fit(config, tmp_path) == first
+
+
+def test_signals_are_left_as_they_were(config, tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    fit(config, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_run_in_another_thread_trains_too(config, tmp_path):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(fit(config, tmp_path)))
+    thread.start()
+    thread.join()
+    assert results[0].steps == 6
+
+
+def test_early_stopping_keeps_the_best(config, tmp_path, monkeypatch):
+    values = iter([0.2, 0.5, 0.4, 0.3])
+    from gspool.training import course
+
+    real = course.evaluate_images
+
+    def scripted(*arguments, **options):
+        evaluation = real(*arguments, **options)
+        metrics = {**evaluation.metrics, "map@r": next(values)}
+        return evaluation._replace(metrics=metrics)
+
+    monkeypatch.setattr(course, "evaluate_images", scripted)
+    config.trainer.max_steps, config.trainer.evaluate_every, config.trainer.patience = 50, 2, 2
+    result = fit(config, tmp_path)
+    assert (result.best_step, result.steps, result.validation) == (4, 8, 0.5)
+    best = read_checkpoint(tmp_path / "best.pt")
+    assert best["step"] == 4
+    saved = weights_of(tmp_path)
+    assert all(torch.equal(value, saved[name]) for name, value in best["model"].items())
+
+
+def test_without_anything_to_watch_the_last_model_is_kept(config, tmp_path):
+    config.trainer.monitor_split = "none"
+    result = fit(config, tmp_path)
+    assert (result.best_step, result.validation) == (6, None)
+    assert not (tmp_path / "best.pt").exists()
+
+
+def test_the_warm_up_moves_the_head_and_not_the_backbone(config, tmp_path):
+    from gspool.training.build import build_model
+
+    config.schedule.warmup_epochs = 1.0  # 400 images make far more steps than 6
+    config.trainer.monitor_split = "none"
+    fit(config, tmp_path)
+    before, after = build_model(config).state_dict(), weights_of(tmp_path)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved
+    assert not any(name.startswith("backbone.") for name in moved)
+
+
+def test_after_the_warm_up_everything_moves(config, tmp_path):
+    from gspool.training.build import build_model
+
+    config.schedule.warmup_epochs = 0.05  # 2 of 33 steps
+    config.trainer.monitor_split = "none"
+    fit(config, tmp_path)
+    before, after = build_model(config).state_dict(), weights_of(tmp_path)
+    assert not torch.equal(before["backbone.layers.0.weight"], after["backbone.layers.0.weight"])
+    assert Embedder.from_pretrained(tmp_path / "model").settings.freeze == "none"
+
+
+def test_frozen_batch_norm_keeps_its_statistics(config, tmp_path):
+    config.model.freeze, config.trainer.monitor_split = "batchnorm", "none"
+    fit(config, tmp_path)
+    after = weights_of(tmp_path)
+    means = [value for name, value in after.items() if name.endswith("running_mean")]
+    assert means
+    assert all(torch.equal(mean, torch.zeros_like(mean)) for mean in means)
+
+
+def test_half_precision_trains(config, tmp_path):
+    config.trainer.precision = "bf16-mixed"
+    assert fit(config, tmp_path).steps == 6
+
+
+def test_nan_stops_names_the_place_and_keeps_the_last_good_state(config, tmp_path, monkeypatch):
+    step = EmbeddingTraining.training_step
+
+    def poisoned(module, batch, batch_idx):
+        loss = step(module, batch, batch_idx)
+        if module.step == 4:
+            module.parts = module.parts._replace(total=loss * float("nan"), metric=module.parts.metric * float("nan"))
+        return module.parts.total
+
+    monkeypatch.setattr(EmbeddingTraining, "training_step", poisoned)
+    with pytest.raises(NonFiniteLossError, match=r"loss is nan at step 5 .*metric loss nan.*glyph \d+.*last\.pt"):
+        fit(config, tmp_path)
+    state = read_checkpoint(tmp_path / "last.pt")
+    assert state["step"] == 3
+    assert all(value.isfinite().all() for value in state["module"].values())
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(config, tmp_path, monkeypatch):
+    from gspool.training import checkpoint
+
+    whole = fit(config, tmp_path / "whole")
+    write = checkpoint.write_aside_and_rename
+
+    def full(path, content):
+        if path.name == "last.pt" and path.exists():
+            path.with_name(f".{path.name}.part").write_bytes(content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_aside_and_rename", full)
+    with pytest.raises(CheckpointError, match=r"No space left.*is kept.*--resume"):
+        fit(config, tmp_path / "full")
+    assert read_checkpoint(tmp_path / "full" / "last.pt")["step"] == 3
+    monkeypatch.undo()
+    assert_same_run(fit(config, tmp_path / "full"), whole)
+
+
+def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
+    path = tmp_path / "last.pt"
+    write_checkpoint(path, {"step": 3})
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_checkpoint(path)
+    torch.save({"format": 99}, path)
+    with pytest.raises(CheckpointError, match="has format 99"):
+        read_checkpoint(path)
+
+
+def test_an_output_that_cannot_be_written_is_told_before_training(config, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setattr(EmbeddingTraining, "training_step", None)
+    with pytest.raises(ValueError, match=r"nothing can be written to the output folder .*--output.folder"):
+        fit(config, tmp_path / "file" / "run")
+
+
+def test_a_folder_of_another_run_is_refused(config, tmp_path):
+    config.output.folder = str(tmp_path)
+    fit(config, tmp_path)
+    with pytest.raises(ValueError, match="already holds a run; go on with it by"):
+        train(config)
+    config.trainer.seed = 5
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(ValueError, match=r"other settings \(trainer.seed 0 there and 5 here\)"):
+        fit(config, tmp_path)
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_folder_free(config, tmp_path):
+    config.output.folder = str(tmp_path)
+    config.loss.name = "c3"
+    with pytest.raises(ValueError, match="there is no loss 'c3'"):
+        train(config)
+    config.loss.name = "c2"
+    assert train(config).model.steps == 6
+    assert read_config(tmp_path / "config.yaml").loss.name == "c2"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: setattr(c.trainer, "monitor", "accuracy"), r"trainer.monitor must be one of p@1, p@r, map@r"),
+        (lambda c: setattr(c.model, "pooling", "gapp"), "no pooling layer 'gapp'"),
+        (lambda c: setattr(c.loss, "name", "c3"), "there is no loss 'c3'"),
+        (lambda c: setattr(c.data, "classes_per_batch", 500), "no class may come twice in a batch"),
+        (lambda c: setattr(c.data, "options", {"sede": 1}), "no option 'sede', did you mean 'seed'"),
+        (lambda c: setattr(c.data, "transform_options", {"flip": 0}), "'none' has no options"),
+        (lambda c: setattr(c.loss, "zsr_options", {"dims": 3}) or setattr(c.loss, "zsr", 0.1), "has no dims"),
+        (
+            lambda c: (
+                setattr(c.model, "pooling_options", {})
+                or setattr(c.model, "pooling", "gap")
+                or setattr(c.loss, "zsr", 0.1)
+            ),
+            "attributes, which the pooling layer 'gap' does not give",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_before_training(config, tmp_path, change, message, monkeypatch):
+    monkeypatch.setattr(EmbeddingTraining, "training_step", None)
+    change(config)
+    with pytest.raises(ValueError, match=message):
+        fit(config, tmp_path)

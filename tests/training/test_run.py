@@ -1,0 +1,157 @@
+"""A model and its baseline, the report, evaluation of what was saved, and a user's own pictures."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from PIL import Image
+
+from gspool.training import DataConfig, evaluate_run, train
+from gspool.training.embed import embed_images, relative_entropy
+from gspool.training.run import arms_of
+from gspool.training.run_folder import open_run_folder
+from gspool.training.sets import image_set
+from training.tiny_run import tiny
+
+
+def draw_classes(root, classes: int = 6, images: int = 4) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for label in range(classes):
+        folder = root / f"class{label}"
+        folder.mkdir(parents=True)
+        for number in range(images):
+            pixels = torch.randint(256, (20, 24 + number, 3), dtype=torch.uint8, generator=generator)
+            Image.fromarray(pixels.numpy()).save(folder / f"{number}.png")
+
+
+def test_the_baseline_differs_in_its_pooling_alone(tmp_path):
+    config = tiny()
+    config.baseline, config.loss.zsr = "gap", 0.1
+    model, baseline = arms_of(config, tmp_path)
+    assert (model.name, baseline.name) == ("gsp", "gap")
+    assert (baseline.config.model.pooling, baseline.config.model.pooling_options) == ("gap", {})
+    assert baseline.config.loss.zsr == 0.0
+    assert baseline.config.optimiser == config.optimiser
+    assert baseline.config.trainer == config.trainer
+    assert baseline.config.data == config.data
+    assert config.model.pooling == "gsp"
+
+
+def test_a_run_with_a_baseline_writes_one_page_that_needs_no_other(tmp_path):
+    config = tiny()
+    config.baseline, config.output.report, config.output.folder = "gap", True, str(tmp_path / "run")
+    result = train(config)
+    page = result.report.read_text()
+    assert result.baseline is not None
+    assert {"config.yaml", "last.pt", "model", "result.json"} <= {
+        path.name for path in result.baseline.folder.iterdir()
+    }
+    assert page.count("data:image/png;base64,") == 5  # curves, and for both models neighbours and weights
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    for metrics in (result.model.metrics, result.baseline.metrics):
+        assert f"{100 * metrics['map@r']:.2f}" in page
+    before = page
+    assert train(config, resume=tmp_path / "run").report.read_text() == before
+
+
+def test_evaluation_of_other_data_and_of_a_bare_model(tmp_path):
+    config = tiny()
+    config.output.folder = str(tmp_path / "run")
+    result = train(config)
+    own = evaluate_run(tmp_path / "run", device="cpu")
+    assert dict(own.metrics) == pytest.approx(result.model.metrics)
+    other = DataConfig(options={"images_per_class": 3, "size": 16, "seed": 4})
+    elsewhere = evaluate_run(tmp_path / "run", "validation", other, ks=(1, 5), device="cpu")
+    assert elsewhere.metrics.queries == 3 * 154
+    assert "r@5" in elsewhere.metrics
+    bare = evaluate_run(tmp_path / "run" / "model", "validation", other, ks=(1, 5), device="cpu")
+    assert dict(bare.metrics) == dict(elsewhere.metrics)
+    with pytest.raises(ValueError, match=r"has no data of its own; give --data.name"):
+        evaluate_run(tmp_path / "run" / "model")
+
+
+def test_evaluation_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="there is no folder"):
+        evaluate_run(tmp_path / "absent")
+    config = tiny()
+    config.output.folder = str(tmp_path / "run")
+    open_run_folder(config)
+    with pytest.raises(ValueError, match=r"has not finished.*--resume"):
+        evaluate_run(tmp_path / "run")
+
+
+def test_a_folder_of_pictures_trains(tmp_path):
+    draw_classes(tmp_path / "pictures")
+    config = tiny(max_steps=2, evaluate_every=2)
+    config.data = DataConfig(
+        name="folder",
+        root=str(tmp_path / "pictures"),
+        options={"fractions": [0.34, 0.33, 0.33]},
+        classes_per_batch=2,
+        images_per_class=2,
+        transform="crop",
+    )
+    config.model.backbone_options["pixels"] = {"size": 16, "resize": 20}
+    config.output.folder = str(tmp_path / "run")
+    assert set(train(config).model.metrics) >= {"map@r", "p@1"}
+
+
+def test_a_broken_picture_stops_before_training_or_is_left_out(tmp_path):
+    draw_classes(tmp_path / "pictures")
+    config = tiny()
+    config.data = DataConfig(name="folder", root=str(tmp_path / "pictures"), options={"fractions": [0.34, 0.33, 0.33]})
+    from gspool.models import Pixels
+
+    pixels = Pixels(size=16, resize=20)
+    victim = image_set(config.data, "train", pixels).describe(0)
+    with open(victim, "wb") as file:
+        file.write(b"not a picture")
+    with pytest.raises(ValueError, match="1 of 8 images cannot be read") as problem:
+        image_set(config.data, "train", pixels)
+    assert victim in str(problem.value)
+    config.data.check = "skip"
+    assert len(image_set(config.data, "train", pixels)) == 7
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_too_few_classes_are_told_before_training(tmp_path, classes):
+    draw_classes(tmp_path / "pictures", classes)
+    config = tiny()
+    config.data = DataConfig(name="folder", root=str(tmp_path / "pictures"))
+    config.output.folder = str(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"at least two|needs two"):
+        train(config)
+
+
+def test_several_processes_need_a_named_folder():
+    config = tiny()
+    config.trainer.devices = 2
+    with pytest.raises(ValueError, match=r"give --output\.folder"):
+        open_run_folder(config)
+
+
+def test_queries_are_searched_in_the_gallery():
+    from gspool.data import ArrayImages, ImageSet
+    from gspool.evaluation import retrieval_metrics
+    from gspool.models import Embedder
+    from gspool.training import evaluate_images
+
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (12, 3, 16, 16), dtype=torch.uint8, generator=generator)
+    labels = torch.arange(12) % 3
+    roles = ["query"] * 6 + ["gallery"] * 6
+    images = ImageSet(ArrayImages(pixels), labels, ("a", "b", "c"), name="toy", roles=roles)
+    model = Embedder("small_cnn", dim=8, backbone_options={"width": 2}).train()
+    evaluation = evaluate_images(model, images, ks=(1,), batch_size=5)
+    assert model.training
+    vectors = embed_images(model, images).embeddings
+    expected = retrieval_metrics(vectors[:6], labels[:6], vectors[6:], labels[6:], ks=(1,))
+    assert dict(evaluation.metrics) == pytest.approx(dict(expected))
+
+
+def test_entropy_is_one_for_equal_weights_and_zero_for_one_token():
+    weights = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.25] * 4, [1.0, 0.0, 0.0, 0.0]])
+    torch.testing.assert_close(relative_entropy(weights), torch.tensor([0.5, 1.0, 0.0]))
+    torch.testing.assert_close(relative_entropy(torch.ones(2, 1)), torch.ones(2))
