@@ -3,8 +3,8 @@
     python -m gspool.experiments.side_by_side --weights resnet50_keras_imagenet.safetensors      # one minute
 
 Promises docs/images/pooling_layers.png and results/side_by_side.json. The photograph is the portrait of Grace Hopper
-that matplotlib carries; the features are those of an ImageNet ResNet50. For a layer with weights the picture shows them,
-for the others how strongly each position moves the pooled vector (the norm of the gradient of its squared length).
+that matplotlib carries; the features are those of an ImageNet ResNet50. For a layer with weights the picture shows
+them, for the others how strongly each position moves the pooled vector (the gradient of its squared length).
 Layers are as they start, so those that learn where to look are near uniform; GSP starts from k-center on the picture.
 """
 

@@ -17,7 +17,14 @@ from gspool.functional.checks import (
 )
 from gspool.functional.cost import Nearest, clip_scale, find_nearest, refined, squared_by_product
 from gspool.functional.kernels import pool_op
-from gspool.functional.kernels.choice import DOT_PRECISION, Backend, Precision, check_precision, kernel_scalars, uses_kernels
+from gspool.functional.kernels.choice import (
+    DOT_PRECISION,
+    Backend,
+    Precision,
+    check_precision,
+    kernel_scalars,
+    uses_kernels,
+)
 from gspool.functional.pool_gradient import Incoming, Saved, pool_gradient
 from gspool.functional.results import Pooled
 from gspool.functional.shares import normalised, shares
@@ -52,9 +59,10 @@ def gsp_pool(
         mu: the part of the mass to pool, in (0, 1]; a number, or one for each image. 1 is average pooling.
         epsilon: the sharpness, >= 0; it multiplies the distance. 0 is average pooling too.
         mask: True marks a real token; what a padded token holds is never looked at.
-        backend: ``torch``, the plain version; ``triton``, the same by fused kernels; or ``auto``: ``triton`` on a CUDA
-            device of compute capability 8.0 or newer for float32, bfloat16 and float16 with at most 1024 prototypes,
-            outside `torch.func` transforms and `torch.export`; ``torch`` everywhere else.
+        backend: ``torch``, the plain version; ``triton``, the same by fused kernels, on a CUDA device of compute
+            capability 8.0 or newer for float32, bfloat16 and float16 with at most 1024 prototypes, outside `torch.func`
+            transforms (an export takes ``torch``); or ``auto``, which is ``torch`` on every device for now: not every
+            branch of the kernels has been tested on a GPU yet.
         role: ``foreground`` pools what is near the prototypes, ``background`` what is left over.
         precision: how the kernels multiply: ``exact`` keeps the digits of float32 by three TF32 products, ``tf32``
             takes one, whose error, times epsilon, moves the weights. The plain version is always exact.
@@ -136,14 +144,18 @@ class _GSPPool(torch.autograd.Function):
         tokens, prototypes, mu, epsilon, mask, background = inputs
         _, _, _, *kept_back = output
         ctx.mark_non_differentiable(*kept_back)
+        # Most losses look at one output; what nobody differentiates comes as None and costs nothing.
+        ctx.set_materialize_grads(False)
         ctx.background = background
         ctx.save_for_backward(tokens, prototypes, mu, epsilon, mask, *kept_back)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
-        *others, prototype, shortest = ctx.saved_tensors
-        saved = Saved(*others, nearest=Nearest(prototype, shortest))
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        *others, position, prototype, shortest = ctx.saved_tensors
+        tokens, prototypes, mu, epsilon, mask, norm = others
+        nearest = Nearest(prototype, shortest)
+        saved = Saved(tokens, prototypes, mu, epsilon, mask, norm, position, nearest)
         with full_precision(saved.tokens):
             gradient = pool_gradient(saved, Incoming(*incoming[:3]), ctx.background, ctx.needs_input_grad[3])
         return *gradient, None, None

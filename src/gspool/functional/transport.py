@@ -15,6 +15,8 @@ from gspool.functional.checks import (
     full_precision,
     mu_tensor,
 )
+from gspool.functional.kernels import transport_op
+from gspool.functional.kernels.choice import Backend, kernel_scalars, uses_kernels
 from gspool.functional.results import Transport
 from gspool.functional.shares import share_gradient, shares, token_count
 from gspool.functional.threshold import threshold
@@ -29,6 +31,7 @@ def partial_transport(
     mu: float | Float[Tensor, "*B"],
     epsilon: float | Float[Tensor, ""],
     mask: Bool[Tensor, "*B N"] | None = None,
+    backend: Backend = "auto",
 ) -> Transport:
     r"""Carry the part ``mu`` of the tokens' mass to the prototypes at the least smoothed cost (P2).
 
@@ -41,6 +44,7 @@ def partial_transport(
         mu: the part of the mass to carry, in (0, 1]; a number, or one for each image. 1 is average pooling.
         epsilon: the sharpness, >= 0; it multiplies the cost. 0 ignores the cost, large values pick the nearest.
         mask: True marks a real token; the others hold no mass.
+        backend: ``torch``, ``triton`` or ``auto``, as in `gsp_pool`; any number of prototypes.
 
     Returns:
         ``Transport(residual, plan)``, in float32 for half-precision costs, whose digits could not hold ``1 / n``.
@@ -58,6 +62,9 @@ def partial_transport(
     check_cost(cost)
     check_mask(mask, (*cost.shape[:-2], cost.shape[-1]), cost.device)
     dtype = computing_dtype(cost)
+    if uses_kernels(backend, 0, cost):
+        checked_mu, checked_epsilon = kernel_scalars(mu, epsilon, cost.shape[:-2], cost.device)
+        return Transport(*transport_op.transport(cost, checked_mu, checked_epsilon, mask))
     mu = mu_tensor(mu, cost.shape[:-2], cost.device)
     epsilon = epsilon_tensor(epsilon, dtype, cost.device)
     residual, plan, *_ = _PartialTransport.apply(cost.to(dtype), mu, epsilon, mask)

@@ -1,0 +1,100 @@
+"""Which backend runs: the rule behind ``backend="auto"``, and why ``backend="triton"`` may be refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+
+from gspool.functional.checks import epsilon_tensor, mu_tensor
+from gspool.functional.kernels.tiling import MOST_PROTOTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+Backend = Literal["auto", "torch", "triton"]
+Precision = Literal["exact", "tf32"]
+# How Triton names them: three TF32 products carry the digits of float32.
+DOT_PRECISION = {"exact": "tf32x3", "tf32": "tf32"}
+KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
+_known_devices: dict[int, bool] = {}
+
+
+# A compiler shall take the answer as it is, and not follow the question into CUDA.
+@torch.compiler.assume_constant_result
+def _matrix_units_fit(index: int) -> bool:
+    """TF32 and bfloat16 products need an NVIDIA GPU of compute capability 8.0 or newer."""
+    if index not in _known_devices:
+        _known_devices[index] = torch.version.cuda is not None and torch.cuda.get_device_capability(index) >= (8, 0)
+    return _known_devices[index]
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def uses_kernels(backend: Backend, prototypes: int, *tensors: Tensor) -> bool:
+    """Say whether the kernels run: for ``triton`` always, for ``torch`` and for ``auto`` never.
+
+    ``auto`` will choose the kernels on CUDA once every branch of them has passed its tests there; so far that holds for
+    the ordinary case alone (docs/performance.md), and exact comes before fast.
+
+    Raises:
+        ValueError: for an unknown backend, and for ``triton`` where the kernels cannot run, with the reason.
+    """
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
+    # An exported program must run where there is no Triton.
+    if backend in ("auto", "torch") or torch.compiler.is_exporting():
+        return False
+    obstacle = _obstacle(prototypes, tensors)
+    if obstacle is not None:
+        raise ValueError(f"backend='triton' cannot run here: {obstacle}; use backend='torch' or 'auto'")
+    return True
+
+
+def _obstacle(prototypes: int, tensors: tuple[Tensor, ...]) -> str | None:
+    device = tensors[0].device
+    if not TRITON_IS_INSTALLED:
+        return "Triton is not installed (it comes with PyTorch for CUDA on Linux)"
+    if device.type != "cuda" and not _interpreted():
+        return f"the tensors are on {device} and the kernels need a CUDA device"
+    if device.type == "cuda" and not _matrix_units_fit(device.index):
+        return "the kernels need an NVIDIA GPU of compute capability 8.0 or newer"
+    for tensor in tensors:
+        if tensor.dtype not in KERNEL_DTYPES:
+            return f"the kernels take float32, bfloat16 and float16, got {tensor.dtype}"
+        # A compiler traces the values below any transform, and cannot trace this question.
+        if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return "the kernels have no rule for torch.func transforms"
+    if prototypes > MOST_PROTOTYPES:
+        return f"the kernels take up to {MOST_PROTOTYPES} prototypes, got {prototypes}"
+    return None
+
+
+def check_precision(precision: str) -> None:
+    """Refuse an unknown precision."""
+    if precision not in get_args(Precision):
+        raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
+
+
+def kernel_scalars(
+    mu: float | Tensor, epsilon: float | Tensor, shape: Sequence[int], device: torch.device
+) -> tuple[float | Tensor, float | Tensor]:
+    """Check mu and epsilon; numbers stay numbers, because a kernel takes them without a copy to the device."""
+    if isinstance(mu, torch.Tensor):
+        mu = mu_tensor(mu, shape, device)
+    elif isinstance(mu, bool) or not isinstance(mu, (int, float)) or not 0 < mu <= 1:
+        mu_tensor(mu, (), torch.device("cpu"))
+    if isinstance(epsilon, torch.Tensor):
+        epsilon = epsilon_tensor(epsilon, torch.float32, device)
+    elif isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < float("inf"):
+        epsilon_tensor(epsilon, torch.float32, torch.device("cpu"))
+    return mu, epsilon

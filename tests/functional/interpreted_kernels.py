@@ -1,0 +1,234 @@
+"""The kernels, line by line in Python: `test_kernels.py` runs this file with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+
+from functional import kernel_cases as cases
+from gspool.functional import gsp_pool, partial_transport
+from gspool.functional.kernels import pool_launch, pool_op, transport_launch
+from oracle import pooled
+
+pytestmark = [
+    # NumPy speaks up where a GPU would quietly give the infinity or NaN that the kernels then leave out.
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
+]
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 7, 3, 5), (3, 63, 65, 17), (2, 130, 16, 33), (1, 40, 300, 8)])
+@pytest.mark.parametrize(("mu", "epsilon"), [(0.3, 5.0), (0.97, 60.0), (0.01, 0.5)])
+def test_weights_are_exact(size, mu, epsilon):
+    cases.weights_are_exact(*size, mu, epsilon)
+
+
+@pytest.mark.parametrize("role", ["foreground", "background"])
+@pytest.mark.parametrize("size", [(2, 7, 3, 5), (2, 100, 9, 34), (2, 130, 17, 12)])
+def test_gradients_agree_with_the_plain_version(size, role):
+    cases.agrees(*cases.problem(*size), role=role, mu=0.6)
+
+
+@pytest.mark.parametrize("outputs", ["p", "w", "a"])
+@pytest.mark.parametrize("tokens", [11, 140])
+def test_each_output_has_its_own_gradient(tokens, outputs):
+    cases.agrees(*cases.problem(2, tokens, 5, 9), outputs=outputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [(2, 9, 5, 40), (2, 70, 17, 70)])
+def test_half_precision(dtype, size):
+    cases.agrees(*cases.problem(*size), dtype=dtype)
+
+
+def test_half_precision_prototypes():
+    tokens, prototypes = cases.problem(2, 9, 5, 40)
+    out = gsp_pool(tokens.bfloat16(), prototypes.bfloat16(), 0.3, 5.0, backend="triton")
+    truth = gsp_pool(tokens.bfloat16(), prototypes.bfloat16(), 0.3, 5.0, backend="torch")
+    cases.close(out.weights, truth.weights, 2e-5, "weights")
+    assert out.pooled.dtype == torch.bfloat16
+
+
+def test_slope_is_that_of_the_oracle():
+    """A finite difference of the bisected solution, along a random direction of all inputs."""
+    tokens, prototypes = cases.problem(2, 8, 3, 5)
+    _, gradients = cases.differentiated(tokens, prototypes, 0.4, 6.0, "triton", outputs="p")
+    generator = torch.Generator().manual_seed(7)
+    target = torch.randn(2, 5, generator=generator, dtype=torch.float64)
+    move_tokens = torch.randn(tokens.shape, generator=generator, dtype=torch.float64)
+    move_prototypes = torch.randn(prototypes.shape, generator=generator, dtype=torch.float64)
+
+    def loss(step):
+        moved = pooled(
+            tokens.double() + step * move_tokens,
+            prototypes.double() + step * move_prototypes,
+            0.4 + 0.1 * step,
+            6.0 + step,
+        )
+        return float((moved[0] * target).sum())
+
+    numeric = (loss(1e-5) - loss(-1e-5)) / 2e-5
+    slopes = ((gradients[0] * move_tokens).sum(), (gradients[1] * move_prototypes).sum())
+    analytic = float(sum(slopes) + 0.1 * gradients[2].sum() + gradients[3])
+    assert analytic == pytest.approx(numeric, rel=1e-4)
+
+
+def test_tokens_on_prototypes():
+    cases.tokens_on_prototypes_are_exact()
+
+
+def test_long_vectors_are_clipped():
+    tokens, prototypes = cases.problem(2, 20, 6, 10)
+    cases.agrees(tokens * 40, prototypes * 5)
+
+
+def test_channels_first_needs_no_copy():
+    cases.channels_first_needs_no_copy()
+
+
+def test_padding_is_never_looked_at():
+    cases.padding_is_never_looked_at()
+
+
+def test_deterministic_runs_repeat():
+    cases.deterministic_runs_repeat()
+
+
+def test_mu_one_is_average_pooling():
+    tokens, prototypes = cases.problem(2, 70, 5, 9)
+    out = gsp_pool(tokens, prototypes, 1.0, 5.0, backend="triton")
+    torch.testing.assert_close(out.pooled, tokens.mean(1), rtol=1e-5, atol=1e-6)
+    cases.agrees(tokens, prototypes, mu=1.0, outputs="p")
+
+
+def test_epsilon_zero_is_average_pooling():
+    tokens, prototypes = cases.problem(2, 12, 5, 9)
+    out = gsp_pool(tokens, prototypes, 0.2, 0.0, backend="triton")
+    torch.testing.assert_close(out.weights, torch.full((2, 12), 1 / 12), rtol=1e-6, atol=1e-7)
+
+
+def test_each_image_has_its_own_mu():
+    tokens, prototypes = cases.problem(3, 12, 5, 9)
+    mu = torch.tensor([0.1, 0.5, 0.999])
+    together = gsp_pool(tokens, prototypes, mu, 20.0, backend="triton").weights
+    apart = [gsp_pool(tokens[i : i + 1], prototypes, float(mu[i]), 20.0, backend="triton").weights for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(apart), rtol=1e-5, atol=1e-6)
+
+
+def test_images_too_large_for_one_block_are_solved_in_pieces(monkeypatch):
+    monkeypatch.setattr(pool_launch, "ONE_BLOCK", 32)
+    monkeypatch.setattr(transport_launch, "ONE_BLOCK", 32)
+    for mu in (0.2, 0.8, 1.0):
+        cases.agrees(*cases.problem(2, 100, 5, 9), mu=mu, epsilon=30.0, slack=5.0, outputs="p")
+    cases.transport_agrees(2, 3, 70)
+
+
+def test_an_image_without_tokens_gives_zero_and_no_nan():
+    tokens, prototypes = cases.problem(2, 6, 3, 5)
+    mask = torch.tensor([[True] * 6, [False] * 6])
+    inputs = (tokens, prototypes, None, 0.3, None, 5.0, mask, False, "tf32x3", True)
+    pooled_vectors, weights, attributes, *_ = pool_op._forward(*inputs)
+    assert pooled_vectors[1].eq(0).all()
+    assert weights[1].eq(0).all()
+    assert attributes[1].eq(0).all()
+
+
+def test_an_empty_batch_stays_empty():
+    out = gsp_pool(torch.zeros(0, 4, 3, requires_grad=True), torch.ones(2, 3), 0.3, 5.0, backend="triton")
+    out.pooled.sum().backward()
+    assert out.pooled.shape == (0, 3)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (2, 5, 7), (2, 70, 130), (3, 33, 65)])
+def test_transport_agrees(size):
+    cases.transport_agrees(*size)
+
+
+@pytest.mark.parametrize("outputs", ["r", "p"])
+def test_transport_with_mask_and_sharp_epsilon(outputs):
+    cases.transport_agrees(2, 4, 40, mu=0.97, epsilon=80.0, masked=True, outputs=outputs)
+
+
+def test_operators_keep_their_word():
+    """Schema, shapes without data, and gradients of the operators that torch.compile sees."""
+    tokens, prototypes = cases.problem(2, 6, 3, 5)
+    inputs = (tokens.requires_grad_(), prototypes.requires_grad_(), None, 0.3, None, 5.0, None, False, "tf32x3", True)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.gspool.pool_forward.default, inputs, test_utils=checks)
+    cost = torch.rand(2, 3, 6, requires_grad=True)
+    torch.library.opcheck(
+        torch.ops.gspool.transport_forward.default, (cost, None, 0.3, None, 5.0, None), test_utils=checks
+    )
+
+
+def test_compiled_as_one_operator():
+    tokens, prototypes = cases.problem(2, 6, 3, 5)
+    seen = []
+
+    def backend(graph, inputs):
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    def pool(tokens, prototypes):
+        return gsp_pool(tokens, prototypes, 0.3, 5.0, backend="triton").pooled
+
+    def transport(cost):
+        return partial_transport(cost, 0.3, 5.0, backend="triton").plan
+
+    compiled = torch.compile(pool, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(tokens, prototypes), pool(tokens, prototypes), rtol=0, atol=0)
+    cost = torch.rand(2, 3, 6)
+    compiled = torch.compile(transport, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(cost), transport(cost), rtol=0, atol=0)
+    assert sum("gspool.pool_forward" in target for target in seen) == 1
+    assert sum("gspool.transport_forward" in target for target in seen) == 1
+
+
+def test_gradient_through_aot_autograd():
+    tokens, prototypes = cases.problem(2, 6, 3, 5)
+
+    def loss(tokens, prototypes):
+        return gsp_pool(tokens, prototypes, 0.3, 5.0, backend="triton").pooled.square().sum()
+
+    found = []
+    for function in (loss, torch.compile(loss, backend="aot_eager", fullgraph=True)):
+        inputs = [t.clone().requires_grad_() for t in (tokens, prototypes)]
+        function(*inputs).backward()
+        found.append([t.grad for t in inputs])
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(eager, compiled, rtol=1e-6, atol=1e-8)
+
+
+def test_exported_programs_hold_no_kernel():
+    class Pool(torch.nn.Module):
+        def forward(self, tokens, prototypes):
+            return gsp_pool(tokens, prototypes, 0.3, 5.0, backend="triton").pooled
+
+    program = torch.export.export(Pool(), cases.problem(2, 6, 3, 5))
+    assert "gspool" not in "".join(str(node.target) for node in program.graph.nodes)
+
+
+def test_second_gradient_is_refused():
+    tokens, prototypes = cases.problem(2, 6, 3, 5)
+    tokens.requires_grad_()
+    out = gsp_pool(tokens, prototypes, 0.3, 5.0, backend="triton")
+    (gradient,) = torch.autograd.grad(out.pooled.square().sum(), tokens, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "prototypes", "reason"),
+    [
+        (torch.zeros(1, 4, 3, dtype=torch.float64), torch.zeros(2, 3), "float32, bfloat16 and float16"),
+        (torch.zeros(1, 4, 3), torch.zeros(1025, 3), "up to 1024 prototypes, got 1025"),
+    ],
+)
+def test_what_the_kernels_cannot_do_is_refused(tokens, prototypes, reason):
+    with pytest.raises(ValueError, match=reason):
+        gsp_pool(tokens, prototypes, 0.3, 5.0, backend="triton")
+
+
+def test_wrong_numbers_are_refused():
+    tokens, prototypes = cases.problem(1, 4, 3, 2)
+    with pytest.raises(ValueError, match="mu is the fraction of mass kept"):
+        gsp_pool(tokens, prototypes, 1.5, 5.0, backend="triton")
+    with pytest.raises(ValueError, match="epsilon multiplies the cost"):
+        gsp_pool(tokens, prototypes, 0.5, -1.0, backend="triton")

@@ -1,0 +1,155 @@
+"""Laws that the kernels obey on any device: run by Triton's interpreter in test_kernels.py, on a GPU by -m gpu."""
+
+import torch
+from torch.testing import assert_close
+
+from gspool.functional import gsp_pool, partial_transport
+from oracle import WEIGHT_ERROR, pooled, random_problem, relative_weight_error, subtracted_distance
+
+# Largest error as a part of the largest value: of outputs, of gradients.
+ERROR = {
+    torch.float32: {"pooled": 3e-6, "weights": 3e-6, "gradient": 3e-5},
+    torch.float16: {"pooled": 1e-3, "weights": 5e-6, "gradient": 3e-3},
+    torch.bfloat16: {"pooled": 8e-3, "weights": 2e-5, "gradient": 2e-2},
+}
+NAMES = ("tokens", "prototypes", "mu", "epsilon")
+
+
+def problem(batch, tokens, prototypes, dim, device="cpu", seed=0):
+    features, centres = random_problem(batch, tokens, prototypes, dim, torch.float32, seed)
+    return (features * dim**-0.5).to(device), (centres * dim**-0.5).to(device)
+
+
+def differentiated(tokens, prototypes, mu, epsilon, backend, mask=None, role="foreground", outputs="pwa", dtype=None):
+    """Outputs and the four gradients of a random linear functional of the chosen outputs."""
+    dtype = tokens.dtype if dtype is None else dtype
+    generator = torch.Generator().manual_seed(7)
+    tokens = tokens.detach().to(dtype).requires_grad_()
+    prototypes = prototypes.detach().to(torch.promote_types(prototypes.dtype, dtype)).requires_grad_()
+    mu = torch.full((tokens.shape[0],), mu, dtype=torch.float64, device=tokens.device).requires_grad_()
+    scalar = torch.float64 if dtype == torch.float64 else torch.float32
+    epsilon = torch.tensor(epsilon, dtype=scalar, device=tokens.device).requires_grad_()
+    out = gsp_pool(tokens, prototypes, mu, epsilon, mask, backend=backend, role=role)
+    loss = 0.0
+    for name, value in zip("pwa", out, strict=True):
+        direction = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(tokens.device)
+        if name in outputs:
+            loss = loss + (value.double() * direction).sum()
+    loss.backward()
+    return out, (tokens.grad, prototypes.grad, mu.grad, epsilon.grad)
+
+
+def close(ours, theirs, error, what):
+    ours, theirs = ours.detach(), theirs.detach()
+    assert ours.isfinite().all(), what
+    largest = theirs.double().abs().max().clamp_min(1e-3)
+    assert float((ours.double() - theirs.double()).abs().max() / largest) <= error, what
+
+
+def agrees(tokens, prototypes, mu=0.3, epsilon=5.0, dtype=torch.float32, slack=1.0, **options):
+    """Compare with the plain version in float64, given the very numbers that the kernels were given."""
+    tokens = tokens.to(dtype)
+    out, gradients = differentiated(tokens, prototypes, mu, epsilon, "triton", **options)
+    truth, expected = differentiated(tokens, prototypes, mu, epsilon, "torch", dtype=torch.float64, **options)
+    error = ERROR[dtype]
+    close(out.pooled, truth.pooled, error["pooled"] * slack, "pooled")
+    close(out.weights, truth.weights, error["weights"] * slack, "weights")
+    close(out.attributes, truth.attributes, error["weights"] * slack, "attributes")
+    for name, ours, theirs in zip(NAMES, gradients, expected, strict=True):
+        # A sum of many cancelling terms: mu and epsilon lose two digits more than the tensors do.
+        wider = 30 if name in ("mu", "epsilon") else 1
+        close(ours, theirs, error["gradient"] * slack * wider, name)
+
+
+def weights_are_exact(batch, tokens, prototypes, dim, mu, epsilon, device="cpu"):
+    features, centres = problem(batch, tokens, prototypes, dim, device)
+    out = gsp_pool(features, centres, mu, epsilon, backend="triton")
+    truth = pooled(features.cpu(), centres.cpu(), mu, epsilon)
+    error = relative_weight_error(out.weights.cpu(), truth[1])
+    assert error <= WEIGHT_ERROR[torch.float32] * max(1, epsilon / 10)
+    close(out.pooled.cpu(), truth[0], 3e-6 * max(1, epsilon / 10), "pooled")
+    close(out.attributes.cpu(), truth[2], 3e-6 * max(1, epsilon / 10), "attributes")
+
+
+def tokens_on_prototypes_are_exact(device="cpu"):
+    """As k-center initialisation leaves them: some tokens on a prototype, one a hair away, prototypes twice."""
+    features, centres = problem(2, 9, 6, 12, device)
+    centres[:4] = features[0, :4]
+    centres[1] += 1e-3 * torch.randn(12, generator=torch.Generator().manual_seed(1)).to(device)
+    centres[5] = centres[4]
+    agrees(features, centres, slack=3.0)
+    lone = gsp_pool(features.requires_grad_(), features.detach()[0, :1], 0.3, 5.0, backend="triton")
+    lone.weights[0, 0].backward()
+    assert features.grad[0, 0].eq(0).all()
+
+
+def channels_first_needs_no_copy(device="cpu"):
+    features, centres = problem(3, 21, 5, 40, device)
+    maps = features.transpose(1, 2).contiguous()
+    seen, copied = maps.transpose(1, 2).requires_grad_(), features.clone().requires_grad_()
+    for tokens in (seen, copied):
+        gsp_pool(tokens, centres, 0.4, 8.0, backend="triton").pooled.square().sum().backward()
+    assert seen.grad.stride() == seen.stride()
+    assert_close(seen.grad, copied.grad, rtol=1e-5, atol=1e-7)
+    every_second = torch.cat((features, features + 9), dim=2).view(3, 42, 40)[:, ::2]
+    assert_close(
+        gsp_pool(every_second, centres, 0.4, 8.0, backend="triton").weights,
+        gsp_pool(every_second.contiguous(), centres, 0.4, 8.0, backend="triton").weights,
+        rtol=0,
+        atol=0,
+    )
+
+
+def padding_is_never_looked_at(device="cpu"):
+    features, centres = problem(2, 13, 5, 20, device)
+    mask = torch.ones(2, 13, dtype=torch.bool, device=device)
+    mask[0, 5:] = False
+    mask[1, ::2] = False
+    agrees(features, centres, mask=mask)
+    poisoned = features.masked_fill(~mask[..., None], float("nan")).requires_grad_()
+    out = gsp_pool(poisoned, centres, 0.3, 5.0, mask, backend="triton")
+    (out.pooled.sum() + out.weights.square().sum()).backward()
+    assert out.weights[~mask].eq(0).all()
+    assert poisoned.grad[~mask].eq(0).all()
+    assert poisoned.grad.isfinite().all()
+    alone = gsp_pool(features[:1, :5], centres, 0.3, 5.0, backend="triton")
+    assert_close(out.pooled[:1], alone.pooled, rtol=1e-5, atol=1e-7)
+
+
+def deterministic_runs_repeat(device="cpu"):
+    features, centres = problem(5, 70, 9, 33, device)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        runs = [differentiated(features, centres, 0.3, 5.0, "triton")[1] for _ in range(2)]
+    finally:
+        torch.use_deterministic_algorithms(before)
+    for first, second in zip(*runs, strict=True):
+        assert first.equal(second)
+    for first, usual in zip(runs[0], differentiated(features, centres, 0.3, 5.0, "triton")[1], strict=True):
+        assert_close(first, usual, rtol=1e-4, atol=1e-5)
+
+
+def transport_agrees(batch, prototypes, tokens, mu=0.3, epsilon=5.0, device="cpu", masked=False, outputs="rp"):
+    features, centres = problem(batch, tokens, prototypes, 6, device)
+    cost = subtracted_distance(centres, features)
+    mask = None
+    if masked:
+        mask = torch.ones(batch, tokens, dtype=torch.bool, device=device)
+        mask[:, 1::3] = False
+    found = []
+    for backend, dtype in (("triton", torch.float32), ("torch", torch.float64)):
+        given = cost.to(dtype).requires_grad_()
+        share = torch.full((batch,), mu, dtype=torch.float64, device=device).requires_grad_()
+        sharpness = torch.tensor(epsilon, dtype=dtype, device=device).requires_grad_()
+        out = partial_transport(given, share, sharpness, mask, backend=backend)
+        generator = torch.Generator().manual_seed(3)
+        loss = 0.0
+        for name, value in zip("rp", out, strict=True):
+            direction = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(device)
+            if name in outputs:
+                loss = loss + (value.double() * direction).sum()
+        loss.backward()
+        found.append((*out, given.grad, share.grad, sharpness.grad))
+    for name, ours, theirs in zip(("residual", "plan", "cost", "mu", "epsilon"), *found, strict=True):
+        close(ours, theirs, 2e-5 * max(1, epsilon / 10), name)

@@ -1,0 +1,50 @@
+"""The Triton kernels without a GPU: by Triton's interpreter, which must be switched on before Triton is loaded."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gspool.functional import gsp_pool, partial_transport
+
+HERE = Path(__file__).parent
+
+
+def test_kernels_by_the_interpreter():
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    paths = (str(HERE.parent), environment.get("PYTHONPATH", ""))
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    command = [sys.executable, "-m", "pytest", str(HERE / "interpreted_kernels.py")]
+    run = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "-o", "addopts="],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+    assert " passed" in run.stdout
+
+
+def test_kernels_need_a_gpu(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=r"backend='triton' cannot run here: .*cpu.*use backend='torch' or 'auto'"):
+        gsp_pool(torch.zeros(1, 4, 3), torch.zeros(2, 3), 0.3, 5.0, backend="triton")
+    with pytest.raises(ValueError, match="need a CUDA device"):
+        partial_transport(torch.zeros(1, 2, 4), 0.3, 5.0, backend="triton")
+
+
+def test_auto_is_the_plain_version_on_the_cpu():
+    tokens, prototypes = torch.randn(2, 6, 3), torch.randn(4, 3)
+    auto = gsp_pool(tokens, prototypes, 0.3, 5.0)
+    plain = gsp_pool(tokens, prototypes, 0.3, 5.0, backend="torch")
+    assert auto.weights.equal(plain.weights)
+
+
+@pytest.mark.parametrize(("option", "value"), [("backend", "cuda"), ("precision", "fp8")])
+def test_unknown_choices_are_refused(option, value):
+    with pytest.raises(ValueError, match=f"{option} must be one of .*{value}"):
+        gsp_pool(torch.zeros(1, 4, 3), torch.zeros(2, 3), 0.3, 5.0, **{option: value})
