@@ -1,0 +1,53 @@
+"""Data: labelled images in splits, the paper's transforms, batches by class, a decoded cache.
+
+Every data set has one shape, `ImageSet`: ``len(set)``, ``set[i] == (image, label)`` with the image uint8 [3, H, W]
+until a transform is put on, ``set.labels`` (int64, 0 to K-1), ``set.class_names``, and ``set.roles`` (query or gallery)
+where the data has them. Sets are cut by `subset`, `of_classes`, `with_role` and `class_fold`, and augmented by
+`with_transform`.
+
+Example:
+    >>> from gspool import data
+    >>> train = data.create("glyphs", split="train", images_per_class=4)
+    >>> train
+    glyphs/train: 800 images of 200 classes
+    >>> batches = data.ClassBalancedBatches(train.labels, classes_per_batch=8, images_per_class=4)
+    >>> len(next(iter(batches)))
+    32
+"""
+
+from gspool.data.batches import ClassBalancedBatches
+from gspool.data.cache import cached
+from gspool.data.check import ImageCheck, check_images
+from gspool.data.decode import BrokenImageError, decode
+from gspool.data.glyph_collage import Distortion
+from gspool.data.image_set import ImageSet
+from gspool.data.image_source import ArrayImages, FileImages, ImageSource
+from gspool.data.location import data_root
+from gspool.data.registry import create, list
+from gspool.data.shards import Shard
+from gspool.data.splits import Fold, class_fold, image_fold
+from gspool.data.transforms import ShiftAndFlip, evaluation_transform, train_transform
+
+__all__ = [
+    "ArrayImages",
+    "BrokenImageError",
+    "ClassBalancedBatches",
+    "Distortion",
+    "FileImages",
+    "Fold",
+    "ImageCheck",
+    "ImageSet",
+    "ImageSource",
+    "Shard",
+    "ShiftAndFlip",
+    "cached",
+    "check_images",
+    "class_fold",
+    "create",
+    "data_root",
+    "decode",
+    "evaluation_transform",
+    "image_fold",
+    "list",
+    "train_transform",
+]

@@ -1,0 +1,180 @@
+"""Batches of m images of each of P classes, planned once for all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import Sampler
+
+from gspool.data.shards import placed
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+    from torch import Generator, Tensor
+
+
+class ClassBalancedBatches(Sampler[list[int]]):
+    """Give batches of ``images_per_class`` images of each of ``classes_per_batch`` different classes.
+
+    One plan is made an epoch from (seed, epoch) alone: every class comes once before any comes again, no class comes
+    twice in a batch, and the images of a class are dealt without replacement until fewer than m are left. A class with
+    fewer than m images repeats them within its group. Each rank takes its own P / world classes of every batch, so
+    the ranks together see exactly the batch that a single process would.
+
+    Args:
+        labels: one label an image, such as ``set.labels``.
+        classes_per_batch: P, in the batch of all ranks together.
+        images_per_class: m; 4 for the pair losses of the paper, 1 for its proxy losses.
+        batches_per_epoch: as many as the images fill, unless given.
+        seed: of the plans.
+        rank: of this process; asked of torch.distributed where that is running, else 0.
+        world_size: likewise, else 1.
+
+    Raises:
+        ValueError: if there are too few classes, a number is not positive, or P is not a multiple of the world size.
+
+    Example:
+        >>> labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
+        >>> batches = ClassBalancedBatches(labels, classes_per_batch=2, images_per_class=2)
+        >>> len(batches), [sorted(labels[batch].unique(return_counts=True)[1].tolist()) for batch in batches]
+        (2, [[2, 2], [2, 2]])
+    """
+
+    def __init__(
+        self,
+        labels: Int64[Tensor, " N"] | Sequence[int],
+        classes_per_batch: int,
+        images_per_class: int,
+        *,
+        batches_per_epoch: int | None = None,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.labels = torch.as_tensor(labels, dtype=torch.int64)
+        self.rows = _grouped(self.labels)
+        self.classes_per_batch = classes_per_batch
+        self.images_per_class = images_per_class
+        self.seed = seed
+        self.place = placed(rank, world_size)
+        self.epoch = 0
+        self.next_batch = 0
+        self._first_batch = 0
+        self._check()
+        whole = max(len(self.labels) // (classes_per_batch * images_per_class), 1)
+        self.batches_per_epoch = whole if batches_per_epoch is None else batches_per_epoch
+        if self.batches_per_epoch < 1:
+            raise ValueError(f"batches_per_epoch must be at least 1, got {batches_per_epoch}")
+
+    def _check(self) -> None:
+        if self.classes_per_batch < 1 or self.images_per_class < 1:
+            raise ValueError(
+                f"a batch has at least one image of one class, got classes_per_batch={self.classes_per_batch}, "
+                f"images_per_class={self.images_per_class}"
+            )
+        if self.classes_per_batch > len(self.rows):
+            raise ValueError(
+                f"no class may come twice in a batch, but {self.classes_per_batch} classes a batch were asked for and "
+                f"the data has {len(self.rows)}; lower classes_per_batch (and raise images_per_class to keep the size)"
+            )
+        if self.classes_per_batch % self.place.world_size:
+            raise ValueError(
+                f"classes_per_batch={self.classes_per_batch} is shared out evenly to the ranks and must be a multiple "
+                f"of their number, {self.place.world_size}"
+            )
+
+    def __len__(self) -> int:
+        return self.batches_per_epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        own = self.classes_per_batch // self.place.world_size
+        plan = self.plan()[:, self.place.rank * own : (self.place.rank + 1) * own].flatten(1)
+        # Only a loaded state begins in the middle, and only once: a loop that was left early begins anew.
+        first, self._first_batch = self._first_batch, 0
+        for number in range(first, len(plan)):
+            self.next_batch = number + 1
+            yield plan[number].tolist()
+
+    def plan(self) -> Int64[Tensor, "batches P m"]:
+        """Give the images of every batch of this epoch, for all ranks."""
+        digest = hashlib.sha256(f"{self.seed} {self.epoch}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        classes = _class_stream(len(self.rows), self.classes_per_batch, self.batches_per_epoch, generator)
+        plan = torch.empty(classes.numel(), self.images_per_class, dtype=torch.int64)
+        for rows, visits in zip(self.rows, _grouped(classes, len(self.rows)), strict=True):
+            plan[visits] = rows[_deal(len(rows), self.images_per_class, len(visits), generator)]
+        return plan.view(self.batches_per_epoch, self.classes_per_batch, self.images_per_class)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch begins. The epoch that is already under way goes on where it was."""
+        if epoch != self.epoch:
+            self.epoch, self.next_batch, self._first_batch = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give where the sampler stands.
+
+        A loader with workers asks for batches ahead of time: where training counts its own steps, that count is the
+        truth, and ``next_batch`` should be set to it before loading.
+        """
+        return {"epoch": self.epoch, "next_batch": self.next_batch, "settings": self._settings()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state; the batches that follow are those that would have followed.
+
+        Raises:
+            ValueError: if the state was saved for other data or settings, whose plan is another.
+        """
+        theirs, ours = state["settings"], self._settings()
+        different = [name for name in ours if theirs.get(name) != ours[name]]
+        if different:
+            told = ", ".join(f"{name} {theirs.get(name)} instead of {ours[name]}" for name in different)
+            raise ValueError(f"this state belongs to another plan of batches ({told}); resume with the same settings")
+        self.epoch = state["epoch"]
+        self.next_batch = self._first_batch = state["next_batch"]
+
+    def _settings(self) -> dict[str, Any]:
+        # The number of ranks is left out on purpose: the plan is the same for any, so a run may resume on fewer GPUs.
+        return {
+            "seed": self.seed,
+            "classes_per_batch": self.classes_per_batch,
+            "images_per_class": self.images_per_class,
+            "batches_per_epoch": self.batches_per_epoch,
+            "labels": hashlib.sha256(self.labels.numpy().tobytes()).hexdigest()[:16],
+        }
+
+
+def _grouped(values: Int64[Tensor, " N"], classes: int | None = None) -> list[Int64[Tensor, " R"]]:
+    """Give the positions of every value, in order: of 0..classes-1, or of the values that occur."""
+    counts = torch.unique(values, return_counts=True)[1] if classes is None else values.bincount(minlength=classes)
+    return [*values.argsort(stable=True).split(counts.tolist())]
+
+
+def _class_stream(classes: int, per_batch: int, batches: int, generator: Generator) -> Int64[Tensor, " S"]:
+    """Give class after class: shuffled passes over all of them, no class twice within a batch.
+
+    What a pass leaves over opens the next batch; the next pass then begins with classes that are not among it.
+    """
+    stream = torch.empty(0, dtype=torch.int64)
+    while len(stream) < batches * per_batch:
+        left = len(stream) % per_batch
+        shuffled = torch.randperm(classes, generator=generator)
+        fresh = shuffled[~torch.isin(shuffled, stream[len(stream) - left :])][: per_batch - left]
+        rest = shuffled[~torch.isin(shuffled, fresh)]
+        stream = torch.cat((stream, fresh, rest))
+    return stream[: batches * per_batch]
+
+
+def _deal(images: int, group: int, visits: int, generator: Generator) -> Int64[Tensor, "V m"]:
+    """Deal groups of different images, shuffled anew when fewer than a group are left."""
+    if images < group:
+        copies = -(-group // images)
+        hands = [torch.randperm(images, generator=generator).repeat(copies)[:group] for _ in range(visits)]
+        return torch.stack(hands) if hands else torch.empty(0, group, dtype=torch.int64)
+    hands_a_pass = images // group
+    passes = -(-visits // hands_a_pass)
+    dealt = [torch.randperm(images, generator=generator)[: hands_a_pass * group].view(-1, group) for _ in range(passes)]
+    return torch.cat(dealt)[:visits] if dealt else torch.empty(0, group, dtype=torch.int64)

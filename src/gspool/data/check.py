@@ -1,0 +1,119 @@
+"""Look at every image before training starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+import torch
+
+from gspool.data.decode import BrokenImageError
+from gspool.data.image_set import ImageSet
+
+SHOWN = 10
+
+
+class Broken(NamedTuple):
+    """An image that cannot be used: its position in the set that was checked, and what is wrong with it."""
+
+    position: int
+    reason: str
+
+
+class ImageCheck(NamedTuple):
+    """What came out: the set without its broken images, how many were looked at, and which are broken."""
+
+    images: ImageSet
+    checked: int
+    broken: tuple[Broken, ...]
+
+    def __str__(self) -> str:
+        if not self.broken:
+            return f"{self.images!r}: all {self.checked:,} images can be read"
+        return f"{len(self.broken):,} of {self.checked:,} images cannot be read:\n{_lines(self.broken)}"
+
+
+def check_images(
+    images: ImageSet,
+    policy: Literal["stop", "skip"] = "stop",
+    *,
+    workers: int | None = None,
+    progress: bool = False,
+) -> ImageCheck:
+    """Decode every image once; broken and missing ones stop the run, or are counted and left out.
+
+    On a set with a cache (`cached`) this also fills the cache, so that nothing is decoded twice.
+
+    Args:
+        images: the set to look at; its transform is not applied.
+        policy: ``stop`` raises if any image is broken; ``skip`` gives the set without them. Classes that lose all
+            their images are left out, and the labels numbered anew.
+        workers: how many threads decode; one a core, at most 8, unless given.
+        progress: whether to show a bar.
+
+    Raises:
+        ValueError: under ``stop`` if any image is broken, under ``skip`` if none is left; the message names them.
+
+    Example:
+        >>> from gspool import data
+        >>> print(check_images(data.create("glyphs", split="test", images_per_class=1)))
+        glyphs/test: 100 images of 100 classes: all 100 images can be read
+    """
+    if policy not in ("stop", "skip"):
+        raise ValueError(f"policy is 'stop' or 'skip', got {policy!r}")
+    threads = min(os.cpu_count() or 1, 8) if workers is None else workers
+    if threads < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+
+    def look(index: int) -> Broken | None:
+        try:
+            images.images[index]
+        except BrokenImageError as problem:
+            return Broken(index, str(problem))
+        return None
+
+    broken = []
+    pool = ThreadPoolExecutor(threads)
+    try:
+        with _bar(images, progress) as advance:
+            for result in pool.map(look, range(len(images))):
+                advance()
+                if result is not None:
+                    broken.append(result)
+    finally:
+        # On Ctrl-C, drop what was not begun instead of waiting for all of it.
+        pool.shutdown(cancel_futures=True)
+    if not broken:
+        return ImageCheck(images, len(images), ())
+    if policy == "stop" or len(broken) == len(images):
+        raise ValueError(
+            f"{images.name}/{images.split}: {len(broken):,} of {len(images):,} images cannot be read; repair or remove "
+            f"them"
+            + (", or choose policy='skip' to go on without them" if policy == "stop" else "")
+            + f":\n{_lines(tuple(broken))}"
+        )
+    is_sound = torch.ones(len(images), dtype=torch.bool)
+    is_sound[[one.position for one in broken]] = False
+    sound = images.subset(is_sound.nonzero().flatten()).without_empty_classes()
+    return ImageCheck(sound, len(images), tuple(broken))
+
+
+def _lines(broken: tuple[Broken, ...]) -> str:
+    lines = [f"  {one.reason}" for one in broken[:SHOWN]]
+    return "\n".join(lines + ([f"  ... and {len(broken) - SHOWN:,} more"] if len(broken) > SHOWN else []))
+
+
+@contextmanager
+def _bar(images: ImageSet, progress: bool) -> Iterator[Callable[[], None]]:
+    """A progress bar that advances by one image a call, or nothing in its place."""
+    if not progress:
+        yield lambda: None
+        return
+    from rich.progress import Progress
+
+    with Progress() as bar:
+        task = bar.add_task(f"checking {images.name}/{images.split}", total=len(images))
+        yield lambda: bar.advance(task)

@@ -1,0 +1,177 @@
+"""Fetch a published archive: progress, resume, checksum; nothing half-finished ever carries the final name."""
+
+from __future__ import annotations
+
+import ftplib
+import hashlib
+import http.client
+import shutil
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+# Takes (bytes so far, bytes in all or None).
+Report = Callable[[int, int | None], None]
+CHUNK = 1 << 20
+TIMEOUT_SECONDS = 30
+ATTEMPTS = 5
+PAUSE_SECONDS = 1.0
+
+
+class Archive(NamedTuple):
+    """A published file: where it is, what its content must be, which folder it holds."""
+
+    url: str
+    md5: str
+    file_name: str
+    folder: str
+
+
+class Stream(NamedTuple):
+    """An open answer: the bytes from ``start`` on, and the length of the whole file where the server tells it."""
+
+    body: IO[bytes]
+    start: int
+    length: int | None
+
+
+def fetch(archive: Archive, folder: Path, *, progress: bool = True) -> Path:
+    """Download an archive into ``folder`` and give its path; a file that is already there and right is kept.
+
+    Bytes go to ``NAME.part``; when the connection drops, or at the next call after a crash, the download goes on from
+    there (HTTP Range, FTP REST). The md5 sum is checked before the file gets its name.
+
+    Raises:
+        ConnectionError: if the server cannot be reached after several attempts; what came so far is kept.
+        ValueError: if the content has another md5 sum than the published one.
+    """
+    target = folder / archive.file_name
+    if target.is_file():
+        check_md5(target, archive)
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    fruitless = 0
+    with _bar(archive, progress) as report:
+        while True:
+            before = _size(part)
+            problem: Exception | None = None
+            try:
+                if _fetch_rest(archive.url, part, report):
+                    break
+            except (OSError, http.client.HTTPException, ftplib.Error) as error:
+                problem = error
+            # A line that breaks often is no reason to give up as long as it brings something.
+            fruitless = 0 if _size(part) > before else fruitless + 1
+            # 4xx: the address is wrong or closed, and asking again will not change that.
+            refused = isinstance(problem, urllib.error.HTTPError) and 400 <= problem.code < 500
+            if refused or fruitless >= ATTEMPTS:
+                raise ConnectionError(
+                    f"{archive.url} could not be fetched ({problem or 'it broke off again and again'}); "
+                    f"{_size(part):,} bytes are kept in {part}: run the same again to go on from there, "
+                    f"or put {archive.file_name} into {folder} by hand"
+                ) from problem
+            time.sleep(PAUSE_SECONDS * fruitless)
+    check_md5(part, archive)
+    part.replace(target)
+    return target
+
+
+def _fetch_rest(url: str, part: Path, report: Report) -> bool:
+    """Append what is missing; tell whether the file is now as long as the server says it is."""
+    have = _size(part)
+    with _open(url, have) as stream:
+        if stream is None:
+            return True
+        # A server that ignores the range begins again at the first byte, and so must the file.
+        with part.open("r+b" if part.exists() else "wb") as file:
+            file.truncate(stream.start)
+            file.seek(stream.start)
+            report(stream.start, stream.length)
+            while block := stream.body.read(CHUNK):
+                file.write(block)
+                report(file.tell(), stream.length)
+            return stream.length is None or file.tell() >= stream.length
+
+
+@contextmanager
+def _open(url: str, start: int) -> Iterator[Stream | None]:
+    """Open an address from a byte on; None when the server says that nothing is left."""
+    if urllib.parse.urlsplit(url).scheme == "ftp":
+        with _open_ftp(url, start) as stream:
+            yield stream
+        return
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+            begin = start if answer.status == 206 else 0
+            left = answer.headers.get("Content-Length")
+            yield Stream(answer, begin, None if left is None else begin + int(left))
+    except urllib.error.HTTPError as problem:
+        problem.close()
+        if problem.code != 416:  # the range begins past the end: all of it is here
+            raise
+        yield None
+
+
+@contextmanager
+def _open_ftp(url: str, start: int) -> Iterator[Stream]:
+    """Open an FTP address from a byte on."""
+    address = urllib.parse.urlsplit(url)
+    with ftplib.FTP(timeout=TIMEOUT_SECONDS) as server:
+        server.connect(address.hostname or "", address.port or ftplib.FTP_PORT)
+        server.login()
+        server.voidcmd("TYPE I")
+        length = server.size(address.path)
+        with server.transfercmd(f"RETR {address.path}", rest=start or None) as line, line.makefile("rb") as body:
+            yield Stream(body, start, length)
+
+
+def check_md5(path: Path, archive: Archive) -> None:
+    """Compare a file with its published md5 sum; one that differs is set aside, so that the next call begins anew.
+
+    Raises:
+        ValueError: if the sums differ.
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    if found != archive.md5:
+        aside = path.with_name(archive.file_name + ".wrong")
+        shutil.move(path, aside)
+        raise ValueError(
+            f"{archive.file_name} has md5 {found}, published is {archive.md5}: it is damaged or another version. "
+            f"It was moved to {aside}; run the same again to download it anew"
+        )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _bar(archive: Archive, progress: bool) -> AbstractContextManager[Report]:
+    """A progress bar that takes (bytes so far, bytes in all), or nothing in its place."""
+    return _rich_bar(archive) if progress else nullcontext(lambda done, total: None)
+
+
+@contextmanager
+def _rich_bar(archive: Archive) -> Iterator[Report]:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task(archive.file_name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

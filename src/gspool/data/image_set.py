@@ -1,0 +1,193 @@
+"""The one shape of every data set: images, labels, the names of the classes."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.utils.data import Dataset
+
+from gspool.data.image_source import ImageSource, SelectedImages
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+    from torch import Tensor
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+QUERY, GALLERY = "query", "gallery"
+
+Transform = Callable[[Any], Any]
+
+
+class ImageSet(Dataset[tuple[Any, int]]):
+    """A labelled set of images; ``set[i]`` is ``(image, label)``, the image uint8 [3, H, W] before any transform.
+
+    Args:
+        images: a source of images, see `gspool.data.image_source`.
+        labels: int64, one an image, from 0 to the number of classes less one; they index ``class_names``.
+        class_names: one name a class.
+        name: what the set is called in messages and reports.
+        split: ``train``, ``validation`` or ``test``.
+        roles: for data with a query and a gallery part, one of the two words an image.
+        foreground: for collages, which tile (0 to 3, row by row) holds the object that the label is about.
+
+    Raises:
+        ValueError: if the lengths disagree, a label is out of range, or there is nothing in the set.
+
+    Example:
+        >>> from gspool.data import ArrayImages
+        >>> pixels = torch.zeros(6, 3, 8, 8, dtype=torch.uint8)
+        >>> pictures = ImageSet(ArrayImages(pixels), [0, 0, 1, 1, 2, 2], ("ant", "bee", "cat"), name="toy")
+        >>> pictures
+        toy/train: 6 images of 3 classes
+        >>> pictures.of_classes([0, 2]).class_names
+        ('ant', 'cat')
+    """
+
+    def __init__(
+        self,
+        images: ImageSource,
+        labels: Int64[Tensor, " N"] | Sequence[int],
+        class_names: Sequence[str],
+        *,
+        name: str,
+        split: str = "train",
+        roles: Sequence[str] | None = None,
+        foreground: Int64[Tensor, " N"] | None = None,
+    ) -> None:
+        self.images = images
+        self.labels = torch.as_tensor(labels, dtype=torch.int64)
+        self.class_names = tuple(class_names)
+        self.name = name
+        self.split = split
+        self.roles = None if roles is None else tuple(roles)
+        self.foreground = foreground
+        self.transform: Transform | None = None
+        self.seed: int | None = None
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._check()
+
+    def _check(self) -> None:
+        count = len(self.images)
+        if count == 0:
+            raise ValueError(f"{self.name}/{self.split} holds no images")
+        for what, values in (("labels", self.labels), ("roles", self.roles), ("foreground", self.foreground)):
+            if values is not None and len(values) != count:
+                raise ValueError(
+                    f"{self.name}/{self.split}: {count} images but {len(values)} {what}; one an image needed"
+                )
+        if self.labels.min() < 0 or self.labels.max() >= len(self.class_names):
+            raise ValueError(
+                f"{self.name}/{self.split}: labels run from {int(self.labels.min())} to {int(self.labels.max())}, "
+                f"but there are {len(self.class_names)} class names: labels must lie in 0..{len(self.class_names) - 1}"
+            )
+        unknown = sorted(set(self.roles or ()) - {QUERY, GALLERY})
+        if unknown:
+            raise ValueError(f"{self.name}/{self.split}: a role is {QUERY!r} or {GALLERY!r}, got {unknown}")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        image = self.images[index]
+        label = int(self.labels[index])
+        if self.transform is None:
+            return image, label
+        if self.seed is None:
+            return self.transform(image), label
+        # The draw belongs to the image and the epoch, not to a worker: any number of workers, and a run that
+        # resumes in the middle, see the same pictures.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_mixed(self.seed, int(self._epoch), index))
+            return self.transform(image), label
+
+    def __repr__(self) -> str:
+        roles = (
+            "" if self.roles is None else f" ({self.roles.count(QUERY):,} query, {self.roles.count(GALLERY):,} gallery)"
+        )
+        return f"{self.name}/{self.split}: {len(self):,} images of {self.num_classes:,} classes{roles}"
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the labels index."""
+        return len(self.class_names)
+
+    def counts(self) -> Int64[Tensor, " K"]:
+        """Count the images of every class."""
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+    def describe(self, index: int) -> str:
+        """Name one image: its path, or its row in a generated set."""
+        return self.images.describe(index)
+
+    def with_transform(self, transform: Transform | None, seed: int | None = None) -> ImageSet:
+        """Give the same set seen through a transform.
+
+        With a ``seed`` the random draws of the transform are a function of (seed, epoch, index) alone; tell the epoch
+        by `set_epoch`. Without one they follow torch's global generator, as transforms usually do.
+        """
+        seen = copy.copy(self)
+        seen.transform, seen.seed = transform, seed
+        # Shared memory, so that workers which outlive an epoch hear of the next one.
+        seen._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        return seen
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch begins, for transforms with a seed; workers that are already running hear of it too."""
+        self._epoch.fill_(epoch)
+
+    def subset(self, indices: Iterable[int] | Int64[Tensor, " M"]) -> ImageSet:
+        """Give the images at these indices; labels and class names stay as they are.
+
+        Raises:
+            ValueError: if no index is given.
+        """
+        chosen = indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)
+        if len(chosen) == 0:
+            raise ValueError(f"{self.name}/{self.split}: a subset of no images was asked for")
+        part = copy.copy(self)
+        part.images = SelectedImages(self.images, chosen)
+        part.labels = self.labels[chosen]
+        part.roles = None if self.roles is None else tuple(self.roles[int(index)] for index in chosen)
+        part.foreground = None if self.foreground is None else self.foreground[chosen]
+        return part
+
+    def of_classes(self, classes: Iterable[int]) -> ImageSet:
+        """Give the images of these classes alone, labelled anew from 0 in the order of the old labels.
+
+        Raises:
+            ValueError: if a class is not among the labels, or none has an image.
+        """
+        kept = sorted(set(classes))
+        unknown = [label for label in kept if not 0 <= label < self.num_classes]
+        if unknown:
+            raise ValueError(f"{self.name}/{self.split} has classes 0..{self.num_classes - 1}, got {unknown}")
+        new_label = torch.full((self.num_classes,), -1, dtype=torch.int64)
+        new_label[kept] = torch.arange(len(kept))
+        part = self.subset((new_label[self.labels] >= 0).nonzero().flatten())
+        part.labels = new_label[part.labels]
+        part.class_names = tuple(self.class_names[label] for label in kept)
+        return part
+
+    def without_empty_classes(self) -> ImageSet:
+        """Give the same images with labels for the classes that have some."""
+        return self.of_classes(self.counts().nonzero().flatten().tolist())
+
+    def with_role(self, role: str) -> ImageSet:
+        """Give the query or the gallery part; labels keep their meaning across the two.
+
+        Raises:
+            ValueError: if the set has no roles, or none of its images has this one.
+        """
+        if self.roles is None:
+            raise ValueError(f"{self.name}/{self.split} has no query and gallery parts: every image is both")
+        return self.subset([index for index, own in enumerate(self.roles) if own == role])
+
+
+def _mixed(*numbers: int) -> int:
+    """Mix numbers into one seed; neighbouring epochs and images must not give neighbouring seeds."""
+    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:8], "little") >> 1

@@ -1,0 +1,108 @@
+"""Where the pixels of a data set come from: files, an array in memory, or a selection of another source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import torch
+
+from gspool.data.decode import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Int64, UInt8
+    from torch import Tensor
+
+
+@runtime_checkable
+class ImageSource(Protocol):
+    """What an `ImageSet` asks of its images: a number of them, each by its index, and a name to speak of it."""
+
+    def __len__(self) -> int:
+        """Count the images."""
+        ...
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Give one image, uint8 [3, H, W]."""
+        ...
+
+    def describe(self, index: int) -> str:
+        """Name one image in words that help to find it."""
+        ...
+
+
+class FileImages:
+    """Images in files, decoded when they are asked for.
+
+    Example:
+        >>> FileImages([Path("bird.jpg")]).describe(0)
+        'bird.jpg'
+    """
+
+    def __init__(self, paths: Sequence[Path], shorter_side: int | None = None) -> None:
+        self.paths = tuple(Path(path) for path in paths)
+        self.shorter_side = shorter_side
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 H W"]:
+        return decode(self.paths[index], self.shorter_side)
+
+    def describe(self, index: int) -> str:
+        """Give the path."""
+        return str(self.paths[index])
+
+
+class ArrayImages:
+    """Images of one size in memory, grey ones stored once and seen in three channels.
+
+    Raises:
+        ValueError: if the pixels are not uint8 [N, 1, H, W] or [N, 3, H, W].
+
+    Example:
+        >>> images = ArrayImages(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), "blank")
+        >>> len(images), tuple(images[4].shape), images.describe(4)
+        (5, (3, 8, 8), 'blank 4')
+    """
+
+    def __init__(self, pixels: UInt8[Tensor, "N C H W"], kind: str = "image") -> None:
+        if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
+            raise ValueError(
+                f"pixels must be uint8 of shape [N, 3, H, W], or [N, 1, H, W] in grey, "
+                f"got {pixels.dtype} of shape {tuple(pixels.shape)}"
+            )
+        self.pixels = pixels
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 H W"]:
+        return self.pixels[index].expand(3, -1, -1)
+
+    def describe(self, index: int) -> str:
+        """Give the kind of image and its row."""
+        return f"{self.kind} {index}"
+
+
+class SelectedImages:
+    """Some images of another source, which stays one: its file list, its cache."""
+
+    def __init__(self, source: ImageSource, indices: Int64[Tensor, " N"]) -> None:
+        # A selection of a selection asks the first source directly, however often a set has been cut.
+        inner = source if isinstance(source, SelectedImages) else None
+        self.source: ImageSource = source if inner is None else inner.source
+        self.indices: Int64[Tensor, " N"] = indices if inner is None else inner.indices[indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> UInt8[Tensor, "3 H W"]:
+        return self.source[int(self.indices[index])]
+
+    def describe(self, index: int) -> str:
+        """Give the name that the image has in its source."""
+        return self.source.describe(int(self.indices[index]))

@@ -1,0 +1,117 @@
+"""The paper's augmentation (Supp. "Data augmentation"), on uint8 images; models normalise for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
+    from torch import Tensor
+
+RESIZE = 256
+CROP = 227
+AREA = (0.16, 1.0)
+RATIO = (3 / 4, 4 / 3)
+
+
+def train_transform(
+    size: int = CROP,
+    *,
+    resize: int | None = RESIZE,
+    area: tuple[float, float] = AREA,
+    ratio: tuple[float, float] = RATIO,
+    flip: float = 0.5,
+) -> Callable[[Any], Any]:
+    """Make the training transform: shorter side to 256, random crop, 227 x 227, flipped half of the time.
+
+    The paper crops "between 40 and 256" and cites Musgrave et al. (2020); both reference implementations draw an
+    *area* between 0.16 (= 40/256) and 1 of the image, with an aspect ratio between 3/4 and 4/3, and so do we.
+    ``resize=None`` leaves out the first step, for images that a cache holds at that size already.
+
+    Raises:
+        ValueError: if a size is not positive, or a range is not one.
+
+    Example:
+        >>> import torch
+        >>> image = torch.zeros(3, 300, 400, dtype=torch.uint8)
+        >>> augmented = train_transform()(image)
+        >>> augmented.dtype, tuple(augmented.shape)
+        (torch.uint8, (3, 227, 227))
+    """
+    from torchvision.transforms import v2
+
+    _check_sizes(size, resize)
+    for name, (low, high) in (("area", area), ("ratio", ratio)):
+        if not 0 < low <= high or (name == "area" and high > 1):
+            raise ValueError(
+                f"{name} is a range of positive numbers{' up to 1' if name == 'area' else ''}, got {(low, high)}"
+            )
+    if not 0 <= flip <= 1:
+        raise ValueError(f"flip is a probability and must lie in [0, 1], got {flip}")
+    first = [] if resize is None else [v2.Resize(resize, antialias=True)]
+    return v2.Compose(
+        [
+            *first,
+            v2.RandomResizedCrop(size, scale=area, ratio=ratio, antialias=True),
+            v2.RandomHorizontalFlip(flip),
+        ]
+    )
+
+
+def evaluation_transform(size: int = CROP, *, resize: int | None = RESIZE) -> Callable[[Any], Any]:
+    """Make the evaluation transform: shorter side to 256, the middle 227 x 227 pixels.
+
+    Raises:
+        ValueError: if a size is not positive, or the crop is larger than the resized image.
+
+    Example:
+        >>> import torch
+        >>> tuple(evaluation_transform()(torch.zeros(3, 300, 400, dtype=torch.uint8)).shape)
+        (3, 227, 227)
+    """
+    from torchvision.transforms import v2
+
+    _check_sizes(size, resize)
+    if resize is not None and resize < size:
+        raise ValueError(f"the crop ({size}) does not fit into the resized image ({resize})")
+    first = [] if resize is None else [v2.Resize(resize, antialias=True)]
+    return v2.Compose([*first, v2.CenterCrop(size)])
+
+
+class ShiftAndFlip:
+    """The usual augmentation of images of 32 or 64 pixels: moved by up to ``shift`` pixels, flipped half of the time.
+
+    ``flip=0`` where left and right matter, as for letters.
+
+    Raises:
+        ValueError: if the shift is negative or the flip is no probability.
+
+    Example:
+        >>> import torch
+        >>> tuple(ShiftAndFlip()(torch.zeros(3, 32, 32, dtype=torch.uint8)).shape)
+        (3, 32, 32)
+    """
+
+    def __init__(self, shift: int = 4, flip: float = 0.5) -> None:
+        if shift < 0 or not 0 <= flip <= 1:
+            raise ValueError(f"shift must not be negative and flip must lie in [0, 1], got {shift} and {flip}")
+        self.shift = shift
+        self.flip = flip
+
+    def __call__(self, image: UInt8[Tensor, "3 H W"]) -> UInt8[Tensor, "3 H W"]:
+        """Augment one image, by torch's global generator."""
+        height, width = image.shape[-2:]
+        padded = functional.pad(image, [self.shift] * 4)
+        top, left = torch.randint(2 * self.shift + 1, (2,)).tolist()
+        moved = padded[..., top : top + height, left : left + width]
+        return moved.flip(-1) if torch.rand(()) < self.flip else moved
+
+
+def _check_sizes(size: int, resize: int | None) -> None:
+    for name, value in (("size", size), ("resize", resize)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is a length in pixels and must be positive, got {value}")

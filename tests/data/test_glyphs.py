@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from gspool import data
+from gspool.data import Distortion
+from gspool.data.glyph_alphabet import FACES, LETTERS, SYMBOLS, face_file, glyph_masks
+from gspool.data.glyph_collage import affine_maps, draw_collages, draw_tiles
+from gspool.data.glyphs import characters_of
+
+STILL = Distortion(rotation=0, scale=(1, 1), shear=0, shift=0, paper=(0, 0), ink=(1, 1), noise=0)
+
+
+def test_the_alphabets_are_as_large_as_told_and_without_repeats() -> None:
+    assert (len(LETTERS), len(SYMBOLS), len(FACES)) == (454, 306, 12)
+    assert len(set(LETTERS)) == 454
+    assert len(set(SYMBOLS)) == 306
+    assert not set(LETTERS) & set(SYMBOLS)
+
+
+def test_every_face_has_every_character() -> None:
+    from matplotlib.ft2font import FT2Font
+
+    for face in FACES:
+        known = FT2Font(str(face_file(face))).get_charmap()
+        assert all(ord(character) in known for character in LETTERS + SYMBOLS)
+
+
+def test_letters_and_symbols_of_the_splits_are_disjoint_and_complete() -> None:
+    parts = [characters_of(split) for split in ("train", "validation", "test")]
+    assert [len(part.letters) for part in parts] == [200, 154, 100]
+    assert sorted(letter for part in parts for letter in part.letters) == sorted(LETTERS)
+    assert sorted(symbol for part in parts for symbol in part.symbols) == sorted(SYMBOLS)
+
+
+@pytest.mark.parametrize("size", [64, 32, 33, 96])
+def test_any_size_and_number(size: int) -> None:
+    glyphs = data.create("glyphs", split="test", size=size, images_per_class=1)
+    image, label = glyphs[99]
+    assert (len(glyphs), label) == (100, 99)
+    assert image.shape == (3, size, size)
+    assert torch.equal(image[0], image[2])
+
+
+def test_the_same_seed_gives_the_same_pixels_and_another_another() -> None:
+    first, again, other = (data.create("glyphs", split="test", images_per_class=2, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.images.pixels, again.images.pixels)
+    assert first.class_names == again.class_names
+    assert not torch.equal(first.images.pixels, other.images.pixels)
+    assert first.class_names != other.class_names
+
+
+def test_drawing_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(())
+    torch.manual_seed(0)
+    data.create("glyphs", split="test", images_per_class=1)
+    assert torch.equal(torch.rand(()), expected)
+
+
+def test_the_foreground_says_where_the_letter_is() -> None:
+    glyphs = data.create("glyphs", split="test", images_per_class=4, distortion=STILL)
+    letters, _ = characters_of("test")
+    masks = glyph_masks(letters, 32).float() / 255
+    assert set(glyphs.foreground.tolist()) == {0, 1, 2, 3}
+    for index in range(0, len(glyphs), 13):
+        image, label = glyphs[index]
+        row, column = divmod(int(glyphs.foreground[index]), 2)
+        tile = image[0, 32 * row : 32 * row + 32, 32 * column : 32 * column + 32].float() / 255
+        # Drawn still, the tile is the mask of the letter in one of its faces.
+        assert (masks[label] - tile).abs().amax((1, 2)).min() < 0.01
+
+
+def test_other_tiles_hold_symbols_of_the_split() -> None:
+    glyphs = data.create("glyphs", split="validation", images_per_class=1, distortion=STILL)
+    masks = glyph_masks(characters_of("validation").symbols, 32).flatten(0, 1).float() / 255
+    for index in range(0, 154, 19):
+        for place in set(range(4)) - {int(glyphs.foreground[index])}:
+            row, column = divmod(place, 2)
+            tile = glyphs[index][0][0, 32 * row : 32 * row + 32, 32 * column : 32 * column + 32].float() / 255
+            assert (masks - tile).abs().amax((1, 2)).min() < 0.01
+
+
+def test_without_background_the_letter_fills_the_image() -> None:
+    glyphs = data.create("glyphs", split="test", images_per_class=1, size=32, distortion=STILL, background="none")
+    masks = glyph_masks(characters_of("test").letters, 32).float() / 255
+    assert glyphs.foreground is None
+    for index in range(0, 100, 9):
+        assert (masks[index] - glyphs[index][0][0].float() / 255).abs().amax((1, 2)).min() < 0.01
+
+
+def test_masks_are_centred_and_fill_their_square() -> None:
+    masks = glyph_masks("OIW-", 40).numpy()
+    for glyph in masks.reshape(-1, 40, 40):
+        rows, columns = np.nonzero(glyph)
+        height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+        assert 28 <= max(height, width) <= 32
+        assert abs(rows.min() + rows.max() - 39) <= 3
+        assert abs(columns.min() + columns.max() - 39) <= 3
+
+
+def test_affine_maps_against_turning_slanting_scaling_and_moving_one_by_one() -> None:
+    amounts = Distortion(rotation=30, scale=(0.5, 1.5), shear=0.4, shift=0.2)
+    maps = affine_maps(50, amounts, torch.Generator().manual_seed(3)).double()
+    draw = torch.Generator().manual_seed(3)
+    angle = np.deg2rad((torch.rand(50, generator=draw) * 60 - 30).numpy())
+    scale = (torch.rand(50, generator=draw) + 0.5).numpy()
+    slant = (torch.rand(50, generator=draw) * 0.8 - 0.4).numpy()
+    move = (torch.rand(50, 2, generator=draw) * 0.8 - 0.4).numpy()
+    for row in range(50):
+        cosine, sine = np.cos(angle[row]), np.sin(angle[row])
+        turn = np.array([[cosine, -sine], [sine, cosine]])
+        slanted = np.array([[1, slant[row]], [0, 1]])
+        for place in ((0.0, 0.0), (0.3, -0.7), (-1.0, 1.0)):
+            expected = slanted @ turn @ (np.array(place) - move[row]) / scale[row]
+            found = maps[row, :, :2].numpy() @ np.array(place) + maps[row, :, 2].numpy()
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_grey_levels_stay_in_their_ranges() -> None:
+    amounts = Distortion(rotation=0, scale=(1, 1), shear=0, shift=0, paper=(0.2, 0.3), ink=(0.4, 0.5), noise=0)
+    masks = torch.zeros(200, 16, 16, dtype=torch.uint8)
+    masks[:, 4:12, 4:12] = 255
+    tiles = draw_tiles(masks, 16, amounts, torch.Generator().manual_seed(0))
+    paper, ink = tiles[:, 0, 0], tiles[:, 8, 8] - tiles[:, 0, 0]
+    assert 0.2 <= paper.min() < 0.22
+    assert 0.28 < paper.max() <= 0.3
+    assert 0.4 - 1e-6 <= ink.min() < 0.42
+    assert 0.48 < ink.max() <= 0.5 + 1e-6
+
+
+def test_noise_has_the_asked_deviation() -> None:
+    blank = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    amounts = Distortion(paper=(0.5, 0.5), noise=0.1)
+    picture = draw_collages(blank, torch.zeros(20, 4, dtype=torch.int64), 64, amounts, torch.Generator().manual_seed(0))
+    assert float(picture.float().std() / 255) == pytest.approx(0.1, rel=0.02)
+
+
+def test_thousands_of_images_take_seconds() -> None:
+    started = time.process_time()
+    glyphs = data.create("glyphs", split="test")
+    assert len(glyphs) == 3000
+    assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"size": 4}, "at least 8 pixels, got 4"),
+        ({"images_per_class": 0}, "at least 1"),
+        ({"background": "sky"}, "'symbols'"),
+    ],
+)
+def test_bad_options_are_refused(options: dict, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        data.create("glyphs", **options)
+
+
+def test_a_missing_font_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match=r"Comic.ttf is not there; reinstall"):
+        face_file("Comic")

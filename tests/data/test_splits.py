@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gspool.data import ArrayImages, ImageSet, class_fold, image_fold
+from gspool.data.splits import shuffled, split_positions
+
+
+def toy(classes: int, per_class: int) -> ImageSet:
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    pixels = torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8)
+    return ImageSet(ArrayImages(pixels), labels, [f"c{label}" for label in range(classes)], name="toy")
+
+
+@given(st.integers(2, 40), st.integers(2, 6))
+def test_class_folds_are_contiguous_and_hold_every_class_out_once(classes: int, folds: int) -> None:
+    if folds > classes:
+        folds = classes
+    whole = toy(classes, 2)
+    held = []
+    for fold in range(folds):
+        train, validation = class_fold(whole, fold, folds)
+        assert not set(train.class_names) & set(validation.class_names)
+        assert set(train.class_names) | set(validation.class_names) == set(whole.class_names)
+        assert len(train) + len(validation) == len(whole)
+        assert train.labels.unique().tolist() == list(range(train.num_classes))
+        assert (train.split, validation.split) == ("train", "validation")
+        held += validation.class_names
+    assert tuple(held) == whole.class_names
+
+
+def test_the_fair_protocol_holds_out_quarters_of_cub() -> None:
+    for fold in range(4):
+        validation = class_fold(toy(100, 1), fold).validation
+        assert validation.class_names == tuple(f"c{label}" for label in range(25 * fold, 25 * fold + 25))
+
+
+def test_the_first_folds_take_what_does_not_divide_evenly() -> None:
+    # 98 classes of Cars196 in four folds.
+    assert [class_fold(toy(98, 1), fold).validation.num_classes for fold in range(4)] == [25, 25, 24, 24]
+
+
+def test_image_folds_share_classes_and_hold_every_image_out_once() -> None:
+    whole = toy(3, 7)
+    seen: list[int] = []
+    for fold in range(4):
+        train, validation = image_fold(whole, fold, 4)
+        assert train.class_names == validation.class_names == whole.class_names
+        seen += validation.images.indices.tolist()
+        assert sorted(train.images.indices.tolist() + validation.images.indices.tolist()) == list(range(21))
+    assert sorted(seen) == list(range(21))
+
+
+@pytest.mark.parametrize(
+    ("fold", "folds", "told"), [(4, 4, "numbered 0..3"), (-1, 4, "numbered"), (0, 1, "folds"), (0, 11, "10")]
+)
+def test_folds_that_do_not_exist_are_refused(fold: int, folds: int, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        class_fold(toy(10, 1), fold, folds)
+
+
+def test_an_image_fold_needs_images() -> None:
+    with pytest.raises(ValueError, match="3 images in the smallest class"):
+        image_fold(toy(2, 3), 0, 4)
+
+
+def test_the_order_is_that_of_the_hashes_and_never_changes() -> None:
+    # Written down: a new version of any library that moved a class to another split would invalidate old results.
+    assert shuffled(["ant", "bee", "cat", "dog", "elk"], seed=0) == EXPECTED_ORDER
+    assert shuffled(["ant", "bee", "cat", "dog", "elk"], seed=1) != EXPECTED_ORDER
+
+
+EXPECTED_ORDER = [2, 3, 0, 1, 4]
+
+
+@given(st.integers(1, 60), st.integers(0, 5))
+def test_parts_hold_every_position_once(count: int, seed: int) -> None:
+    parts = split_positions([str(row) for row in range(count)], (0.6, 0.2, 0.2), seed)
+    assert sorted([*parts.train, *parts.validation, *parts.test]) == list(range(count))
+    assert abs(len(parts.train) - 0.6 * count) <= 0.5
+    assert abs(len(parts.test) - 0.2 * count) <= 0.5
+
+
+@pytest.mark.parametrize("fractions", [(0.5, 0.2, 0.2), (1.2, -0.2, 0.0), (0.5, 0.5)])
+def test_fractions_must_share_out_the_whole(fractions: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="must add up to 1"):
+        split_positions(["a", "b"], fractions, 0)  # type: ignore[arg-type]

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from gspool.data import ShiftAndFlip, evaluation_transform, train_transform
+
+
+def ramp(height: int, width: int) -> torch.Tensor:
+    """An image whose first channel grows to the right and whose second grows downwards, linearly."""
+    x = torch.linspace(0, 255, width).expand(height, width)
+    y = torch.linspace(0, 255, height)[:, None].expand(height, width)
+    return torch.stack((x, y, torch.zeros(height, width))).round().to(torch.uint8)
+
+
+def expected_area() -> float:
+    """The mean area of the crops of a square, drawn plainly: uniform area, log-uniform shape, again if too wide."""
+    rng = np.random.default_rng(0)
+    area = rng.uniform(0.16, 1, 50_000)
+    ratio = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3), 50_000))
+    fits = (area * ratio <= 1) & (area / ratio <= 1)
+    return float(area[fits].mean())
+
+
+def test_training_gives_227_pixels_of_bytes() -> None:
+    torch.manual_seed(0)
+    for shape in ((300, 400), (400, 300), (256, 256), (80, 500), (40, 40)):
+        image = train_transform()(ramp(*shape))
+        assert image.dtype == torch.uint8
+        assert image.shape == (3, 227, 227)
+
+
+def test_crops_have_the_area_and_shape_of_the_paper_and_half_are_flipped() -> None:
+    torch.manual_seed(0)
+    augment = train_transform()
+    areas, ratios, flips = [], [], []
+    image = ramp(256, 256)
+    for _ in range(1000):
+        crop = augment(image).float()
+        # On a linear ramp the range of values tells the size of the crop, the sign of the slope the flip.
+        slope = crop[0, :, -20:].mean() - crop[0, :, :20].mean()
+        width = float(slope.abs()) / 255 / (207 / 227)
+        height = float(crop[1, -20:].mean() - crop[1, :20].mean()) / 255 / (207 / 227)
+        areas.append(width * height)
+        ratios.append(width / height)
+        flips.append(bool(slope < 0))
+    assert 0.14 < min(areas) < 0.2
+    assert 0.9 < max(areas) < 1.05
+    assert np.mean(areas) == pytest.approx(expected_area(), abs=0.03)
+    assert 0.72 < min(ratios) < 0.8
+    assert 1.25 < max(ratios) < 1.38
+    assert np.mean(flips) == pytest.approx(0.5, abs=0.05)
+
+
+def test_evaluation_takes_the_middle_of_the_resized_image() -> None:
+    image = ramp(256, 384)
+    seen = evaluation_transform()(image)
+    # 256 is already the shorter side: rows 14..240 and columns 78..304, by hand.
+    assert torch.equal(seen, image[:, 14:241, 78:305])
+    assert evaluation_transform()(ramp(512, 700)).shape == (3, 227, 227)
+
+
+def test_without_resize_the_first_step_is_left_to_the_cache() -> None:
+    image = ramp(256, 341)
+    assert torch.equal(evaluation_transform(resize=None)(image), evaluation_transform()(image))
+    torch.manual_seed(1)
+    first = train_transform(resize=None)(image)
+    torch.manual_seed(1)
+    assert torch.equal(train_transform()(image), first)
+
+
+def test_sizes_can_be_chosen() -> None:
+    assert evaluation_transform(64, resize=72)(ramp(100, 90)).shape == (3, 64, 64)
+    assert train_transform(48, resize=None, flip=0)(ramp(64, 64)).shape == (3, 48, 48)
+
+
+def test_shift_and_flip_moves_by_whole_pixels_over_black() -> None:
+    torch.manual_seed(0)
+    image = torch.arange(1, 26, dtype=torch.uint8).view(1, 5, 5).expand(3, 5, 5)
+    padded = torch.nn.functional.pad(image, [2] * 4)
+    windows = [padded[:, y : y + 5, x : x + 5] for y in range(5) for x in range(5)]
+    places, flips = set(), 0
+    for _ in range(400):
+        moved = ShiftAndFlip(shift=2)(image)
+        straight = [number for number, window in enumerate(windows) if torch.equal(moved, window)]
+        turned = [number for number, window in enumerate(windows) if torch.equal(moved, window.flip(-1))]
+        assert len(straight + turned) == 1
+        places.update(straight + turned)
+        flips += len(turned)
+    assert places == set(range(25))
+    assert flips / 400 == pytest.approx(0.5, abs=0.08)
+
+
+def test_letters_are_not_flipped_when_told_so() -> None:
+    image = ramp(8, 8)
+    still = ShiftAndFlip(shift=0, flip=0)
+    assert all(torch.equal(still(image), image) for _ in range(20))
+
+
+@pytest.mark.parametrize("transform", [train_transform(), evaluation_transform(), ShiftAndFlip()])
+def test_transforms_travel_to_workers(transform: object) -> None:
+    assert pickle.loads(pickle.dumps(transform))(ramp(260, 260)).dtype == torch.uint8
+
+
+def test_bad_numbers_are_refused() -> None:
+    for make, told in (
+        (lambda: train_transform(0), "size is a length"),
+        (lambda: train_transform(resize=-1), "resize is a length"),
+        (lambda: train_transform(area=(0.5, 1.5)), "area is a range"),
+        (lambda: train_transform(area=(0.0, 1.0)), "area is a range"),
+        (lambda: train_transform(ratio=(2.0, 1.0)), "ratio is a range"),
+        (lambda: train_transform(flip=2), "flip is a probability"),
+        (lambda: evaluation_transform(227, resize=200), r"crop \(227\) does not fit"),
+        (lambda: ShiftAndFlip(shift=-1), "must not be negative"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            make()
