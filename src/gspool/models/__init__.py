@@ -1,0 +1,62 @@
+"""Backbones by name, the embedding model around them, and the one-line swap of a pooling layer.
+
+Names are imported when they are asked for: the swap needs torch alone, the embedding model what `gspool[train]` brings.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gspool.models.backbone import Backbone
+    from gspool.models.create import create_backbone, list_backbones
+    from gspool.models.embedded import Embedded
+    from gspool.models.embedder import Embedder
+    from gspool.models.freezing import Freeze
+    from gspool.models.groups import parameter_groups
+    from gspool.models.pixels import Pixels
+    from gspool.models.replace import replace_pooling
+
+__all__ = [
+    "Backbone",
+    "Embedded",
+    "Embedder",
+    "Freeze",
+    "Pixels",
+    "create_backbone",
+    "list_backbones",
+    "parameter_groups",
+    "replace_pooling",
+]
+
+_HOME = {
+    "Backbone": "backbone",
+    "Embedded": "embedded",
+    "Embedder": "embedder",
+    "Freeze": "freezing",
+    "Pixels": "pixels",
+    "create_backbone": "create",
+    "list_backbones": "create",
+    "parameter_groups": "groups",
+    "replace_pooling": "replace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its file when it is first asked for."""
+    if name not in _HOME:
+        raise AttributeError(f"gspool.models has no {name!r}; it has {', '.join(__all__)}")
+    try:
+        return getattr(import_module(f"gspool.models.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("gspool"):
+            raise
+        raise ModuleNotFoundError(
+            f"gspool.models.{name} needs {error.name}: pip install 'gspool[train]'", name=error.name
+        ) from error
+
+
+def __dir__() -> list[str]:
+    """Name what can be imported."""
+    return [*__all__]

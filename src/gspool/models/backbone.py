@@ -1,0 +1,46 @@
+"""The one interface of every backbone: pixels in, feature map out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from gspool.models.pixels import Pixels
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+class Backbone(nn.Module):
+    """A network up to, and without, its global pooling (Sec. 4.4): normalised pixels to a feature map.
+
+    ``channels`` is the width of the map and ``pixels`` the preprocessing that belongs to the weights. One of your own
+    is a subclass that writes `forward`; give an instance of it to `Embedder`.
+
+    Example:
+        >>> import torch
+        >>> class Stripes(Backbone):
+        ...     def __init__(self):
+        ...         super().__init__(channels=8, pixels=Pixels(size=32, resize=32))
+        ...         self.convolution = nn.Conv2d(3, 8, 4, stride=4)
+        ...
+        ...     def forward(self, pixels):
+        ...         return self.convolution(pixels)
+        >>> Stripes()(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 8, 8, 8])
+    """
+
+    def __init__(self, channels: int, pixels: Pixels) -> None:
+        super().__init__()
+        if not isinstance(channels, int) or channels < 1:
+            raise ValueError(
+                f"channels is the width of the feature map and must be a positive integer, got {channels!r}"
+            )
+        self.channels = channels
+        self.pixels = pixels
+
+    def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """Compute the feature map. Each backbone writes its own."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it computes features: write its `forward`")

@@ -1,0 +1,89 @@
+"""Backbones by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gspool.models.backbone import Backbone
+from gspool.models.bninception import BNInception
+from gspool.models.cifar_resnet import ResNet20
+from gspool.models.keras_resnet import KerasResNet50
+from gspool.models.pixels import Pixels
+from gspool.models.small_cnn import SmallCNN
+
+OWN: dict[str, Callable[..., Backbone]] = {
+    "bninception": BNInception,
+    "keras/resnet50": KerasResNet50,
+    "resnet20": ResNet20,
+    "small_cnn": SmallCNN,
+}
+TIMM = "timm/"
+
+
+def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = None, **options: Any) -> Backbone:
+    """Make a backbone: ``bninception``, ``keras/resnet50``, ``resnet20``, ``small_cnn``, or any ``timm/NAME``.
+
+    Args:
+        name: one of `list_backbones`. ImageNet classification in the paper uses ``timm/resnetv2_50`` and
+            ``timm/tf_efficientnetv2_b3`` (Supp. 1.2).
+        pixels: preprocessing, where weights of your own were trained with another than the backbone's.
+        options: those of the backbone. ``weights=PATH`` loads a file; ``timm/`` also takes ``pretrained=True``, which
+            downloads, and whatever else `timm.create_model` takes. ``resnet20`` takes ``flavour``.
+
+    Raises:
+        ValueError: if the name, an option or the weights do not fit; near names are suggested.
+
+    Example:
+        >>> create_backbone("resnet20", flavour="preactivation-bottleneck").channels
+        256
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"a backbone is named by a string such as 'timm/resnet50', got {type(name).__name__}")
+    if name.startswith(TIMM):
+        # timm takes seconds to import, and the backbones of our own do without it.
+        from gspool.models.timm_backbone import TimmBackbone
+
+        backbone: Backbone = TimmBackbone(name.removeprefix(TIMM), **options)
+    elif name in OWN:
+        _check_options(name, OWN[name], options)
+        backbone = OWN[name](**options)
+    else:
+        raise ValueError(_unknown(name))
+    if pixels is not None:
+        backbone.pixels = pixels if isinstance(pixels, Pixels) else backbone.pixels.changed(pixels)
+    return backbone
+
+
+def list_backbones(pattern: str = "*") -> list[str]:
+    """List the names that `create_backbone` knows, those of timm included, that fit a shell pattern.
+
+    Example:
+        >>> list_backbones("*resnet20")
+        ['resnet20']
+        >>> list_backbones("timm/tf_efficientnetv2_b3")
+        ['timm/tf_efficientnetv2_b3']
+    """
+    from timm import list_models
+
+    return [name for name in (*OWN, *(TIMM + model for model in list_models())) if fnmatchcase(name, pattern)]
+
+
+def _check_options(name: str, make: Callable[..., Backbone], options: Mapping[str, Any]) -> None:
+    known = list(inspect.signature(make).parameters)
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(
+            f"backbone {name!r} has no option {', '.join(unknown)}; its options are {', '.join(known)}, pixels"
+        )
+
+
+def _unknown(name: str) -> str:
+    names = list_backbones()
+    bare = TIMM + name
+    near = [bare] if bare in names else get_close_matches(name, names, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return f"there is no backbone {name!r}{hint} gspool.models.list_backbones() lists all {len(names)}"

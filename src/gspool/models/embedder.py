@@ -1,0 +1,199 @@
+"""The embedding model: image -> feature map -> pooled, embedded features -> unit vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub import ModelCard, ModelHubMixin
+from torch import nn
+
+from gspool.models import model_card, pretrained
+from gspool.models.backbone import Backbone
+from gspool.models.create import create_backbone
+from gspool.models.embedded import Embedded
+from gspool.models.freezing import Freeze, freeze_parameters, hold_statistics
+from gspool.models.groups import parameter_groups
+from gspool.models.normalisation import PixelNormalisation, check_images
+from gspool.models.pixels import Pixels
+from gspool.pooling.embedding import create_embedding
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+# Below this length a vector has no direction worth keeping; dividing by less would only blow up the gradient.
+SHORTEST = 1e-6
+
+
+class Embedder(nn.Module, ModelHubMixin):
+    """Embed RGB images, uint8 or floating in [0, 1], as unit vectors (Sec. 4.4).
+
+    Args:
+        backbone: a name for `create_backbone`, or a `Backbone` of your own.
+        pooling: a name of `gspool.pooling.list()`.
+        dim: length of the embedding; a 1x1 convolution without bias makes it.
+        backbone_options: what `create_backbone` takes besides the name, ``{"weights": PATH}`` for example.
+        pooling_options: what the pooling layer takes besides its sizes.
+        freeze: ``none``; ``batchnorm``, the backbone's batch norm with its statistics; or ``all``, the whole backbone.
+        normalise: whether images become the backbone's pixels inside the model; otherwise they must be such already.
+
+    Raises:
+        ValueError: if a name, an option or a size does not fit.
+
+    Example:
+        >>> model = Embedder(backbone="resnet20", pooling="gap", dim=16).eval()
+        >>> images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+        >>> model(images).shape
+        torch.Size([2, 16])
+        >>> model.embed(images).grid
+        (8, 8)
+    """
+
+    def __init__(
+        self,
+        backbone: str | Backbone = "timm/resnet50",
+        pooling: str = "gsp",
+        dim: int = 128,
+        *,
+        backbone_options: Mapping[str, Any] | None = None,
+        pooling_options: Mapping[str, Any] | None = None,
+        freeze: Freeze = "none",
+        normalise: bool = True,
+    ) -> None:
+        super().__init__()
+        if isinstance(backbone, Backbone) and backbone_options:
+            raise ValueError(
+                "backbone_options belong to a backbone given by name; set those of your own when making it"
+            )
+        own = isinstance(backbone, Backbone)
+        self.settings = pretrained.Settings(
+            backbone=None if own else str(backbone),
+            backbone_options=pretrained.portable(backbone_options or {}),
+            pooling=pooling,
+            pooling_options=dict(pooling_options or {}),
+            dim=dim,
+            freeze=freeze,
+            normalise=normalise,
+        )
+        self.backbone = (
+            backbone if isinstance(backbone, Backbone) else create_backbone(backbone, **(backbone_options or {}))
+        )
+        self.normalisation = PixelNormalisation(self.backbone.pixels) if normalise else nn.Identity()
+        self.head = create_embedding(pooling, self.backbone.channels, dim, **(pooling_options or {}))
+        # Some networks hold parameters that never learn, fixed positions for example: a thaw must not touch them.
+        self._learnable = frozenset(name for name, p in self.backbone.named_parameters() if p.requires_grad)
+        self.freeze(freeze)
+
+    @property
+    def pixels(self) -> Pixels:
+        """The preprocessing of the backbone; ``pixels.transform()`` makes tensors of PIL images."""
+        return self.backbone.pixels
+
+    @property
+    def out_dim(self) -> int:
+        """Length of the embedding; a layer with sizes of its own may give another than ``dim``."""
+        return self.head.out_dim
+
+    def freeze(self, freeze: Freeze) -> Self:
+        """Change what of the backbone stands still, for a warm-up of the head for example; ``none`` thaws all of it.
+
+        Raises:
+            ValueError: if there is no such setting.
+        """
+        freeze_parameters(self.backbone, freeze, self._learnable)
+        self.settings = self.settings._replace(freeze=freeze)
+        return self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; what is frozen keeps its statistics in either."""
+        super().train(mode)
+        hold_statistics(self.backbone, self.settings.freeze)
+        return self
+
+    def feature_map(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """Give the backbone's features, before embedding and pooling.
+
+        Raises:
+            ValueError: if ``images`` is not a batch of RGB images, uint8 or floating in [0, 1].
+        """
+        check_images(images, normalised=not self.settings.normalise)
+        return self.backbone(self.normalisation(images))
+
+    def embed(self, images: Float[Tensor, "B 3 H W"]) -> Embedded:
+        """Embed, and tell how: the weights of the tokens and the attributes of the images.
+
+        Raises:
+            ValueError: as `feature_map`.
+        """
+        features = self.feature_map(images)
+        pooled = self.head.pool(features)
+        # Half precision ends here: a norm of 128 squares overflows float16, and the losses compare small angles.
+        vector = pooled.pooled.to(torch.promote_types(pooled.pooled.dtype, torch.float32))
+        return Embedded(
+            embedding=F.normalize(vector, dim=-1, eps=SHORTEST),
+            weights=pooled.weights,
+            attributes=pooled.attributes,
+            grid=(features.shape[2], features.shape[3]) if features.ndim == 4 else None,
+        )
+
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B D"]:
+        """Embed as unit vectors."""
+        return self.embed(images).embedding
+
+    def parameter_groups(
+        self, lr: float, weight_decay: float = 0.0, multipliers: Mapping[str, float] | None = None
+    ) -> list[dict[str, Any]]:
+        """Split the parameters for an optimiser: see `gspool.models.parameter_groups`.
+
+        Example:
+            >>> model = Embedder("resnet20", pooling="gap")
+            >>> groups = model.parameter_groups(lr=1e-5, weight_decay=1e-4, multipliers={"head": 10})
+            >>> optimiser = torch.optim.Adam(groups, eps=1e-7)
+        """
+        return parameter_groups(self, lr, weight_decay, multipliers)
+
+    def save_pretrained(
+        self, save_directory: str | Path, *, metrics: Mapping[str, float] | None = None, **hub_options: Any
+    ) -> str | None:
+        """Write model.safetensors, a readable config.json and a model card README.md into a folder.
+
+        Files are written aside and renamed, so an interrupted save leaves the former one whole. A README.md that you
+        have made your own (by deleting its first comment) is kept.
+
+        Args:
+            save_directory: the folder; it is made if need be.
+            metrics: figures for the model card.
+            hub_options: ``push_to_hub=True``, ``repo_id`` and so on, as in `huggingface_hub.ModelHubMixin`.
+        """
+        return pretrained.save(self, Path(save_directory), super().save_pretrained, metrics or {}, hub_options)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        pretrained.write_files(self, save_directory)
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """Write the model card: use, settings, preprocessing, figures."""
+        return ModelCard(model_card.text(self.settings, self.pixels, self.out_dim, kwargs.get("metrics", {})))
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, *, backbone: Backbone | None = None, **hub_options: Any
+    ) -> Self:
+        """Load a model from a folder that `save_pretrained` wrote, or from the Hugging Face hub; in evaluation mode.
+
+        Args:
+            pretrained_model_name_or_path: the folder, or a repository of the hub.
+            backbone: the backbone, for a model that was saved with one of your own.
+            hub_options: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``force_download``.
+
+        Raises:
+            ValueError: if a file is missing or damaged, or config and weights do not fit together.
+        """
+        folder = pretrained.local_folder(pretrained_model_name_or_path, hub_options)
+        settings = pretrained.read_settings(folder)
+        model = cls(**settings.arguments(backbone, folder))
+        pretrained.read_weights_into(model, folder)
+        return model.eval()

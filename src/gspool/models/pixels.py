@@ -1,0 +1,128 @@
+"""What a backbone expects of its pixels, written down beside its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+ChannelOrder = Literal["RGB", "BGR"]
+PixelRange = Literal["0-1", "0-255"]
+Interpolation = Literal["bilinear", "bicubic"]
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The preprocessing that the weights of a backbone were trained with.
+
+    A network sees ``(white * image - mean) / std``, where ``white`` is 1 or 255 by ``range`` and the channels, those of
+    ``mean`` and ``std`` included, come in ``channel_order``. For evaluation the shorter side becomes ``resize``, and
+    ``size`` pixels (or height and width) are cropped from the middle (Supp. 1.6: 256 and 227).
+
+    Raises:
+        ValueError: if a field is not of its kind: three channels, positive deviations and sizes, known words.
+
+    Example:
+        >>> caffe = Pixels(mean=(104, 117, 128), std=(1, 1, 1), channel_order="BGR", range="0-255", size=227)
+        >>> caffe.changed({"size": 224}).size
+        224
+    """
+
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    channel_order: ChannelOrder = "RGB"
+    range: PixelRange = "0-1"
+    size: int | tuple[int, int] = 224
+    resize: int = 256
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if not isinstance(values, tuple | list) or len(values) != 3:
+                raise ValueError(f"Pixels.{name} needs one number a channel, three in all, got {values!r}")
+            # JSON gives lists and whole numbers: bring them to one form, so that equal settings compare equal.
+            object.__setattr__(self, name, tuple(float(value) for value in values))
+        if min(self.std) <= 0:
+            raise ValueError(f"Pixels.std divides the pixels and must be positive, got {self.std}")
+        choices: dict[str, tuple[str, ...]] = {
+            "channel_order": ("RGB", "BGR"),
+            "range": ("0-1", "0-255"),
+            "interpolation": ("bilinear", "bicubic"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"Pixels.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if isinstance(self.size, list):
+            object.__setattr__(self, "size", tuple(self.size))
+        for name, lengths in (("size", self.crop), ("resize", (self.resize, self.resize))):
+            if len(lengths) != 2 or not all(isinstance(length, int) and length > 0 for length in lengths):
+                raise ValueError(
+                    f"Pixels.{name} is a length in pixels and must be positive, got {getattr(self, name)!r}"
+                )
+        if self.resize < max(self.crop):
+            raise ValueError(
+                f"the crop (size {self.size}) does not fit into the resized image (resize {self.resize}); "
+                "give both, with resize at least as large as size"
+            )
+
+    @property
+    def crop(self) -> tuple[int, int]:
+        """Height and width of an image as the network sees it."""
+        return self.size if isinstance(self.size, tuple) else (self.size, self.size)
+
+    def changed(self, changes: Mapping[str, Any]) -> Pixels:
+        """Give the same settings with some fields changed.
+
+        Raises:
+            ValueError: if a name is not a field of Pixels, or its value is not of its kind.
+        """
+        known = [field.name for field in fields(self)]
+        unknown = sorted(set(changes) - set(known))
+        if unknown:
+            raise ValueError(f"Pixels has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
+        return replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the settings as plain lists, numbers and words, ready for a readable config file."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    def transform(self, normalise: bool = False) -> Callable[[Image], Tensor]:
+        """Make the evaluation transform for PIL images: RGB, resize, centre crop, uint8 [3, size, size].
+
+        An `Embedder` normalises inside, so the default stops at uint8; ``normalise=True`` goes on to what the bare
+        backbone expects.
+
+        Example:
+            >>> from PIL import Image
+            >>> picture = Image.new("L", (300, 400))
+            >>> image = Pixels(size=227).transform()(picture)
+            >>> image.dtype, tuple(image.shape)
+            (torch.uint8, (3, 227, 227))
+        """
+        # torchvision takes a second to import, and a model that is fed with tensors never needs it.
+        from torchvision.transforms import InterpolationMode, v2
+
+        steps: list[Callable[..., Any]] = [
+            _in_rgb,
+            v2.Resize(self.resize, interpolation=InterpolationMode(self.interpolation), antialias=True),
+            v2.CenterCrop(self.crop),
+            v2.ToImage(),
+            v2.ToPureTensor(),
+        ]
+        if normalise:
+            from gspool.models.normalisation import NormaliseOne
+
+            steps.append(NormaliseOne(self))
+        return v2.Compose(steps)
+
+
+def _in_rgb(image: Any) -> Any:
+    """Bring a PIL image of any mode (grey, palette, CMYK, alpha) to RGB; tensors are taken to be RGB already."""
+    return image if isinstance(image, torch.Tensor) else image.convert("RGB")

@@ -1,0 +1,129 @@
+"""Any model of timm as a backbone: convolutional maps, channels-last maps, and tokens without their class tokens."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import timm
+import torch
+from timm.data import resolve_model_data_config
+from torch import nn
+
+from gspool.models.backbone import Backbone
+from gspool.models.pixels import Pixels
+from gspool.models.timm_features import FeatureForm, dry_run
+from gspool.models.weights import load_weights
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+OURS_TO_SET = ("num_classes", "in_chans", "features_only")
+
+
+class TimmBackbone(Backbone):
+    """A model of timm up to its global pooling; class and register tokens are left out, as they have no place.
+
+    Tokens that form a grid come as a map [B, C, h, w], others as [B, N, C]. What remains of the classifier (a norm or a
+    wider convolution behind the pooling) is taken out, so that no parameter is without a gradient. A dry run on the
+    meta device, without memory or arithmetic, finds all this out when the backbone is made.
+
+    Args:
+        name: timm's name, with a tag of its weights if need be.
+        pretrained: fetch timm's weights.
+        weights: a file of weights under timm's names.
+        options: for `timm.create_model`, such as ``img_size`` and ``dynamic_img_size`` of a ViT.
+
+    Raises:
+        ValueError: if the name or an option does not fit, or the model has no feature map to pool.
+
+    Example:
+        >>> backbone = TimmBackbone("test_vit", img_size=64, dynamic_img_size=True).eval()
+        >>> tuple(backbone(torch.zeros(1, 3, 64, 96)).shape)
+        (1, 64, 4, 6)
+    """
+
+    def __init__(self, name: str, pretrained: bool = False, weights: str | Path | None = None, **options: Any) -> None:
+        _check(name, options)
+        try:
+            network = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
+        except TypeError as error:
+            raise ValueError(f"timm/{name} does not take these options ({error}); it was given {options}") from error
+        pixels = _pixels_of(network, options.get("img_size"))
+        form, idle = self._look_at(name, options, pixels)
+        super().__init__(form.channels, pixels)
+        self.form = form
+        for part in idle:
+            setattr(network, part, nn.Identity())
+        self.network = network
+        if weights is not None:
+            classifier = timm.models.get_pretrained_cfg_value(name, "classifier") or ()
+            names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+            load_weights(network, weights, ignore=[f"{part}." for part in (*names, *idle)])
+
+    @staticmethod
+    def _look_at(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[FeatureForm, set[str]]:
+        with torch.device("meta"):
+            probe = timm.create_model(name, pretrained=False, num_classes=0, **options)
+        try:
+            form, idle = dry_run(probe, pixels.crop)
+        except RuntimeError as error:
+            raise ValueError(
+                f"timm/{name} cannot be looked at without running it ({error}); wrap it in a Backbone"
+            ) from error
+        if form is None:
+            raise ValueError(
+                f"timm/{name} has no single feature map to pool: it ends in class tokens alone or in several maps. "
+                "Choose another model, or wrap it in a gspool.models.Backbone of your own that picks one"
+            )
+        return form, idle
+
+    def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """Compute the feature map before global pooling.
+
+        Raises:
+            ValueError: if the network was made for images of another size.
+        """
+        size = (pixels.shape[2], pixels.shape[3])
+        patches = getattr(self.network, "patch_embed", None)
+        expected = getattr(patches, "img_size", None)
+        if getattr(patches, "strict_img_size", False) and expected is not None and tuple(expected) != size:
+            raise ValueError(
+                f"{type(self.network).__name__} was made for images of {expected[0]} x {expected[1]} pixels, got "
+                f"{size[0]} x {size[1]}; resize them with model.pixels.transform(), or make the backbone with "
+                f"img_size={size} (a ViT also takes dynamic_img_size=True)"
+            )
+        return self.form.as_map(self.network.forward_features(pixels), size)  # type: ignore[operator]
+
+
+def _check(name: str, options: dict[str, Any]) -> None:
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture):
+        near = get_close_matches(architecture, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join('timm/' + each for each in near)}?" if near else ""
+        raise ValueError(f"timm {timm.__version__} has no model {architecture!r}{hint}")
+    if tag and name not in timm.list_pretrained(f"{architecture}.*"):
+        tags = ", ".join(each.partition(".")[2] for each in timm.list_pretrained(f"{architecture}.*")) or "none"
+        raise ValueError(f"timm has no weights {tag!r} of {architecture}; it has {tags}")
+    taken = [option for option in OURS_TO_SET if option in options]
+    if taken:
+        raise ValueError(
+            f"{', '.join(taken)} cannot be set: a backbone is the model without classifier, on three channels"
+        )
+
+
+def _pixels_of(network: nn.Module, img_size: int | tuple[int, int] | None) -> Pixels:
+    """Read timm's own record of how the weights of this model were fed."""
+    data = resolve_model_data_config(network)
+    height, width = data["input_size"][1:]
+    if img_size is not None:
+        height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    return Pixels(
+        mean=data["mean"],
+        std=data["std"],
+        size=height if height == width else (height, width),
+        resize=int(max(height, width) / data["crop_pct"]),
+        interpolation="bilinear" if data["interpolation"] == "bilinear" else "bicubic",
+    )

@@ -1,0 +1,85 @@
+"""What timm's `forward_features` gives, and how to see it as a feature map."""
+
+from __future__ import annotations
+
+from math import isqrt, prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+class FeatureForm(NamedTuple):
+    """The form of a network's features: their layout, their width, and what is not a place in the image.
+
+    ``stride`` is the distance of two tokens in pixels, down and across; None where the tokens form no grid.
+    """
+
+    layout: str  # "NCHW", "NHWC" or "tokens"
+    channels: int
+    prefix: int = 0
+    stride: tuple[float, float] | None = None
+
+    def as_map(self, features: Tensor, size: tuple[int, int]) -> Float[Tensor, "B C h w"]:
+        """See features of an image of ``size`` as a map [B, C, h, w], or as tokens [B, N, C] where there is no grid."""
+        if self.layout == "NCHW":
+            return features
+        if self.layout == "NHWC":
+            return features.permute(0, 3, 1, 2)
+        tokens = features[:, self.prefix :]
+        grid = self._grid(size, tokens.shape[1])
+        return tokens if grid is None else tokens.transpose(1, 2).unflatten(2, grid)
+
+    def _grid(self, size: tuple[int, int], tokens: int) -> tuple[int, int] | None:
+        if self.stride is None:
+            return None
+        # Networks differ in whether they pad or cut an image that is no multiple of the stride.
+        down, across = ({int(n // step), int(-(-n // step))} for n, step in zip(size, self.stride, strict=True))
+        return next(((h, w) for h in sorted(down) for w in sorted(across) if h * w == tokens), None)
+
+
+def form_of(network: nn.Module, shape: tuple[int, ...], size: tuple[int, int]) -> FeatureForm | None:
+    """Read the form of features of ``shape`` that came from an image of ``size``; None if there is no map in them."""
+    if len(shape) == 4:
+        wide = getattr(network, "num_features", None)
+        last = getattr(network, "output_fmt", None) == "NHWC" or (shape[3] == wide != shape[1])
+        return FeatureForm("NHWC", shape[3]) if last else FeatureForm("NCHW", shape[1])
+    if len(shape) != 3:
+        return None
+    prefix = getattr(network, "num_prefix_tokens", None)
+    if prefix is None:
+        # Older architectures do not say how many class tokens they have; what is too many for a square is.
+        prefix = shape[1] - isqrt(shape[1]) ** 2 if size[0] == size[1] else 0
+    tokens = shape[1] - prefix
+    if tokens < 2:
+        return None
+    rows = round((tokens * size[0] / size[1]) ** 0.5)
+    grid = (rows, tokens // rows)
+    stride = (size[0] / grid[0], size[1] / grid[1]) if prod(grid) == tokens else None
+    return FeatureForm("tokens", shape[2], prefix, stride)
+
+
+def dry_run(probe: nn.Module, size: tuple[int, int]) -> tuple[FeatureForm | None, set[str]]:
+    """Run a network that lives on the meta device, where shapes are computed and numbers are not.
+
+    Returns its form, and the names of those of its direct parts that have parameters and do not touch the features:
+    what is left of a classifier.
+
+    Raises:
+        RuntimeError: if the network needs numbers to go on.
+    """
+    probe.eval()
+    features = probe.forward_features(torch.zeros(1, 3, *size, device="meta"))  # type: ignore[operator]
+    if not isinstance(features, torch.Tensor):
+        return None, set()
+    features.sum().backward()
+    idle = {
+        name
+        for name, part in probe.named_children()
+        if (parameters := list(part.parameters())) and all(parameter.grad is None for parameter in parameters)
+    }
+    return form_of(probe, tuple(features.shape), size), idle

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gspool.models import Backbone, Pixels, create_backbone, list_backbones
+
+
+def test_own_and_timms_names_are_listed_once_and_in_patterns() -> None:
+    names = list_backbones()
+    assert len(names) == len(set(names)) > 1000
+    assert {"bninception", "resnet20", "keras/resnet50", "timm/resnetv2_50", "timm/tf_efficientnetv2_b3"} <= set(names)
+    assert list_backbones("keras/*") == ["keras/resnet50"]
+    assert list_backbones("nothing*") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("resnet50", "did you mean timm/resnet50"),
+        ("bn-inception", "did you mean bninception"),
+        ("keras/resnet5", "did you mean keras/resnet50"),
+        ("§", r"no backbone '§'; gspool.models.list_backbones\(\) lists all"),
+    ],
+)
+def test_wrong_names_get_a_suggestion(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        create_backbone(name)
+
+
+def test_a_name_is_a_string() -> None:
+    with pytest.raises(ValueError, match="named by a string such as 'timm/resnet50', got int"):
+        create_backbone(50)  # type: ignore[arg-type]
+
+
+def test_wrong_options_get_the_right_ones() -> None:
+    with pytest.raises(ValueError, match="has no option depth; its options are flavour, weights, pixels"):
+        create_backbone("resnet20", depth=56)
+
+
+def test_pixels_can_be_changed_in_part_or_given_in_full() -> None:
+    changed = create_backbone("bninception", pixels={"mean": [103.53, 116.28, 123.675]}).pixels
+    assert (changed.mean, changed.channel_order) == ((103.53, 116.28, 123.675), "BGR")
+    assert create_backbone("resnet20", pixels=Pixels(size=64)).pixels == Pixels(size=64)
+
+
+def test_a_backbone_must_say_how_it_computes_and_how_wide_it_is() -> None:
+    with pytest.raises(NotImplementedError, match="write its `forward`"):
+        Backbone(3, Pixels())(torch.zeros(1, 3, 2, 2))
+    with pytest.raises(ValueError, match="positive integer, got 0"):
+        Backbone(0, Pixels())

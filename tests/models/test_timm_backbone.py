@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from gspool.models import create_backbone
+from gspool.models.timm_features import FeatureForm, form_of
+
+# Name, options, image, the map that must come out: convolutions, channels-last windows, tokens of several kinds.
+FAMILIES = [
+    ("resnet18", {}, (64, 64), (512, 2, 2)),
+    ("resnet18", {}, (65, 33), (512, 3, 2)),
+    ("efficientnet_b0", {}, (64, 64), (1280, 2, 2)),
+    ("convnext_atto", {}, (64, 96), (320, 2, 3)),
+    ("mobilenetv3_small_050", {}, (64, 64), (288, 2, 2)),
+    ("vit_tiny_patch16_224", {"img_size": 64}, (64, 64), (192, 4, 4)),
+    ("vit_tiny_patch16_224", {"dynamic_img_size": True}, (64, 96), (192, 4, 6)),
+    ("test_vit3", {"img_size": 64}, (64, 64), (96, 4, 4)),
+    ("deit_tiny_distilled_patch16_224", {"img_size": 64}, (64, 64), (192, 4, 4)),
+    ("swin_tiny_patch4_window7_224", {"img_size": 64, "window_size": 2}, (64, 64), (768, 2, 2)),
+    ("mixer_s32_224", {"img_size": 64}, (64, 64), (512, 2, 2)),
+    ("xcit_nano_12_p16_224", {}, (224, 224), (128, 14, 14)),
+    ("resnetv2_50", {}, (64, 64), (2048, 2, 2)),
+    ("tf_efficientnetv2_b3", {}, (64, 64), (1536, 2, 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "size", "shape"), FAMILIES)
+def test_every_family_gives_a_map_of_its_announced_width(
+    name: str, options: dict, size: tuple[int, int], shape: tuple[int, int, int]
+) -> None:
+    backbone = create_backbone(f"timm/{name}", **options).eval()
+    with torch.no_grad():
+        features = backbone(torch.randn(2, 3, *size))
+    assert features.shape == (2, *shape)
+    assert backbone.channels == shape[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "vit_small_patch14_reg4_dinov2"]
+)
+def test_class_and_register_tokens_are_left_out(name: str) -> None:
+    backbone = create_backbone(f"timm/{name}", img_size=56 if "14" in name else 64).eval()
+    prefix = {"vit_tiny_patch16_224": 1, "deit_tiny_distilled_patch16_224": 2}.get(name, 5)
+    pixels = torch.randn(1, 3, *backbone.pixels.crop)
+    with torch.no_grad():
+        tokens = backbone.network.forward_features(pixels)
+        features = backbone(pixels)
+    # Row by row: token k stands at row k // w, column k % w.
+    width = features.shape[3]
+    assert tokens.shape[1] == prefix + features.shape[2] * width
+    for k in range(features.shape[2] * width):
+        assert torch.equal(features[0, :, k // width, k % width], tokens[0, prefix + k])
+
+
+def test_a_place_in_the_image_is_a_place_in_the_map() -> None:
+    backbone = create_backbone("timm/test_vit", img_size=64).eval()
+    blank = torch.zeros(1, 3, 64, 64)
+    marked = blank.clone()
+    marked[:, :, 32:48, 0:16] = 3.0  # patch of row 2, column 0
+    with torch.no_grad():
+        moved = (backbone(marked) - backbone(blank)).norm(dim=1)[0]
+    assert divmod(int(moved.argmax()), 4) == (2, 0)
+
+
+def test_channels_last_maps_are_turned() -> None:
+    backbone = create_backbone("timm/swin_tiny_patch4_window7_224", img_size=64, window_size=2).eval()
+    pixels = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(backbone(pixels).permute(0, 2, 3, 1), backbone.network.forward_features(pixels))
+
+
+@pytest.mark.parametrize(
+    "name", ["convnext_atto", "mobilenetv3_small_050", "test_vit", "efficientnet_b0", "hgnetv2_b0"]
+)
+def test_no_parameter_is_without_a_gradient(name: str) -> None:
+    # A parameter without a gradient stops distributed training; timm keeps parts of its heads.
+    backbone = create_backbone(f"timm/{name}")
+    backbone(torch.randn(2, 3, *((160, 160) if name == "test_vit" else (64, 64)))).square().sum().backward()
+    assert [name for name, parameter in backbone.named_parameters() if parameter.grad is None] == []
+
+
+def test_pixels_are_timms_record() -> None:
+    record = timm.create_model("resnet18").pretrained_cfg
+    pixels = create_backbone("timm/resnet18").pixels
+    assert (pixels.mean, pixels.std, pixels.channel_order) == (record["mean"], record["std"], "RGB")
+    assert (pixels.crop, pixels.resize) == ((224, 224), int(224 / record["crop_pct"]))
+    assert create_backbone("timm/test_vit", img_size=64).pixels.crop == (64, 64)
+
+
+def test_weights_of_a_timm_classifier_load_without_its_head(tmp_path: Path) -> None:
+    classifier = timm.create_model("convnext_atto").eval()
+    save_file(classifier.state_dict(), tmp_path / "convnext.safetensors")
+    backbone = create_backbone("timm/convnext_atto", weights=tmp_path / "convnext.safetensors").eval()
+    pixels = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(backbone(pixels), classifier.forward_features(pixels))
+
+
+def test_images_of_another_size_are_refused_with_the_way_out() -> None:
+    backbone = create_backbone("timm/vit_tiny_patch16_224")
+    with pytest.raises(ValueError, match=r"made for images of 224 x 224 pixels, got 64 x 32; .*img_size=\(64, 32\)"):
+        backbone(torch.zeros(1, 3, 64, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("timm/resnet5", {}, r"no model 'resnet5'; did you mean .*timm/resnet50"),
+        ("timm/resnet18.no_such", {}, "no weights 'no_such' of resnet18; it has .*a1_in1k"),
+        ("timm/resnet18", {"num_classes": 10}, "num_classes cannot be set"),
+        ("timm/resnet18", {"colour": 1}, "does not take these options"),
+        ("timm/pit_ti_224", {}, "no single feature map to pool"),
+        ("timm/crossvit_tiny_240", {}, "no single feature map to pool"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_words(name: str, options: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        create_backbone(name, **options)
+
+
+class Announced(nn.Module):
+    num_features = 6
+    num_prefix_tokens = 1
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "size", "form"),
+    [
+        (Announced(), (1, 6, 2, 3), (64, 96), FeatureForm("NCHW", 6)),
+        (Announced(), (1, 2, 3, 6), (64, 96), FeatureForm("NHWC", 6)),
+        (Announced(), (1, 7, 6), (64, 96), FeatureForm("tokens", 6, 1, (32.0, 32.0))),
+        (Announced(), (1, 8, 6), (64, 96), FeatureForm("tokens", 6, 1, None)),
+        (nn.Identity(), (1, 17, 6), (64, 64), FeatureForm("tokens", 6, 1, (16.0, 16.0))),
+        (nn.Identity(), (1, 16, 6), (64, 64), FeatureForm("tokens", 6, 0, (16.0, 16.0))),
+        (nn.Identity(), (1, 6), (64, 64), None),
+        (Announced(), (1, 2, 6), (64, 64), None),
+    ],
+)
+def test_the_form_of_features_is_read_from_their_shape(
+    network: nn.Module, shape: tuple[int, ...], size: tuple[int, int], form: FeatureForm | None
+) -> None:
+    assert form_of(network, shape, size) == form
+
+
+def test_tokens_without_a_grid_stay_tokens() -> None:
+    tokens = torch.randn(2, 8, 6)
+    assert torch.equal(FeatureForm("tokens", 6, 1, None).as_map(tokens, (64, 96)), tokens[:, 1:])
+    # A grid is known, but an image of this size does not give that many tokens.
+    assert FeatureForm("tokens", 6, 1, (16.0, 16.0)).as_map(tokens, (64, 64)).shape == (2, 7, 6)
