@@ -80,7 +80,7 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
         grad_logits = torch.addcmul(own, mass[..., None], incoming.attributes[:, None, :]).mul_(assignment)
     grad_epsilon = -(grad_logits * distances).sum() if with_epsilon else None
 
-    grad_tokens, grad_prototypes = _through_distance(grad_logits, distances, saved, scale, clipped)
+    grad_tokens, grad_prototypes = _through_distance(grad_logits, distances, squared, saved, scale, clipped)
     if incoming.pooled is not None:
         grad_tokens = torch.addcmul(grad_tokens, weights[..., None], incoming.pooled[:, None, :])
     return PoolGradient(grad_tokens, grad_prototypes, grad_mu.to(saved.mu.dtype), grad_epsilon)
@@ -89,6 +89,7 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
 def _through_distance(
     grad_logits: Float[Tensor, "B N M"],
     distances: Float[Tensor, "B N M"],
+    squared: Float[Tensor, "B N M"],
     saved: Saved,
     scale: Float[Tensor, "B N"],
     clipped: Float[Tensor, "M D"],
@@ -112,14 +113,17 @@ def _through_distance(
         apart = shortest > 8 * torch.finfo(tokens.dtype).eps
         nearest_pull = torch.where(apart, nearest_pull / shortest, 0)
         along_offset = offsets(tokens, scale, clipped, index).mul_(nearest_pull[..., None])
+    # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends. That
+    # part, the sum of pull (f . (f - w)), follows from the squared distances without another pass over the tokens.
+    total = pull.sum(-1)
+    squared_norm = (saved.norm * scale).square()
+    along = 0.5 * (total * squared_norm - pull @ clipped.square().sum(-1) + (squared * pull).sum(-1))
     grad_clipped = torch.matmul(pull, -clipped)
     if along_offset is not None:
         grad_clipped += along_offset
-    total = pull.sum(-1) * scale
-    # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends.
-    squared_norm = (saved.norm * scale).square()
-    along = (grad_clipped * tokens).sum(-1) * scale.square() + total * squared_norm
-    grad_tokens = torch.addcmul(grad_clipped, tokens, (total - torch.where(saved.norm > 1, along, 0))[..., None])
+        along = along + (along_offset * tokens).sum(-1) * scale
+    kept = (total - torch.where(saved.norm > 1, along, 0)) * scale
+    grad_tokens = torch.addcmul(grad_clipped, tokens, kept[..., None])
 
     pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
     grad_prototypes = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
