@@ -84,6 +84,9 @@ def test_two_processes_choose_the_prototypes_of_one(tmp_path):
                 whole = torch.randn(8, 9, 5, generator=generator) / 3
                 model(whole[4 * rank : 4 * rank + 4]).square().sum().backward()
             torch.save(model.module.state_dict(), f"{folder}/rank{rank}.pt")
+            # Both leave together, and nothing of DDP outlives the group.
+            del model
+            distributed.barrier()
             distributed.destroy_process_group()
             """
         )

@@ -51,6 +51,9 @@ if rank == 0:
     torch.save({"gradients": gradients_of(module), "joined": joined, "embedded": embedded.embeddings}, sys.argv[4])
 else:
     gather_blocks(ragged_block(1))
+# Both leave together, and nothing of DDP outlives the group: a process that goes early ends the other's threads.
+del ddp
+distributed.barrier()
 distributed.destroy_process_group()
 """
 
