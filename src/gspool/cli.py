@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
 
 from gspool.version import __version__
 
-PAGE = """gspool: Generalized Sum Pooling for PyTorch.
 
-    gspool train        train an embedding model and evaluate it; with nothing else, on data that needs no download
-    gspool evaluate     measure a trained model
+class Command(NamedTuple):
+    """Where a command lives, what it does, and the extra of the installation that it needs."""
 
-    gspool COMMAND --help      a page about a command, with examples and every option
-    gspool --version
-"""
-COMMANDS = ("train", "evaluate")
-EXTRA = "this command needs more than torch; install it with: pip install 'gspool[train]'"
+    module: str
+    promise: str
+    extra: str
+
+
+COMMANDS = {
+    "train": Command(
+        "gspool.training.commands", "train an embedding model and evaluate it; with nothing else, on glyphs", "train"
+    ),
+    "evaluate": Command("gspool.training.commands", "measure a trained model", "train"),
+}
+PAGE = "\n".join(
+    (
+        "gspool: Generalized Sum Pooling for PyTorch.\n",
+        *(f"    gspool {name:12s} {command.promise}" for name, command in COMMANDS.items()),
+        "\n    gspool COMMAND --help      a page about a command, with examples and every option",
+        "    gspool --version\n",
+    )
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,13 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"; did you mean {near[0]}?" if near else ""
         print(f"gspool: there is no command {command!r}{hint}\n\n{PAGE}", file=sys.stderr)
         return 2
+    found = COMMANDS[command]
     try:
         # Each command brings libraries of its own, some of them slow to import.
-        from gspool.training import commands
+        module = import_module(found.module)
     except ModuleNotFoundError as error:
-        print(f"gspool {command}: {error}; {EXTRA}", file=sys.stderr)
+        needed = f"pip install 'gspool[{found.extra}]'"
+        print(f"gspool {command}: {error}; this command needs more: {needed}", file=sys.stderr)
         return 1
-    return commands.run(command, rest)
+    status: int = module.run(command, rest)
+    return status
 
 
 if __name__ == "__main__":

@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import run_told
+from gspool.terminal.table import show_table
 from gspool.training.checkpoint import CheckpointError
+from gspool.training.course import NonFiniteLossError
 from gspool.training.interruption import TrainingInterruptedError
-from gspool.training.parsing import TeachingParser, parse_config
+from gspool.training.parsing import parse_config
 from gspool.training.run_folder import process_rank
+
+# What a person can put right is told in a line; anything else keeps its traceback.
+TOLD = (CheckpointError, NonFiniteLossError)
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run one of the commands and give its exit status.
-
-    What a person can put right is told in a line; what only a programmer can is left to its traceback.
-    """
-    commands: dict[str, Callable[[Sequence[str]], None]] = {"train": train_command, "evaluate": evaluate_command}
+    """Run one of the commands and give its exit status."""
+    commands = {"train": train_command, "evaluate": evaluate_command}
     try:
-        commands[command](arguments)
+        return run_told(f"gspool {command}", commands[command], arguments, TOLD)
     except TrainingInterruptedError as interruption:
         print(f"\n{interruption}", file=sys.stderr)
         return 130
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130
-    except (ValueError, FileNotFoundError, ImportError, CheckpointError) as error:
-        print(f"gspool {command}: {error}", file=sys.stderr)
-        return 1
-    except RuntimeError as error:
-        from gspool.training.course import NonFiniteLossError
-
-        if not isinstance(error, NonFiniteLossError):
-            raise
-        print(f"gspool {command}: {error}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def train_command(arguments: Sequence[str]) -> None:
@@ -96,18 +86,3 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     if namespace["json"] is not None:
         content = {**counts.as_dict(), "weights_entropy": evaluation.entropy, "split": namespace["split"]}
         Path(namespace["json"]).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def show_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Print metrics in percent, one row a model."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{title}, percent", title_justify="left")
-    table.add_column("")
-    names = list(next(iter(rows.values())))
-    for name in names:
-        table.add_column(name.upper(), justify="right")
-    for row, metrics in rows.items():
-        table.add_row(row, *(f"{100 * metrics[name]:.2f}" for name in names))
-    Console().print(table)

@@ -19,7 +19,7 @@ from gspool.training.run_folder import log
 if TYPE_CHECKING:
     from gspool.data import ImageSet
     from gspool.losses import LossParts
-    from gspool.training.bar import StepBar
+    from gspool.terminal.bar import WorkBar
     from gspool.training.config import TrainConfig
     from gspool.training.interruption import StopRequest
     from gspool.training.metrics_log import MetricsLog
@@ -47,7 +47,7 @@ class Course(Callback):
         watched: ImageSet | None,
         monitor: Monitor,
         request: StopRequest,
-        bar: StepBar,
+        bar: WorkBar,
         metrics: MetricsLog | None,
         state: dict[str, Any] | None,
     ) -> None:

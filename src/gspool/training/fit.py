@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.data import ClassBalancedBatches
-from gspool.training.bar import step_bar
+from gspool.terminal.bar import work_bar
 from gspool.training.build import build_loss, build_model, check_fit
 from gspool.training.checkpoint import BEST, LAST, read_checkpoint
 from gspool.training.embed import evaluate_images
@@ -130,7 +130,7 @@ def _run(
     settings, first = config.trainer, module.step
     main = process_rank() == 0
     metrics = MetricsLog(folder, first) if main else None
-    with stop_on_signal() as request, step_bar(title, first, settings.max_steps, settings.progress and main) as bar:
+    with stop_on_signal() as request, work_bar(title, first, settings.max_steps, settings.progress and main) as bar:
         course = Course(config, folder, train, watched, monitor, request, bar, metrics, state)
         with quiet():
             trainer = _trainer(config, settings.max_steps - first, course, module.warmup_steps)

@@ -1,4 +1,4 @@
-"""The progress bar of a run: steps, their rate, the time left, the loss and the best evaluation."""
+"""Progress bars: how much is done, its rate, the time left, and a note of the work."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 
-class StepBar(Protocol):
-    """What training tells its bar."""
+class WorkBar(Protocol):
+    """What work tells its bar."""
 
-    def advance(self, note: str = "") -> None:
-        """One step is done."""
+    def advance(self, note: str = "", steps: int = 1) -> None:
+        """Another step, or several, are done."""
         ...
 
     def say(self, line: str) -> None:
@@ -20,7 +20,7 @@ class StepBar(Protocol):
 
 
 class _Silent:
-    def advance(self, note: str = "") -> None:
+    def advance(self, note: str = "", steps: int = 1) -> None:
         pass
 
     def say(self, line: str) -> None:
@@ -31,19 +31,19 @@ class _Rich:
     def __init__(self, progress: Any, task: Any) -> None:
         self.progress, self.task = progress, task
 
-    def advance(self, note: str = "") -> None:
-        self.progress.update(self.task, advance=1, **({"note": note} if note else {}))
+    def advance(self, note: str = "", steps: int = 1) -> None:
+        self.progress.update(self.task, advance=steps, **({"note": note} if note else {}))
 
     def say(self, line: str) -> None:
         self.progress.console.print(line, highlight=False)
 
 
 @contextmanager
-def step_bar(title: str, first: int, last: int, shown: bool) -> Iterator[StepBar]:
-    """Show steps ``first`` to ``last``, or nothing.
+def work_bar(title: str, first: int, last: int, shown: bool, unit: str = "steps") -> Iterator[WorkBar]:
+    """Show the way from ``first`` to ``last``, or nothing.
 
     Example:
-        >>> with step_bar("gsp", 0, 10, shown=False) as bar:
+        >>> with work_bar("gsp", 0, 10, shown=False) as bar:
         ...     bar.advance("loss 1.0")
     """
     if not shown:
@@ -63,7 +63,7 @@ def step_bar(title: str, first: int, last: int, shown: bool) -> Iterator[StepBar
     class Rate(ProgressColumn):
         def render(self, task: Any) -> Text:
             speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:.1f} steps/s")
+            return Text("" if speed is None else f"{speed:,.1f} {unit}/s")
 
     columns = (
         TextColumn("{task.description}"),

@@ -1,0 +1,39 @@
+"""From what a command raises to the exit status and the line that a person reads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+
+def run_told(
+    name: str,
+    command: Callable[[Sequence[str]], None],
+    arguments: Sequence[str],
+    told: tuple[type[Exception], ...] = (),
+) -> int:
+    """Run a command and give its exit status: 0 done, 1 failed, 130 interrupted.
+
+    What a person can put right is told in a line; what only a programmer can keeps its traceback.
+
+    Args:
+        name: how the command is called, ``gspool embed``.
+        command: takes the arguments.
+        arguments: the words after the command's name.
+        told: exceptions of the command's own that speak to a person, besides ValueError, FileNotFoundError and
+            ImportError.
+
+    Example:
+        >>> run_told("gspool embed", lambda arguments: None, [])
+        0
+    """
+    readable: tuple[type[Exception], ...] = (ValueError, FileNotFoundError, ImportError, *told)
+    try:
+        command(arguments)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except readable as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    return 0

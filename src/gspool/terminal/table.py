@@ -1,0 +1,20 @@
+"""Tables of metrics in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def show_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Print metrics in percent, one row a model."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{title}, percent", title_justify="left")
+    table.add_column("")
+    names = list(next(iter(rows.values())))
+    for name in names:
+        table.add_column(name.upper(), justify="right")
+    for row, metrics in rows.items():
+        table.add_row(row, *(f"{100 * metrics[name]:.2f}" for name in names))
+    Console().print(table)
