@@ -6,6 +6,7 @@ BIN := .venv/bin
 # Named, because ruff would also format the examples in Markdown, where comments are aligned for readers.
 SOURCES := src tests benchmarks docs/example_sections.py
 INSTALLED := .venv/.installed
+CHROMIUM ?= chromium
 
 # Tests run side by side, one thread each: two that both use every core only stand in each other's way.
 export OMP_NUM_THREADS ?= 1
@@ -31,7 +32,8 @@ train: $(INSTALLED)  ## train GSP, and GAP beside it, on glyph collages: minutes
 
 test: lint  ## check format, style, types and imports; run tests and doctests
 	@echo "== tests and the examples in docstrings, $(JOBS) at a time"
-	$(BIN)/python -m pytest -n $(JOBS)
+	@command -v $(CHROMIUM) || echo "== no $(CHROMIUM) and chromedriver here: tests of the web page are left out"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu$(if $(shell command -v $(CHROMIUM)),, and not browser)"
 	@echo "== all passed"
 
 lint: $(INSTALLED)  ## only the checks that do not run the code
