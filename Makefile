@@ -6,7 +6,8 @@ BIN := .venv/bin
 # Named, because ruff would also format the examples in Markdown, where comments are aligned for readers.
 SOURCES := src tests benchmarks docs/example_sections.py
 INSTALLED := .venv/.installed
-CHROMIUM ?= chromium
+# Debian installs it together with the browser (package chromium-driver).
+DRIVER := chromedriver
 
 # Tests run side by side, one thread each: two that both use every core only stand in each other's way.
 export OMP_NUM_THREADS ?= 1
@@ -32,8 +33,8 @@ train: $(INSTALLED)  ## train GSP, and GAP beside it, on glyph collages: minutes
 
 test: lint  ## check format, style, types and imports; run tests and doctests
 	@echo "== tests and the examples in docstrings, $(JOBS) at a time"
-	@command -v $(CHROMIUM) || echo "== no $(CHROMIUM) and chromedriver here: tests of the web page are left out"
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu$(if $(shell command -v $(CHROMIUM)),, and not browser)"
+	@command -v $(DRIVER) >/dev/null || echo "== no $(DRIVER) here: tests of the web page are left out"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu$(if $(shell command -v $(DRIVER)),, and not browser)"
 	@echo "== all passed"
 
 lint: $(INSTALLED)  ## only the checks that do not run the code

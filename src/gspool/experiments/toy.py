@@ -4,7 +4,8 @@ Red and blue are looked for, green is the background, each half of the picture. 
 too small leaves out part of what it should find; the smoothed problem (P2) shares its mass among all of it.
 Ours: results/toy.json, docs/images/toy.png.
 
-    python -m gspool.experiments.toy [--out FOLDER]     # one CPU core, 2 seconds
+    gspool reproduce toy                                # one CPU core, 2 seconds
+    python -m gspool.experiments.toy [--out FOLDER]     # the same
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.experiments.certificate import write_result
+from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
+from gspool.experiments.report import caption, table
 from gspool.experiments.toy_picture import draw
 from gspool.functional import distance, hard_selection, partial_transport
 
@@ -85,26 +88,59 @@ def summary(toy: Toy, selection: Selection) -> dict[str, float | str]:
     }
 
 
-def main(arguments: list[str] | None = None) -> None:
+def run(options: RunOptions) -> None:
     """Solve, write the result, draw the figure, and print where the weight went."""
-    parser = argparse.ArgumentParser(prog="python -m gspool.experiments.toy", description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for results/ and docs/images/ (here)")
-    out: Path = parser.parse_args(arguments).out
     toy = toy_picture()
     solved = selections(toy)
     rows = [summary(toy, selection) for selection in solved]
     write_result(
-        out / "results" / "toy.json",
+        options.results / "toy.json",
         rows,
-        command="python -m gspool.experiments.toy",
+        command=EXPERIMENT.command(options),
         seeds=[SEED],
         libraries=["matplotlib"],
     )
-    picture = out / "docs" / "images" / "toy.png"
+    picture = options.images / "toy.png"
     draw(toy.pixels, solved, picture, SIDE)
     for row in rows:
         print("   ".join(f"{name} {value}" for name, value in row.items()))
-    print(f"written: {Path('results/toy.json')}, {picture.relative_to(out)}")
+    print(f"written: {options.results / 'toy.json'}, {picture}")
+
+
+def render(results: Path) -> str:
+    """Show the figure and the table under it."""
+    if not (results / "toy.json").is_file():
+        return NOT_RUN
+    record = read_result(results / "toy.json")
+    return "\n\n".join(
+        (
+            "![Weights of the pixels for several mu and epsilon](images/toy.png)",
+            "Red and blue are the prototypes, green is background, each half of the picture; the darker, the higher the "
+            "weight. Paper: with mu too small the linear programme leaves out part of what it should find, and the "
+            "smoothed problem shares its mass among all of it. *Pixels in use* is 1 / sum p².",
+            table(record["value"], "g"),
+            caption("toy", record),
+        )
+    )
+
+
+EXPERIMENT = Experiment(
+    name="toy",
+    promise="what GSP selects on a picture of 10 x 10 pixels: linear programme against smoothing",
+    shows="Figure 2",
+    cost="2 seconds on one CPU core",
+    files=("toy",),
+    run=run,
+    render=render,
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the experiment into a folder with results/ and docs/images/."""
+    parser = argparse.ArgumentParser(prog="python -m gspool.experiments.toy", description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for results/ and docs/images/ (here)")
+    out: Path = parser.parse_args(arguments).out
+    run(RunOptions(results=out / "results", images=out / "docs" / "images"))
 
 
 if __name__ == "__main__":
