@@ -71,7 +71,10 @@ class ModelConfig:
     backbone: str = "small_cnn"
     backbone_options: dict[str, Any] = field(default_factory=dict)
     pooling: str = "gsp"
-    pooling_options: dict[str, Any] = field(default_factory=lambda: {"prototypes": 32, "mu": 0.25, "epsilon": 20.0})
+    # Chosen on validation classes of glyphs: results/glyphs_choice.json.
+    pooling_options: dict[str, Any] = field(
+        default_factory=lambda: {"prototypes": 32, "mu": 0.25, "epsilon": 20.0, "warm_start": 1024}
+    )
     dim: int = 128
     freeze: Freeze = "none"
 
