@@ -9,7 +9,7 @@ import torch
 
 from gspool.evaluation import nearest_neighbours, retrieval_metrics
 from gspool.evaluation.metric_space import MetricSpace
-from gspool.evaluation.search import search, working_memory
+from gspool.evaluation.search import Classes, search, working_memory
 from gspool.evaluation.selection import select_largest
 
 
@@ -23,21 +23,30 @@ def expected_neighbours(loop_ranking, queries, gallery, depth, own):
     return [loop_ranking(query, gallery, row if own else None)[:depth] for row, query in enumerate(queries)]
 
 
-@pytest.mark.parametrize("columns", [1, 8, 255, 256, 512, 2048])
-@pytest.mark.parametrize("k", [1, 7, 65])
-def test_selection_equals_a_sort(columns, k):
+# From plain to grouped selection; in the longest rows a few, dozens and hundreds take three ways.
+@pytest.mark.parametrize("columns", [1, 8, 255, 256, 512, 2048, 16384])
+@pytest.mark.parametrize("k", [1, 7, 65, 150])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_selection_equals_a_sort(columns, k, dtype):
     k = min(k, columns)
-    scores = torch.randn(5, columns, generator=torch.Generator().manual_seed(columns))
+    # As many below zero as above, so that the order of negative numbers is tried as well.
+    scores = torch.randn(5, columns, generator=torch.Generator().manual_seed(columns), dtype=torch.float64)
+    scores = (scores - scores.quantile(1 - k / (2 * columns))).to(dtype)
     chosen = select_largest(scores, k)
     ordered = scores.sort(dim=1, descending=True)
     assert torch.equal(chosen.values, ordered.values[:, :k])
     assert torch.equal(chosen.columns, ordered.indices[:, :k])
 
 
-def test_selection_of_equal_entries_gives_distinct_columns():
-    chosen = select_largest(torch.zeros(3, 1024), 4)
-    assert torch.equal(chosen.values, torch.zeros(3, 4))
-    assert all(len(set(row)) == 4 for row in chosen.columns.tolist())
+@pytest.mark.parametrize(("columns", "k"), [(1024, 4), (16384, 150)])
+def test_selection_of_equal_entries_gives_distinct_columns(columns, k):
+    scores = torch.zeros(3, columns)
+    # A row with as many larger ones as are asked for, beside rows in which all are equal.
+    scores[1, :: columns // k] = 1.0
+    chosen = select_largest(scores, k)
+    assert torch.equal(chosen.values, torch.tensor([0.0, 1.0, 0.0])[:, None].expand(-1, k))
+    assert all(len(set(row)) == k for row in chosen.columns.tolist())
+    assert torch.equal(scores.gather(1, chosen.columns), chosen.values)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -56,6 +65,27 @@ def test_ties_are_ordered_by_gallery_row(loop_ranking, dtype):
     for depth in (1, 3, 90):
         expected = expected_neighbours(loop_ranking, gallery[:60], gallery, depth, own=False)
         assert neighbours(MetricSpace(gallery[:60], gallery, dtype=dtype), depth) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_asked_for_hits_a_search_measures_only_what_decides_their_ranks(loop_ranking, monkeypatch, seed):
+    # Distances on a lattice tie by the dozen; its cells are classes, but for some rows that are mislabelled.
+    draws = torch.Generator().manual_seed(seed)
+    gallery = torch.randint(0, 5, (500, 2), generator=draws).float()
+    labels = (5 * gallery[:, 0] + gallery[:, 1]).long()
+    labels[::9] = labels[::9].flip(0)
+    space, rows, classes = MetricSpace(gallery[:80], gallery), torch.arange(80), Classes(labels[:80], labels)
+    measured = []
+    distances = space.squared_distances
+    monkeypatch.setattr(space, "squared_distances", lambda *pairs: measured.append(len(pairs[0])) or distances(*pairs))
+    found = search(space, rows, 70, working_memory(space, None), classes)
+    for_hits = sum(measured)
+    in_order = search(space, rows, 70, working_memory(space, None))
+    expected = torch.tensor(expected_neighbours(loop_ranking, gallery[:80], gallery, 70, own=False))
+    assert torch.equal(in_order, expected)
+    assert torch.equal(classes.hits(rows, found), classes.hits(rows, expected))
+    assert all(len(set(row)) == 70 for row in found.tolist())
+    assert 0 < for_hits < (sum(measured) - for_hits) / 2
 
 
 @pytest.mark.parametrize("spread", [1e-10, 1e-14])

@@ -53,3 +53,11 @@ def test_memory_is_kept_to(clusters, megabytes, classes, duplicates):
         retrieval_metrics(embeddings, labels, memory=megabytes * 2**20)
     # On top come blocks of fixed size, and labels, counts and scores, a few numbers a query.
     assert live.peak < megabytes * 2**20 + 2 * 2**20 + 3000 * 8 * 20
+
+
+def test_memory_is_kept_to_where_hundreds_of_neighbours_are_selected_in_groups(clusters):
+    embeddings, labels = clusters(20_000, 100, 8)
+    queries, query_labels = embeddings[:1500].clone(), labels[:1500]
+    with LiveBytes(embeddings, labels, queries, query_labels) as live:
+        retrieval_metrics(queries, query_labels, embeddings, labels, memory=12 * 2**20)
+    assert 6 * 2**20 < live.peak < 12 * 2**20 + 2 * 2**20 + 20_000 * 8 * 20

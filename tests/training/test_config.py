@@ -102,6 +102,14 @@ def test_a_wrong_key_in_yaml_is_named(tmp_path, capsys):
     assert "--trainer.max_steps" in answer
 
 
+def test_a_file_that_is_no_yaml_is_named(tmp_path, capsys):
+    path = tmp_path / "broken.yaml"
+    path.write_text("trainer: {max_steps: [1,")
+    assert f"{path} is not YAML" in refused(["--config", str(path)], capsys)
+    path.write_bytes(b"\xff\xfe\x00trainer")
+    assert f"{path} is not YAML" in refused(["--config", str(path)], capsys)
+
+
 def test_a_damaged_config_of_a_run_is_named(tmp_path):
     path = tmp_path / "config.yaml"
     with pytest.raises(ValueError, match="there is no"):

@@ -13,7 +13,7 @@ import torch
 
 from gspool import Embedder
 from gspool.training import FitResult, evaluate_run, fit, read_config, train
-from gspool.training.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from gspool.training.checkpoint import CheckpointError, full_disk_told, read_checkpoint, write_checkpoint
 from gspool.training.course import NonFiniteLossError
 from gspool.training.interruption import TrainingInterruptedError
 from gspool.training.metrics_log import read_metrics
@@ -230,6 +230,30 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(config, tmp_path, monkeypatc
     assert_same_run(fit(config, tmp_path / "full"), whole)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_up_under_metrics_is_told_and_resumed(config, tmp_path, monkeypatch, number):
+    from gspool.training.metrics_log import MetricsLog
+
+    add = MetricsLog.add
+
+    def full(log, step, values):
+        if step == 5:
+            raise OSError(number, os.strerror(number))
+        add(log, step, values)
+
+    monkeypatch.setattr(MetricsLog, "add", full)
+    with pytest.raises(CheckpointError, match=r"the disk of .* is full.*the last checkpoint is kept.*--resume"):
+        fit(config, tmp_path / "full")
+    monkeypatch.undo()
+    assert read_checkpoint(tmp_path / "full" / "last.pt")["step"] == 3
+    assert_same_run(fit(config, tmp_path / "full"), fit(config, tmp_path / "whole"))
+
+
+def test_other_trouble_of_the_disk_is_not_called_a_full_one(tmp_path):
+    with pytest.raises(PermissionError), full_disk_told(tmp_path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
     path = tmp_path / "last.pt"
     write_checkpoint(path, {"step": 3})
@@ -273,6 +297,11 @@ def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_folder_free(co
     ("change", "message"),
     [
         (lambda c: setattr(c.trainer, "monitor", "accuracy"), r"trainer.monitor must be one of p@1, p@r, map@r"),
+        (lambda c: setattr(c.output, "ks", [1, 0]), "every k of R@K must be an integer of at least 1, got 0"),
+        (lambda c: setattr(c.trainer, "accelerator", "quantum"), "trainer.accelerator='quantum'.*invalid accelerator"),
+        (lambda c: setattr(c.trainer, "precision", "fp8"), "trainer.precision='fp8'.*Precision 'fp8' is invalid"),
+        (lambda c: setattr(c.trainer, "precision", "16-mixed"), "float16 is not for a CPU .*use bf16-mixed"),
+        (lambda c: setattr(c.optimiser, "multipliers", {"bakbone": 2.0}), "no parameter is called 'bakbone'"),
         (lambda c: setattr(c.model, "pooling", "gapp"), "no pooling layer 'gapp'"),
         (lambda c: setattr(c.loss, "name", "c3"), "there is no loss 'c3'"),
         (lambda c: setattr(c.data, "classes_per_batch", 500), "no class may come twice in a batch"),
@@ -290,7 +319,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_folder_free(co
     ],
 )
 def test_what_cannot_work_is_said_before_training(config, tmp_path, change, message, monkeypatch):
-    monkeypatch.setattr(EmbeddingTraining, "training_step", None)
+    monkeypatch.setattr(EmbeddingTraining, "training_step", lambda *_: pytest.fail("a step was made"))
     change(config)
     with pytest.raises(ValueError, match=message):
         fit(config, tmp_path)

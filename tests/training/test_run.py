@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from gspool.models import Pixels
 from gspool.training import DataConfig, evaluate_run, train
 from gspool.training.embed import embed_images, relative_entropy
 from gspool.training.run import arms_of
@@ -102,8 +103,6 @@ def test_a_broken_picture_stops_before_training_or_is_left_out(tmp_path):
     draw_classes(tmp_path / "pictures")
     config = tiny()
     config.data = DataConfig(name="folder", root=str(tmp_path / "pictures"), options={"fractions": [0.34, 0.33, 0.33]})
-    from gspool.models import Pixels
-
     pixels = Pixels(size=16, resize=20)
     victim = image_set(config.data, "train", pixels).describe(0)
     with open(victim, "wb") as file:
@@ -113,6 +112,28 @@ def test_a_broken_picture_stops_before_training_or_is_left_out(tmp_path):
     assert victim in str(problem.value)
     config.data.check = "skip"
     assert len(image_set(config.data, "train", pixels)) == 7
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_broken_picture_among_those_of_the_evaluation_is_found_before_training(tmp_path, split, monkeypatch):
+    from gspool.training.module import EmbeddingTraining
+
+    draw_classes(tmp_path / "pictures")
+    config = tiny()
+    config.data = DataConfig(
+        name="folder",
+        root=str(tmp_path / "pictures"),
+        options={"fractions": [0.34, 0.33, 0.33]},
+        classes_per_batch=2,
+        transform="crop",
+    )
+    config.output.folder = str(tmp_path / "run")
+    victim = image_set(config.data, split, Pixels(size=16, resize=20)).describe(0)
+    with open(victim, "r+b") as file:
+        file.truncate(90)
+    monkeypatch.setattr(EmbeddingTraining, "training_step", None)
+    with pytest.raises(ValueError, match=rf"{split}: 1 of 8 images cannot be read.*\n.*{re.escape(victim)}"):
+        train(config)
 
 
 @pytest.mark.parametrize("classes", [1, 2])

@@ -92,7 +92,11 @@ def check_images(
         raise ValueError(
             f"{images.name}/{images.split}: {len(broken):,} of {len(images):,} images cannot be read; repair or remove "
             f"them"
-            + (", or choose policy='skip' to go on without them" if policy == "stop" else "")
+            + (
+                ", or choose policy='skip' to go on without them (of a run: --data.check skip)"
+                if policy == "stop"
+                else ""
+            )
             + f":\n{_lines(tuple(broken))}"
         )
     is_sound = torch.ones(len(images), dtype=torch.bool)

@@ -93,12 +93,13 @@ def _without_small_classes(root: Path, listing: Listing, policy: SmallClasses) -
     if empty and policy != "drop":
         raise ValueError(
             f"{root} has {len(empty)} classes without a picture ({_some(empty)}); fill or delete their folders, "
-            "or pass small_classes='drop'"
+            "or pass small_classes='drop' (to a run: --data.options.small_classes drop)"
         )
     if lone and policy == "stop":
         raise ValueError(
             f"{root} has {len(lone)} classes with a single picture ({_some(lone)}), which have no pair to learn from "
-            "or to find; add pictures, or pass small_classes='drop' to leave them out, 'keep' to keep them as they are"
+            "or to find; add pictures, or pass small_classes='drop' to leave them out, 'keep' to keep them as they are "
+            "(to a run: --data.options.small_classes drop)"
         )
     if policy == "drop":
         return [picture for picture in listing.pictures if counts[picture.split, picture.label] >= FEWEST_IMAGES]
@@ -146,7 +147,8 @@ def _too_few(
         return f"{root}: its {split} split has {len(names)} classes ({_some(names)}); at least two are needed"
     return (
         f"{root}: of its {total} classes, fractions {fractions} give {len(names)} to {split}, at least two are needed; "
-        "choose other fractions, such as (0.5, 0.0, 0.5) without validation, or zero_shot=False to share out images"
+        "choose other fractions, such as (0.5, 0.0, 0.5) without validation, or zero_shot=False to share out images "
+        "(to a run: --data.options.zero_shot false)"
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from gspool.evaluation.checked_input import as_embeddings, as_labels, as_ranks
 from gspool.evaluation.neighbours import open_space
-from gspool.evaluation.search import search, working_memory
+from gspool.evaluation.search import Classes, search, working_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,12 +130,12 @@ def retrieval_metrics(
     memory = working_memory(space, memory)
     # The search leaves one eighth of its memory to the judging of what it found.
     ranks_at_once = (memory - space.bytes_held) // 8 // _BYTES_A_RANK
-    tables, start = [], 0
+    both, tables, start = Classes(classes, found_classes), [], 0
     while start < len(rows):
         depth = min(int(depths[start]), space.reachable)
         part = rows[start : start + max(1, ranks_at_once // depth)]
-        hits = found_classes[search(space, part, depth, memory)] == classes[part][:, None]
-        tables.append(_scores_by_query(hits, relevant[part], ks))
+        nearest = search(space, part, depth, memory, both)
+        tables.append(_scores_by_query(both.hits(part, nearest), relevant[part], ks))
         start += len(part)
     # Back in the order of the queries, so that the sum rounds alike however the work was divided.
     means = torch.cat(tables)[rows.argsort()].mean(dim=0).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -21,9 +21,25 @@ _CPU_ROWS = 1024
 _SLACK = 8
 
 
+class Classes(NamedTuple):
+    """The classes of all queries and of the gallery, for a search that is only asked where the hits are."""
+
+    queries: Int[Tensor, " Q"]
+    gallery: Int[Tensor, " G"]
+
+    def hits(self, rows: Int[Tensor, " B"], columns: Int[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
+        """Whether a gallery row is of the class of its query."""
+        return self.gallery[columns] == self.queries[rows][:, None]
+
+
 @torch.no_grad()
-def search(space: MetricSpace, rows: Int[Tensor, " B"], depth: int, memory: int) -> Int[Tensor, "B K"]:
+def search(
+    space: MetricSpace, rows: Int[Tensor, " B"], depth: int, memory: int, classes: Classes | None = None
+) -> Int[Tensor, "B K"]:
     """Find the ``depth`` nearest gallery rows of the queries ``rows``, nearest first, ties by gallery row.
+
+    With ``classes`` only the ranks of the hits are promised: which of several hits, or of several others, stands where
+    among its like changes no metric, and is left as it was proposed.
 
     Scores propose ``depth`` and a few more candidates. Candidates whose scores lie within the error bound of each
     other are measured again in float64, and a query whose last neighbour lies within the bound of what was left out
@@ -49,7 +65,8 @@ def search(space: MetricSpace, rows: Int[Tensor, " B"], depth: int, memory: int)
             best = select_largest(scored.scores, width)
             squared = scored.squared_norms[:, None] - 2.0 * best.values.double()
             certain.append(_is_border_certain(squared, depth, space))
-            found[part] = _in_exact_order(space, rows[part], best.columns, squared)[:, :depth]
+            hits = None if classes is None else classes.hits(rows[part], best.columns)
+            found[part] = _in_exact_order(space, rows[part], best.columns, squared, hits)[:, :depth]
         pending, slack = pending[~torch.cat(certain)], slack * 8
     return found
 
@@ -77,25 +94,38 @@ def _is_border_certain(squared: Float[Tensor, "B W"], depth: int, space: MetricS
 
 
 def _in_exact_order(
-    space: MetricSpace, rows: Int[Tensor, " B"], columns: Int[Tensor, "B W"], squared: Float[Tensor, "B W"]
+    space: MetricSpace,
+    rows: Int[Tensor, " B"],
+    columns: Int[Tensor, "B W"],
+    squared: Float[Tensor, "B W"],
+    hits: Bool[Tensor, "B W"] | None,
 ) -> Int[Tensor, "B W"]:
-    """Order candidates by exact distance, then by gallery row.
+    """Order candidates by exact distance, then by gallery row; with ``hits``, as far as the ranks of hits need it.
 
     A candidate further than twice the bound from both its neighbours in the list stands where it belongs; the others
-    form chains, and measuring a chain again moves nothing past its ends.
+    form chains, and measuring a chain again moves nothing past its ends. A chain of hits alone, or without any, keeps
+    the ranks of its hits in whatever order.
     """
     close = squared.diff(dim=1) <= 2 * space.doubt
     chained = torch.zeros_like(squared, dtype=torch.bool)
     chained[:, 1:] |= close
     chained[:, :-1] |= close
-    unsettled = chained.any(dim=1).nonzero().flatten()
-    if not len(unsettled):
-        return columns
-    by_row = columns[unsettled].sort(dim=1)
-    lengths = squared[unsettled].gather(1, by_row.indices)
-    query, place = chained[unsettled].gather(1, by_row.indices).nonzero(as_tuple=True)
-    lengths[query, place] = space.squared_distances(rows[unsettled[query]], by_row.values[query, place])
-    columns[unsettled] = by_row.values.gather(1, lengths.argsort(dim=1, stable=True))
+    query, place = chained.nonzero(as_tuple=True)
+    chained[:, 1:] &= ~close
+    # What is left marks the first candidate of each chain.
+    chain = chained[query, place].cumsum(0)
+    if hits is not None:
+        hit = hits[query, place]
+        differs = (hit[1:] != hit[:-1]) & (chain[1:] == chain[:-1])
+        mixed = torch.zeros(len(chain) + 1, dtype=torch.bool, device=chain.device)
+        mixed[chain[1:][differs]] = True
+        query, place, chain = (each[mixed[chain]] for each in (query, place, chain))
+    candidates = columns[query, place]
+    lengths = space.squared_distances(rows[query], candidates)
+    order = candidates.argsort()
+    order = order[lengths[order].argsort(stable=True)]
+    order = order[chain[order].argsort(stable=True)]
+    columns[query, place] = candidates[order]
     return columns
 
 

@@ -176,7 +176,7 @@ class Embedder(nn.Module, ModelHubMixin):
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """Write the model card: use, settings, preprocessing, figures."""
-        return ModelCard(model_card.text(self.settings, self.pixels, self.out_dim, kwargs.get("metrics", {})))
+        return ModelCard(model_card.text(self.settings, self.pixels, self.out_dim, **kwargs))
 
     @classmethod
     def from_pretrained(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,25 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
         ) from error
 
 
+@contextmanager
+def full_disk_told(folder: Path) -> Iterator[None]:
+    """Tell of a disk that fills up under anything else that a run writes: metrics, curves, the model, its figures.
+
+    Raises:
+        CheckpointError: in place of the OSError, with what is kept and how to go on.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        kept = f"the last checkpoint is kept: {folder / LAST}" if (folder / LAST).exists() else "nothing was kept yet"
+        raise CheckpointError(
+            f"the disk of {folder} is full ({error}); {kept}. "
+            f"Make room, then go on with: gspool train --resume {folder}"
+        ) from error
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint; tensors and plain values only, a pickle that would run code is refused.
 
@@ -57,7 +79,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, option: str = "--output.folder") -> None:
     """Make a folder and write into it, before hours of work depend on it.
 
     Raises:
@@ -71,5 +93,5 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         raise ValueError(
             f"nothing can be written to the output folder {folder} ({error.strerror or error}); "
-            "choose another with --output.folder, or change its permissions"
+            f"choose another with {option}, or change its permissions"
         ) from error

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from gspool.evaluation.finished_runs import write_aside_and_rename
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import run_told
 from gspool.terminal.table import show_table
-from gspool.training.checkpoint import CheckpointError
+from gspool.training.checkpoint import CheckpointError, check_writable
 from gspool.training.course import NonFiniteLossError
+from gspool.training.data_words import named_data, other_name
 from gspool.training.interruption import TrainingInterruptedError
 from gspool.training.parsing import parse_config
 from gspool.training.run_folder import process_rank
@@ -56,9 +59,12 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     from gspool.training.run import evaluate_run
     from gspool.training.run_folder import CONFIG
 
+    arguments = named_data(arguments)
     # The run's own data is the default of every option of the data, so it is looked for before they are read.
     configs = (Path(word) / CONFIG for word in arguments if not word.startswith("-"))
     own = next((read_config(path).data for path in configs if path.is_file()), None)
+    if own is not None and other_name(arguments, own.name):
+        own = replace(own, root=None, options={})  # those of another data set mean nothing here
     parser = TeachingParser("gspool evaluate", EVALUATE, "gspool evaluate RUN [--split NAME] [--data.OPTION VALUE ...]")
     parser.add_argument("run", metavar="RUN", help="The folder of a run, or of a saved model.")
     parser.add_argument("--split", choices=["train", "validation", "test"], default="test", help="Which classes.")
@@ -70,10 +76,16 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     if own is not None:
         parser.set_defaults({f"data.{name}": value for name, value in vars(own).items()})
     namespace = parser.parse_args(list(arguments))
+    json_file = None if namespace["json"] is None else Path(namespace["json"])
+    if json_file is not None:
+        check_writable(json_file.parent, "--json")
     given = any(word.startswith("--data") for word in arguments)
     data = None
     if own is not None or given:
-        made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        try:
+            made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        except ValueError as error:
+            parser.error(str(error))
         data = made["data"]
     evaluation = evaluate_run(
         namespace["run"], namespace["split"], data, namespace["ks"], namespace["device"], namespace["progress"]
@@ -83,6 +95,6 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     print(f"{counts.queries:,} queries, {counts.lone_queries:,} lone ones left out, gallery of {counts.gallery:,}")
     if evaluation.entropy is not None:
         print(f"entropy of the pooling weights {evaluation.entropy:.4f} (1 is average pooling)")
-    if namespace["json"] is not None:
+    if json_file is not None:
         content = {**counts.as_dict(), "weights_entropy": evaluation.entropy, "split": namespace["split"]}
-        Path(namespace["json"]).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_aside_and_rename(json_file, (json.dumps(content, indent=2) + "\n").encode())

@@ -8,6 +8,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gspool.training.config import TrainerConfig
 
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -26,6 +30,29 @@ def lightning() -> ModuleType:
             if error.name not in (name, name.split(".")[0]):
                 raise
     raise ImportError("training needs Lightning, which is not installed; install it with: pip install 'gspool[train]'")
+
+
+@contextmanager
+def hardware_told(settings: TrainerConfig) -> Iterator[None]:
+    """Say in the words of the settings what this machine cannot do, where Lightning fails or quietly does otherwise.
+
+    Raises:
+        ValueError: if the accelerator, the number of devices or the precision is not to be had here.
+    """
+    asked = (
+        f"trainer.accelerator={settings.accelerator!r}, trainer.devices={settings.devices}, "
+        f"trainer.precision={settings.precision!r}"
+    )
+    misconfigured = importlib.import_module(f"{lightning().__name__}.utilities.exceptions").MisconfigurationException
+    with warnings.catch_warnings():
+        # Another precision than the one in config.yaml would be a run that nobody asked for.
+        warnings.filterwarnings("error", r".*AMP with fp16 is not supported on CPU.*")
+        try:
+            yield
+        except (misconfigured, ValueError) as error:
+            raise ValueError(f"the run cannot be set up as asked on this machine ({asked}): {error}") from error
+        except UserWarning as error:
+            raise ValueError(f"float16 is not for a CPU ({asked}); use bf16-mixed or 32-true there") from error
 
 
 @contextmanager

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from gspool.data import ClassBalancedBatches
+from gspool.evaluation.checked_input import as_ranks
 from gspool.terminal.bar import work_bar
 from gspool.training.build import build_loss, build_model, check_fit
-from gspool.training.checkpoint import BEST, LAST, read_checkpoint
+from gspool.training.checkpoint import BEST, LAST, full_disk_told, read_checkpoint
 from gspool.training.embed import evaluate_images
-from gspool.training.engine import lightning, quiet
+from gspool.training.engine import hardware_told, lightning, quiet
 from gspool.training.gather import wait_for_all
 from gspool.training.interruption import TrainingInterruptedError, stop_on_signal
 from gspool.training.metrics_log import MetricsLog
@@ -73,13 +75,15 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
     if process_rank() == 0:
         own_config(folder, config)
     lightning()  # says at once if it is missing
+    _check_monitor(config)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     model = build_model(config)
     progress = config.trainer.progress and process_rank() == 0
     train = image_set(config.data, "train", model.pixels, training=True, progress=progress)
-    watched = _watched(config, model.pixels, progress)
-    _check_monitor(config)
+    # The test set is looked at now: a broken image in it must not be found when all the work is done.
+    test = image_set(config.data, "test", model.pixels, progress=progress)
+    watched = _watched(config, model.pixels, progress, test)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed)
     check_fit(model, loss, train)
     batches = ClassBalancedBatches(
@@ -96,20 +100,22 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
         module.load_state_dict(state["module"])
         module.step = state["step"]
         monitor.load_state_dict(state["monitor"])
-    with log_to(folder) as log:
+    with full_disk_told(folder), log_to(folder) as log:
         log.info("%s; from step %d; %s; %s", train, module.step, title or config.model.pooling, folder)
         if module.step < config.trainer.max_steps and not monitor.stopped:
             _run(config, folder, module, train, watched, monitor, state, title or config.model.pooling)
-        return _finish(config, folder, module, monitor, watched is not None)
+        return _finish(config, folder, module, monitor, watched is not None, test)
 
 
-def _watched(config: TrainConfig, pixels: Any, progress: bool) -> ImageSet | None:
+def _watched(config: TrainConfig, pixels: Any, progress: bool, test: ImageSet) -> ImageSet | None:
     split = config.trainer.monitor_split
-    return None if split == "none" else image_set(config.data, split, pixels, progress=progress)
+    if split == "validation":
+        return image_set(config.data, split, pixels, progress=progress)
+    return test if split == "test" else None
 
 
 def _check_monitor(config: TrainConfig) -> None:
-    known = ["p@1", "p@r", "map@r", *(f"r@{k}" for k in config.output.ks)]
+    known = ["p@1", "p@r", "map@r", *(f"r@{k}" for k in as_ranks(config.output.ks))]
     if config.trainer.monitor not in known:
         raise ValueError(f"trainer.monitor must be one of {', '.join(known)}, got {config.trainer.monitor!r}")
 
@@ -129,19 +135,17 @@ def _run(
 
     settings, first = config.trainer, module.step
     main = process_rank() == 0
-    metrics = MetricsLog(folder, first) if main else None
-    with stop_on_signal() as request, work_bar(title, first, settings.max_steps, settings.progress and main) as bar:
+    with ExitStack() as opened:
+        metrics = opened.enter_context(closing(MetricsLog(folder, first))) if main else None
+        request = opened.enter_context(stop_on_signal())
+        bar = opened.enter_context(work_bar(title, first, settings.max_steps, settings.progress and main))
         course = Course(config, folder, train, watched, monitor, request, bar, metrics, state)
         with quiet():
             trainer = _trainer(config, settings.max_steps - first, course, module.warmup_steps)
             if main:
                 write_versions(folder, f"{trainer.strategy.root_device}, {settings.devices} x {settings.num_nodes}")
             module.train_dataloader = lambda: _loader(config, train, first, trainer)
-            try:
-                trainer.fit(module)
-            finally:
-                if metrics is not None:
-                    metrics.close()
+            trainer.fit(module)
     if course.interrupted:
         raise TrainingInterruptedError(folder, module.step)
 
@@ -162,27 +166,30 @@ def _trainer(config: TrainConfig, steps: int, course: Any, warmup_steps: int) ->
     if settings.devices * settings.num_nodes > 1:
         # A backbone that is frozen at first has no gradients for a while.
         strategy = "ddp_find_unused_parameters_true" if warmup_steps else "ddp"
-    return lightning().Trainer(
-        max_steps=steps,
-        max_epochs=-1,
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.num_nodes,
-        strategy=strategy,
-        precision=settings.precision,
-        sync_batchnorm=settings.sync_batchnorm,
-        gradient_clip_val=config.optimiser.clip or None,
-        callbacks=[course],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        num_sanity_val_steps=0,
-    )
+    with hardware_told(settings):
+        return lightning().Trainer(
+            max_steps=steps,
+            max_epochs=-1,
+            accelerator=settings.accelerator,
+            devices=settings.devices,
+            num_nodes=settings.num_nodes,
+            strategy=strategy,
+            precision=settings.precision,
+            sync_batchnorm=settings.sync_batchnorm,
+            gradient_clip_val=config.optimiser.clip or None,
+            callbacks=[course],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+        )
 
 
-def _finish(config: TrainConfig, folder: Path, module: Any, monitor: Monitor, was_watched: bool) -> FitResult:
+def _finish(
+    config: TrainConfig, folder: Path, module: Any, monitor: Monitor, was_watched: bool, test: ImageSet
+) -> FitResult:
     """Restore the best model, measure it, save it, and write the figures last of all."""
     wait_for_all()  # the first process may still be writing the best model
     model = module.model
@@ -190,7 +197,6 @@ def _finish(config: TrainConfig, folder: Path, module: Any, monitor: Monitor, wa
     if was_watched:
         model.load_state_dict(read_checkpoint(folder / BEST)["model"])
     model.freeze(config.model.freeze)
-    test = image_set(config.data, "test", model.pixels)
     evaluation = evaluate_images(model, test, ks=config.output.ks, workers=config.data.workers)
     figures = {
         "metrics": dict(evaluation.metrics),
@@ -200,7 +206,8 @@ def _finish(config: TrainConfig, folder: Path, module: Any, monitor: Monitor, wa
         "weights_entropy": evaluation.entropy,
     }
     if process_rank() == 0:
-        model.save_pretrained(folder / MODEL, metrics=figures["metrics"])
+        card = {"data": config.data.name}
+        model.save_pretrained(folder / MODEL, metrics=figures["metrics"], model_card_kwargs=card)
         write_result(folder, figures)
     wait_for_all()
     return FitResult(folder=folder, **figures)

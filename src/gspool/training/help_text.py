@@ -23,7 +23,8 @@ Measure a trained model: P@1, P@R, MAP@R and R@K on the data it was trained for,
 
     gspool evaluate runs/NAME                                      its own test classes
     gspool evaluate runs/NAME --split validation
-    gspool evaluate runs/NAME --data.name folder --data.root pictures/
+    gspool evaluate runs/NAME --data pictures/                     other pictures, pictures/CLASS/picture.jpg or a CSV
+    gspool evaluate runs/NAME --data cub --data.root datasets/     another data set
     gspool evaluate path/to/model --data.name glyphs               a folder of save_pretrained
 
 Every image is searched among all others of the split (queries among the gallery, where the data has both).

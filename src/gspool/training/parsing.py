@@ -50,13 +50,12 @@ def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[
         >>> config.loss.name, config.model.pooling_options["mu"], resume
         ('c2', 0.2, None)
     """
-    name = _preset_of(arguments)
-    if name not in PRESETS:
-        try:
-            preset(name)
-        except ValueError as error:
-            train_parser(prog).error(str(error))
-    parser = train_parser(prog, preset(name), name)
+    try:
+        name = _preset_of(arguments)
+        start = preset(name)
+    except ValueError as error:
+        train_parser(prog).error(str(error))
+    parser = train_parser(prog, start, name)
     namespace = parser.parse_args(list(arguments))
     try:
         made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
@@ -67,14 +66,21 @@ def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[
 
 
 def _preset_of(arguments: Sequence[str]) -> str:
-    """Find the preset before anything else is read, because all the defaults hang on it."""
+    """Find the preset before anything else is read, because all the defaults hang on it.
+
+    Raises:
+        ValueError: if a file is not YAML.
+    """
     name = DEFAULT
     rest = list(arguments)
     for place, word in enumerate(rest):
         flag, _, value = word.partition("=")
         value = value or (rest[place + 1] if place + 1 < len(rest) else "")
         if flag == "--config" and Path(value).is_file():
-            content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            try:
+                content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
+            except (yaml.YAMLError, UnicodeDecodeError) as error:
+                raise ValueError(f"{value} is not YAML: {' '.join(str(error).split())}") from error
             name = content.get("preset", name) if isinstance(content, dict) else name
         elif flag == "--preset":
             return value
