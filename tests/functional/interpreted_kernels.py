@@ -5,7 +5,14 @@ import torch
 
 from functional import kernel_cases as cases
 from gspool.functional import gsp_pool, partial_transport
-from gspool.functional.kernels import pool_launch, pool_op, transport_launch
+from gspool.functional.kernels import (
+    backward_plan,
+    pool_forward_launch,
+    pool_op,
+    pool_settings,
+    tiling,
+    transport_launch,
+)
 from oracle import pooled
 
 pytestmark = [
@@ -24,6 +31,85 @@ def test_weights_are_exact(size, mu, epsilon):
 @pytest.mark.parametrize("size", [(2, 7, 3, 5), (2, 100, 9, 34), (2, 130, 17, 12)])
 def test_gradients_agree_with_the_plain_version(size, role):
     cases.agrees(*cases.problem(*size), role=role, mu=0.6)
+
+
+@pytest.fixture
+def slices(monkeypatch):
+    """Let problems of every size form their gradients slice by slice of the channels."""
+    monkeypatch.setattr(tiling, "WORTH_SLICES", 0)
+    for plan in (pool_forward_launch.plan_forward, backward_plan.plan_backward):
+        plan.cache_clear()
+    yield
+    for plan in (pool_forward_launch.plan_forward, backward_plan.plan_backward):
+        plan.cache_clear()
+
+
+@pytest.mark.parametrize("role", ["foreground", "background"])
+@pytest.mark.parametrize("size", [(2, 7, 3, 5), (2, 70, 9, 34), (3, 20, 17, 140)])
+def test_gradients_by_slices_agree_with_the_plain_version(size, role, slices):
+    cases.agrees(*cases.problem(*size), role=role, mu=0.6)
+
+
+def test_slices_obey_the_laws(slices):
+    cases.tokens_on_prototypes_are_exact()
+    cases.channels_first_needs_no_copy()
+    cases.padding_is_never_looked_at()
+    cases.deterministic_runs_repeat()
+    cases.agrees(*cases.problem(2, 9, 5, 40), dtype=torch.bfloat16)
+
+
+def test_slices_repeat_without_a_gradient_of_the_prototypes(slices):
+    features, centres = cases.problem(3, 20, 5, 17)
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        tokens = features.clone().requires_grad_()
+        gsp_pool(tokens, centres, 0.3, 5.0, backend="triton").pooled.square().sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(before)
+    usual = features.clone().requires_grad_()
+    gsp_pool(usual, centres, 0.3, 5.0, backend="torch").pooled.square().sum().backward()
+    cases.close(tokens.grad, usual.grad, 3e-5, "tokens")
+
+
+def test_backward_can_be_asked_for_twice(slices):
+    tokens, prototypes = cases.problem(2, 9, 5, 12)
+    tokens.requires_grad_()
+    out = gsp_pool(tokens, prototypes, 0.3, 5.0, backend="triton").pooled.square().sum()
+    first, second = (torch.autograd.grad(out, tokens, retain_graph=True)[0] for _ in range(2))
+    assert first.equal(second)
+
+
+def test_a_gradient_that_nobody_wants_is_not_formed():
+    tokens, prototypes = cases.problem(2, 140, 5, 12)
+    mu = torch.full((2,), 0.3, requires_grad=True)
+    _, everything = cases.differentiated(tokens, prototypes, 0.3, 5.0, "triton", outputs="p")
+    generator = torch.Generator().manual_seed(7)
+    direction = torch.randn(2, 12, generator=generator, dtype=torch.float64)
+    for wanted, expected in ((prototypes.requires_grad_(), everything[1]), (mu, everything[2])):
+        out = gsp_pool(tokens, prototypes, mu, 5.0, backend="triton").pooled
+        (gradient,) = torch.autograd.grad((out.double() * direction).sum(), wanted)
+        cases.close(gradient, expected, 1e-5, "gradient")
+
+
+def test_tensors_that_start_anywhere():
+    tokens, prototypes = cases.problem(2, 9, 5, 13)
+    shifted = torch.cat((tokens.new_zeros(1), tokens.flatten()))[1:].view(tokens.shape)
+    first, second = (gsp_pool(t, prototypes, 0.3, 5.0, backend="triton").pooled for t in (tokens, shifted))
+    torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-7)
+
+
+def test_calls_whose_tensors_start_elsewhere_share_no_launch():
+    """A kernel is compiled for where its tensors start, and reads past them elsewhere."""
+    numbers = torch.zeros(100)
+    straight, shifted = numbers[:12], numbers[1:13]
+    settings = pool_settings.Settings(None, 0.3, None, 5.0, None, False, "tf32x3")
+    kinds = {
+        pool_settings.kind_of(tokens.view(1, 4, 3), prototypes.view(4, 3), settings)
+        for tokens in (straight, shifted)
+        for prototypes in (straight, shifted)
+    }
+    assert len(kinds) == 4
 
 
 @pytest.mark.parametrize("outputs", ["p", "w", "a"])
@@ -113,7 +199,8 @@ def test_each_image_has_its_own_mu():
 
 
 def test_images_too_large_for_one_block_are_solved_in_pieces(monkeypatch):
-    monkeypatch.setattr(pool_launch, "ONE_BLOCK", 32)
+    monkeypatch.setattr(pool_forward_launch, "ONE_BLOCK", 32)
+    pool_forward_launch.plan_forward.cache_clear()
     monkeypatch.setattr(transport_launch, "ONE_BLOCK", 32)
     for mu in (0.2, 0.8, 1.0):
         cases.agrees(*cases.problem(2, 100, 5, 9), mu=mu, epsilon=30.0, slack=5.0, outputs="p")
@@ -123,7 +210,7 @@ def test_images_too_large_for_one_block_are_solved_in_pieces(monkeypatch):
 def test_an_image_without_tokens_gives_zero_and_no_nan():
     tokens, prototypes = cases.problem(2, 6, 3, 5)
     mask = torch.tensor([[True] * 6, [False] * 6])
-    inputs = (tokens, prototypes, None, 0.3, None, 5.0, mask, False, "tf32x3", True)
+    inputs = (tokens, prototypes, None, 0.3, None, 5.0, mask, False, "tf32x3", 1)
     pooled_vectors, weights, attributes, *_ = pool_op._forward(*inputs)
     assert pooled_vectors[1].eq(0).all()
     assert weights[1].eq(0).all()
@@ -149,7 +236,7 @@ def test_transport_with_mask_and_sharp_epsilon(outputs):
 def test_operators_keep_their_word():
     """Schema, shapes without data, and gradients of the operators that torch.compile sees."""
     tokens, prototypes = cases.problem(2, 6, 3, 5)
-    inputs = (tokens.requires_grad_(), prototypes.requires_grad_(), None, 0.3, None, 5.0, None, False, "tf32x3", True)
+    inputs = (tokens.requires_grad_(), prototypes.requires_grad_(), None, 0.3, None, 5.0, None, False, "tf32x3", 1)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.gspool.pool_forward.default, inputs, test_utils=checks)
     cost = torch.rand(2, 3, 6, requires_grad=True)

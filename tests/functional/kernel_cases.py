@@ -92,11 +92,12 @@ def channels_first_needs_no_copy(device="cpu"):
     assert seen.grad.stride() == seen.stride()
     assert_close(seen.grad, copied.grad, rtol=1e-5, atol=1e-7)
     every_second = torch.cat((features, features + 9), dim=2).view(3, 42, 40)[:, ::2]
+    # Other strides are another kernel to a compiler, which may order a sum in another way.
     assert_close(
         gsp_pool(every_second, centres, 0.4, 8.0, backend="triton").weights,
         gsp_pool(every_second.contiguous(), centres, 0.4, 8.0, backend="triton").weights,
-        rtol=0,
-        atol=0,
+        rtol=3e-6,
+        atol=1e-8,
     )
 
 

@@ -5,6 +5,8 @@ import torch
 
 from functional import kernel_cases as cases
 from gspool.functional import gsp_pool
+from gspool.functional.kernels import choice, tiling
+from gspool.functional.kernels.backward_plan import plan_backward
 
 pytestmark = pytest.mark.gpu
 
@@ -18,15 +20,28 @@ def test_weights_are_exact(size, mu, epsilon):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("size", [(3, 49, 64, 96), (3, 196, 100, 70), (2, 63, 1024, 33), (2, 300, 7, 4096)])
 @pytest.mark.parametrize("role", ["foreground", "background"])
-def test_gradients_agree_with_the_plain_version(dtype, size, role):
+@pytest.mark.parametrize("sliced", [True, False])
+def test_gradients_agree_with_the_plain_version(dtype, size, role, sliced, monkeypatch):
+    monkeypatch.setattr(tiling, "WORTH_SLICES", 0 if sliced else 2**62)
+    plan_backward.cache_clear()
     cases.agrees(*cases.problem(*size, device="cuda"), dtype=dtype, role=role, slack=2.0)
 
 
-def test_laws():
-    cases.tokens_on_prototypes_are_exact("cuda")
-    cases.channels_first_needs_no_copy("cuda")
-    cases.padding_is_never_looked_at("cuda")
-    cases.deterministic_runs_repeat("cuda")
+LAWS = [
+    cases.tokens_on_prototypes_are_exact,
+    cases.channels_first_needs_no_copy,
+    cases.padding_is_never_looked_at,
+    cases.deterministic_runs_repeat,
+]
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("sliced", [True, False])
+def test_laws(law, sliced, monkeypatch):
+    monkeypatch.setattr(tiling, "WORTH_SLICES", 0 if sliced else 2**62)
+    plan_backward.cache_clear()
+    law("cuda")
+    plan_backward.cache_clear()
 
 
 @pytest.mark.parametrize("size", [(2, 5, 7), (2, 70, 1300), (1, 3, 17000)])
@@ -34,18 +49,31 @@ def test_transport_agrees(size):
     cases.transport_agrees(*size, device="cuda")
 
 
-def test_auto_is_the_plain_version():
+def test_auto_takes_the_kernels_where_they_can_run(monkeypatch):
+    monkeypatch.setattr(choice, "AUTO_TAKES_KERNELS", True)
     tokens, prototypes = cases.problem(2, 49, 16, 64, device="cuda")
-    auto = gsp_pool(tokens, prototypes, 0.3, 5.0)
-    plain = gsp_pool(tokens, prototypes, 0.3, 5.0, backend="torch")
+    auto, kernels = (gsp_pool(tokens, prototypes, 0.3, 5.0, backend=backend) for backend in ("auto", "triton"))
+    assert auto.weights.equal(kernels.weights)
+    assert type(auto_gradient(tokens, prototypes)).__name__ == "EagerPoolBackward"
+    wide = (tokens.double(), prototypes.double())
+    auto, plain = (gsp_pool(*wide, 0.3, 5.0, backend=backend) for backend in ("auto", "torch"))
     assert auto.weights.equal(plain.weights)
+    assert type(auto_gradient(*wide)).__name__ == "_GSPPoolBackward"
 
 
-def test_compiled_autocast_and_graph_replay():
+def auto_gradient(tokens, prototypes):
+    return gsp_pool(tokens.clone().requires_grad_(), prototypes, 0.3, 5.0).weights.grad_fn
+
+
+# PyTorch's own compiler calls what PyTorch calls deprecated.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["triton", "torch"])
+def test_compiled_autocast_and_graph_replay(backend):
     tokens, prototypes = cases.problem(2, 49, 16, 64, device="cuda")
 
     def pool(tokens):
-        return gsp_pool(tokens, prototypes, 0.3, 5.0).pooled
+        return gsp_pool(tokens, prototypes, 0.3, 5.0, backend=backend).pooled
 
     expected = pool(tokens)
     torch.testing.assert_close(torch.compile(pool, fullgraph=True)(tokens), expected, rtol=1e-6, atol=1e-7)

@@ -116,7 +116,8 @@ def epsilon_tensor(epsilon: Any, dtype: torch.dtype, device: torch.device) -> Te
     if not isinstance(epsilon, torch.Tensor):
         if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < float("inf"):
             raise ValueError(f"{explanation}, got {epsilon!r}")
-        return torch.tensor(float(epsilon), dtype=dtype, device=device)
+        # Filled on the device: a copy from the host would stall it, and cannot be captured in a CUDA graph.
+        return torch.full((), float(epsilon), dtype=dtype, device=device)
     if not epsilon.is_floating_point() or epsilon.ndim:
         raise ValueError(
             f"{explanation}; a tensor must be a floating-point scalar, got {epsilon.dtype} {tuple(epsilon.shape)}"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Role = Literal["foreground", "background"]
+ROLES = get_args(Role)
 
 
 def gsp_pool(
@@ -61,8 +62,8 @@ def gsp_pool(
         mask: True marks a real token; what a padded token holds is never looked at.
         backend: ``torch``, the plain version; ``triton``, the same by fused kernels, on a CUDA device of compute
             capability 8.0 or newer for float32, bfloat16 and float16 with at most 1024 prototypes, outside `torch.func`
-            transforms (an export takes ``torch``); or ``auto``, which is ``torch`` on every device for now: not every
-            branch of the kernels has been tested on a GPU yet.
+            transforms (an export takes ``torch``); or ``auto``, which is ``torch`` until the kernels have
+            passed all their tests on a GPU.
         role: ``foreground`` pools what is near the prototypes, ``background`` what is left over.
         precision: how the kernels multiply: ``exact`` keeps the digits of float32 by three TF32 products, ``tf32``
             takes one, whose error, times epsilon, moves the weights. The plain version is always exact.
@@ -83,8 +84,8 @@ def gsp_pool(
     check_tokens(tokens, prototypes)
     check_mask(mask, tokens.shape[:2], tokens.device)
     check_precision(precision)
-    if role not in get_args(Role):
-        raise ValueError(f"role must be one of {', '.join(get_args(Role))}, got {role!r}")
+    if role not in ROLES:
+        raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
     if role == "background" and not isinstance(mu, torch.Tensor) and mu == 1:
         raise ValueError("with mu = 1 nothing is left for the background; choose mu below 1 or role='foreground'")
     dtype = computing_dtype(tokens, prototypes)

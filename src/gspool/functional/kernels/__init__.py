@@ -2,7 +2,9 @@
 
 In the order of the data: `clipped_prototypes` -> `measure`, `affinity` (distances, log-affinities) -> `root` (the
 threshold) -> `whole_image` (all of it, for an image that fits one tile) or `tile_forward` and `image_shares` (for
-larger ones) -> `pool_backward` with `image_gradient` and `spread_gradient`, `prototype_gradient`; `transport` serves
-`partial_transport`. `choice` says when they run, `tiling` chooses the sizes, `pool_launch` and `transport_launch` start
-them, `pool_op` and `transport_op` show them to PyTorch as operators. Triton is imported when the first kernel runs.
+larger ones) -> `pool_backward` with `image_gradient` and either `spread_gradient` or
+`gradient_slices` -> `prototype_gradient`; `transport` serves `partial_transport`. `choice` says when they run, `tiling`
+chooses the sizes, `pool_settings` says what calls have in common, `kept` where the forward pass leaves its numbers,
+`launch` and the modules named after it start them, `pool_eager`, `pool_op` and `transport_op` show them to PyTorch.
+Triton is imported when the first kernel runs.
 """

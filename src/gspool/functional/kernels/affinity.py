@@ -76,9 +76,9 @@ def tile_affinity(
 
 
 @triton.jit
-def keep_for_backward(state, image, row, N, affinity, norm, exact, nearest):
-    """Write the four numbers a token that the backward pass needs: ``state`` is [B, 4, N]."""
-    base = state + image * 4 * N + row
+def keep_for_backward(kept, image, row, N, affinity, norm, exact, nearest):
+    """Write the four numbers a token that the backward pass needs: ``kept`` begins with [B, 4, N]."""
+    base = kept + image * 4 * N + row
     tl.store(base, affinity, mask=row < N)
     tl.store(base + N, norm, mask=row < N)
     tl.store(base + 2 * N, exact, mask=row < N)

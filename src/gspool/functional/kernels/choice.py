@@ -21,8 +21,12 @@ Precision = Literal["exact", "tf32"]
 # How Triton names them: three TF32 products carry the digits of float32.
 DOT_PRECISION = {"exact": "tf32x3", "tf32": "tf32"}
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+BACKENDS, PRECISIONS = get_args(Backend), get_args(Precision)
 
 
+# Whether ``auto`` takes the kernels on CUDA. Off, because their latest form has passed its tests by the interpreter and
+# only in part on a GPU (docs/performance.md); exact comes before fast.
+AUTO_TAKES_KERNELS = False
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 _known_devices: dict[int, bool] = {}
 
@@ -40,20 +44,27 @@ def _interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def uses_kernels(backend: Backend, prototypes: int, *tensors: Tensor) -> bool:
-    """Say whether the kernels run: for ``triton`` always, for ``torch`` and for ``auto`` never.
+# Dynamo answers True in every compilation, and so must not be the one that is asked.
+@torch.compiler.assume_constant_result
+def _exporting() -> bool:
+    return torch.compiler.is_exporting()
 
-    ``auto`` will choose the kernels on CUDA once every branch of them has passed its tests there; so far that holds for
-    the ordinary case alone (docs/performance.md), and exact comes before fast.
+
+def uses_kernels(backend: Backend, prototypes: int, *tensors: Tensor) -> bool:
+    """Say whether the kernels run: for ``triton`` always, for ``torch`` never, for ``auto`` by `AUTO_TAKES_KERNELS`.
+
+    Where that is on, ``auto`` takes the kernels for tensors on a CUDA device wherever ``triton`` would not be refused.
 
     Raises:
         ValueError: for an unknown backend, and for ``triton`` where the kernels cannot run, with the reason.
     """
-    if backend not in get_args(Backend):
-        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}, got {backend!r}")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     # An exported program must run where there is no Triton.
-    if backend in ("auto", "torch") or torch.compiler.is_exporting():
+    if backend == "torch" or _exporting():
         return False
+    if backend == "auto":
+        return AUTO_TAKES_KERNELS and tensors[0].device.type == "cuda" and _obstacle(prototypes, tensors) is None
     obstacle = _obstacle(prototypes, tensors)
     if obstacle is not None:
         raise ValueError(f"backend='triton' cannot run here: {obstacle}; use backend='torch' or 'auto'")
@@ -81,8 +92,8 @@ def _obstacle(prototypes: int, tensors: tuple[Tensor, ...]) -> str | None:
 
 def check_precision(precision: str) -> None:
     """Refuse an unknown precision."""
-    if precision not in get_args(Precision):
-        raise ValueError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
 def kernel_scalars(

@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def clip_prototypes_kernel(prototypes, w_norms, clipped, M, D, BD: tl.constexpr, PARTS: tl.constexpr):
+def clip_prototypes_kernel(prototypes, kept, clipped, norms_at, M, D, BD: tl.constexpr, PARTS: tl.constexpr):
     """Write the norm of one prototype and the prototype itself, clipped, in the dtype of the tokens.
 
     A half-precision dtype does not hold all digits of a prototype; with two parts, the second holds what the first
@@ -22,7 +22,7 @@ def clip_prototypes_kernel(prototypes, w_norms, clipped, M, D, BD: tl.constexpr,
         w = tl.load(prototypes + column * D + channel, mask=channel < D, other=0.0).to(tl.float32)
         total += w * w
     norm = tl.sqrt(tl.sum(total, axis=0))
-    tl.store(w_norms + column, norm)
+    tl.store(kept + norms_at + column, norm)
     scale = 1.0 / tl.maximum(norm, 1.0)
     for start in range(0, D, BD):
         channel = start + tl.arange(0, BD)

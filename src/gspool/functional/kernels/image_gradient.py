@@ -17,9 +17,9 @@ from gspool.functional.kernels.root import log_slope, sigmoid
 
 @triton.jit
 def image_means(
-    summary, grad_pooled, grad_weights, grad_attributes, state, mask, image, mu, rest, count,
+    summary, grad_pooled, grad_weights, grad_attributes, kept, mask, image, mu, rest, count,
     N, M, D, stride_mb, stride_mn, BM: tl.constexpr, BV: tl.constexpr,
-    HAS_MASK: tl.constexpr, HAS_GW: tl.constexpr, HAS_GA: tl.constexpr, BACKGROUND: tl.constexpr,
+    HAS_MASK: tl.constexpr, HAS_GW: tl.constexpr, HAS_GA: tl.constexpr, BACKGROUND: tl.constexpr, MU: tl.constexpr,
 ):  # fmt: skip
     """Give the slope-weighted mean of ``dL/da_j`` and what the outputs' explicit 1 / mu adds to the gradient of mu."""
     tau, centre = tl.load(summary), tl.load(summary + 1)
@@ -28,14 +28,15 @@ def image_means(
     for start in range(0, D, BV):
         channel = start + tl.arange(0, BV)
         g = tl.load(grad_pooled + image * D + channel, mask=channel < D, other=0.0).to(tl.float32)
-        by_weight += g * tl.load(summary + 8 + channel, mask=channel < D, other=0.0)
-        by_slope += g * tl.load(summary + 8 + D + M + channel, mask=channel < D, other=0.0)
+        by_slope += g * tl.load(summary + 8 + channel, mask=channel < D, other=0.0)
+        if MU:
+            by_weight += g * tl.load(summary + 8 + D + M + channel, mask=channel < D, other=0.0)
     if HAS_GW:
         given_sum, kept_sum = tl.load(summary + 2), tl.load(summary + 3)
         for start in range(0, N, BV):
             row = start + tl.arange(0, BV)
             real = row < N
-            affinity = tl.load(state + image * 4 * N + row, mask=real, other=0.0)
+            affinity = tl.load(kept + image * 4 * N + row, mask=real, other=0.0)
             g = tl.load(grad_weights + image * N + row, mask=real, other=0.0)
             if HAS_MASK:
                 real = real & (tl.load(mask + image * stride_mb + row * stride_mn, mask=real, other=0) != 0)
@@ -52,8 +53,9 @@ def image_means(
     if HAS_GA:
         column = tl.arange(0, BM)
         g = tl.load(grad_attributes + image * M + column, mask=column < M, other=0.0)
-        mass_sum = tl.load(summary + 8 + D + column, mask=column < M, other=0.0)
-        slope_sum = tl.load(summary + 8 + 2 * D + M + column, mask=column < M, other=0.0)
+        slope_sum = tl.load(summary + 8 + D + column, mask=column < M, other=0.0)
         mean += tl.sum(g * slope_sum, axis=0) / mu
-        spent += tl.sum(g * mass_sum, axis=0) / mu
+        if MU:
+            mass_sum = tl.load(summary + 8 + 2 * D + M + column, mask=column < M, other=0.0)
+            spent += tl.sum(g * mass_sum, axis=0) / mu
     return mean / count, spent

@@ -72,8 +72,8 @@ def solve_in_pieces(
 
 @triton.jit
 def image_shares_kernel(
-    affinities, mask, mu, summary, weights, stride_affinity, stride_summary,
-    mu_value, rest_value, N, stride_mb, stride_mn,
+    affinities, mask, mu, summary, weights, mu_value, rest_value,
+    N, stride_affinity, summary_at, stride_summary, stride_mb, stride_mn,
     BLOCK: tl.constexpr, ONE_BLOCK: tl.constexpr, HAS_MASK: tl.constexpr, HAS_MU: tl.constexpr,
     BACKGROUND: tl.constexpr, WEIGHTS: tl.constexpr,
 ):  # fmt: skip
@@ -104,7 +104,7 @@ def image_shares_kernel(
         slope_sum = slope_sum * tl.exp(steepest - higher)
         slope_sum += tl.sum(tl.where(real, tl.exp(slope - higher), 0.0), axis=0)
         steepest = higher
-    head = summary + image * stride_summary
+    head = summary + summary_at + image * stride_summary
     tl.store(head, tau)
     tl.store(head + 1, centre)
     tl.store(head + 2, given_sum)

@@ -41,42 +41,59 @@ def near_products(
 
 
 @triton.jit
+def clear_sums(accumulated, length):
+    """Set the sums to zero, each program its part; what adds to them is launched later."""
+    start = tl.program_id(0) * 1024
+    while start < length:
+        entry = start + tl.arange(0, 1024)
+        tl.store(accumulated + entry, tl.zeros([1024], dtype=tl.float32), mask=entry < length)
+        start += tl.num_programs(0) * 1024
+
+
+@triton.jit
 def pool_backward_kernel(
-    tokens, prototypes, clipped, w_norms, mask, mu, epsilon, state, summary,
-    grad_pooled, grad_weights, grad_attributes,
-    grad_tokens, accumulated, grad_mu, grad_epsilon,
+    tokens, prototypes, clipped, kept, mask, mu, epsilon, grad_pooled, grad_weights, grad_attributes,
+    grad_tokens, accumulated, factors, grad_mu, grad_epsilon,
     mu_value, rest_value, epsilon_value,
-    N, M, D, T, works, stride_b, stride_n, stride_d, stride_mb, stride_mn, stride_summary,
+    N, M, D, T, works, stride_b, stride_n, stride_d, stride_mb, stride_mn, summary_at, norms_at, stride_summary,
     grad_stride_b, grad_stride_n, grad_stride_d,
     BN: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr, BS: tl.constexpr, BV: tl.constexpr,
     PRECISION: tl.constexpr, GRADIENT_PRECISION: tl.constexpr, PARTS: tl.constexpr, OPERAND: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_MASK: tl.constexpr, HAS_MU: tl.constexpr, HAS_EPSILON: tl.constexpr, HAS_GW: tl.constexpr,
     HAS_GA: tl.constexpr, BACKGROUND: tl.constexpr, WHOLE: tl.constexpr, ATOMIC: tl.constexpr,
-    TOKENS: tl.constexpr, PROTOTYPES: tl.constexpr, EPSILON: tl.constexpr,
+    TOKENS: tl.constexpr, PROTOTYPES: tl.constexpr, MU: tl.constexpr, EPSILON: tl.constexpr, SLICED: tl.constexpr,
     N_HINT: tl.constexpr, D_HINT: tl.constexpr, GRAD_HINT: tl.constexpr,
 ):  # fmt: skip
-    """Differentiate tile after tile; each program adds to its own sums unless additions may be atomic."""
+    """Differentiate tile after tile; each program adds to its own sums unless additions may be atomic.
+
+    ``SLICED`` leaves both products, and so both gradients, to `gradient_slices`: the pulls are written to where the
+    tokens' gradient will stand, and what else a token needs to ``factors``.
+    """
     N = known_multiple(N, N_HINT)
     stride_d = known_multiple(stride_d, D_HINT)
     grad_stride_d = known_multiple(grad_stride_d, GRAD_HINT)
     sharpness = tl.load(epsilon).to(tl.float32) if HAS_EPSILON else epsilon_value
     column = tl.arange(0, BM)
+    w_norms = kept + norms_at
     w_norm = tl.load(w_norms + column, mask=column < M, other=0.0)
-    if not ATOMIC:
+    if SLICED:
+        if PROTOTYPES and ATOMIC:
+            clear_sums(accumulated, M * D + M)
+    elif PROTOTYPES and not ATOMIC:
         accumulated += tl.program_id(0).to(tl.int64) * (M * D + M)
     for work in range(tl.program_id(0), works, tl.num_programs(0)):
         image = (work // T).to(tl.int64)
         row, real = tile_rows(work % T, N, mask, image, stride_mb, stride_mn, BN, HAS_MASK)
         row_offset = row * stride_n
         image_tokens = tokens + image * stride_b
-        base = state + image * 4 * N + row
+        base = kept + image * 4 * N + row
         affinity = tl.load(base, mask=real, other=0.0)
         norm = tl.load(base + N, mask=real, other=0.0)
         exact = tl.load(base + 2 * N, mask=real, other=-1.0)
         nearest = tl.load(base + 3 * N, mask=real, other=0.0).to(tl.int32)
         scale = 1.0 / tl.maximum(norm, 1.0)
-        head = summary + image * stride_summary
+        head = kept + summary_at + image * stride_summary
         count = tl.maximum(tl.load(head + 5), 1.0)
         share, rest = read_mu(mu, image, mu_value, rest_value, HAS_MU)
         position = (affinity - tl.load(head + 1)) + tl.load(head)
@@ -118,11 +135,12 @@ def pool_backward_kernel(
             spent = tl.sum(weight * by_weight + mass * (to_mass / share), axis=0)
         else:
             mean, spent = image_means(
-                head, grad_pooled, grad_weights, grad_attributes, state, mask, image, share, rest, count,
-                N, M, D, stride_mb, stride_mn, BM, BV, HAS_MASK, HAS_GW, HAS_GA, BACKGROUND,
+                head, grad_pooled, grad_weights, grad_attributes, kept, mask, image, share, rest, count,
+                N, M, D, stride_mb, stride_mn, BM, BV, HAS_MASK, HAS_GW, HAS_GA, BACKGROUND, MU,
             )  # fmt: skip
-        if work % T == 0:
-            tl.store(grad_mu + image, (count * mean - spent).to(grad_mu.dtype.element_ty))
+        if MU:  # noqa: SIM102  one is known to the compiler, the other is not
+            if work % T == 0:
+                tl.store(grad_mu + image, (count * mean - spent).to(grad_mu.dtype.element_ty))
         own = tl.where(real, tl.exp(slope) * (to_shares / count - mean), 0.0) - mass * to_mass
         grad_logits = own[:, None] * assignment
         if HAS_GA:
@@ -151,21 +169,28 @@ def pool_backward_kernel(
         own_factor = total - tl.where(norm > 1.0, along, 0.0)
 
         grad_row_offset = tl.where(row < N, row * grad_stride_n, -1)
-        image_grad = grad_tokens + image * grad_stride_b
-        spread_gradient(
-            image_tokens, row_offset, real, stride_d, clipped, grad_pooled + image * D,
-            image_grad, grad_row_offset, grad_stride_d, accumulated, work, pull, weight, own_factor, M, D,
-            BM, BS, GRADIENT_PRECISION, OPERAND, STAGES, ATOMIC, TOKENS, PROTOTYPES,
-        )  # fmt: skip
-        if close:
-            add_near_gradient(
-                image_tokens, row_offset, real, stride_d, prototypes, w_norms, image_grad, grad_row_offset,
-                grad_stride_d, accumulated, scale, nearest, near_pull, M, D,
-                BM, BS, GRADIENT_PRECISION, OPERAND, ATOMIC, TOKENS, PROTOTYPES,
+        # There is no memory for a gradient that nobody wants.
+        image_grad = grad_tokens + image * grad_stride_b if TOKENS else None
+        if SLICED:
+            address = image_grad + grad_row_offset[:, None] + column[None, :] * grad_stride_d
+            tl.store(address, pull.to(grad_tokens.dtype.element_ty), mask=(row < N)[:, None] & (column < M)[None, :])
+            tl.store(factors + image * 2 * N + row, own_factor, mask=row < N)
+            tl.store(factors + image * 2 * N + N + row, near_pull, mask=row < N)
+        else:
+            spread_gradient(
+                image_tokens, row_offset, real, stride_d, clipped, grad_pooled + image * D,
+                image_grad, grad_row_offset, grad_stride_d, accumulated, work, pull, weight, own_factor, M, D,
+                BM, BS, GRADIENT_PRECISION, OPERAND, STAGES, ATOMIC, TOKENS, PROTOTYPES,
             )  # fmt: skip
-        if PROTOTYPES:
-            pulls = tl.sum(pull / scale[:, None], axis=0)
-            add_to_sums(accumulated + M * D + column, pulls, column < M, ATOMIC)
-            if not ATOMIC:
-                # The next tile reads what this one wrote.
-                tl.debug_barrier()
+            if close:
+                add_near_gradient(
+                    image_tokens, row_offset, real, stride_d, prototypes, w_norms, image_grad, grad_row_offset,
+                    grad_stride_d, accumulated, scale, nearest, near_pull, M, D,
+                    BM, BS, GRADIENT_PRECISION, OPERAND, ATOMIC, TOKENS, PROTOTYPES,
+                )  # fmt: skip
+            if PROTOTYPES:
+                pulls = tl.sum(pull / scale[:, None], axis=0)
+                add_to_sums(accumulated + M * D + column, pulls, column < M, ATOMIC)
+                if not ATOMIC:
+                    # The next tile reads what this one wrote.
+                    tl.debug_barrier()

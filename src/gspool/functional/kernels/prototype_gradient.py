@@ -23,11 +23,11 @@ def raw_gradient(prototypes, accumulated, column, channel, pulls, w_scale, M, D,
 
 @triton.jit
 def prototype_gradient_kernel(
-    prototypes, w_norms, accumulated, gradient, M, D, parts, BD: tl.constexpr, BP: tl.constexpr
+    prototypes, kept, accumulated, gradient, norms_at, M, D, parts, BD: tl.constexpr, BP: tl.constexpr
 ):
     """Write the gradient of one prototype; ``gradient`` may be the memory of ``accumulated`` itself."""
     column = tl.program_id(0)
-    w_norm = tl.load(w_norms + column)
+    w_norm = tl.load(kept + norms_at + column)
     w_scale = 1.0 / tl.maximum(w_norm, 1.0)
     each_pull = tl.zeros([BP], dtype=tl.float32)
     for start in range(0, parts, BP):

@@ -20,8 +20,8 @@ from gspool.functional.kernels.root import log_slope, sigmoid
 
 @triton.jit
 def tile_affinity_kernel(
-    tokens, prototypes, clipped, w_norms, mask, epsilon, state, epsilon_value,
-    N, M, D, T, stride_b, stride_n, stride_d, stride_mb, stride_mn,
+    tokens, prototypes, clipped, kept, mask, epsilon, epsilon_value,
+    N, M, D, T, stride_b, stride_n, stride_d, stride_mb, stride_mn, norms_at,
     BN: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
     PRECISION: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
     HAS_MASK: tl.constexpr, HAS_EPSILON: tl.constexpr, N_HINT: tl.constexpr, D_HINT: tl.constexpr,
@@ -33,16 +33,16 @@ def tile_affinity_kernel(
     sharpness = tl.load(epsilon).to(tl.float32) if HAS_EPSILON else epsilon_value
     row, real = tile_rows(tl.program_id(0) % T, N, mask, image, stride_mb, stride_mn, BN, HAS_MASK)
     _, affinity, norm, exact, nearest = tile_affinity(
-        tokens + image * stride_b, row * stride_n, real, stride_d, prototypes, clipped, w_norms, sharpness, M, D,
-        BN, BM, BD, PRECISION, PARTS, STAGES,
+        tokens + image * stride_b, row * stride_n, real, stride_d, prototypes, clipped, kept + norms_at, sharpness,
+        M, D, BN, BM, BD, PRECISION, PARTS, STAGES,
     )  # fmt: skip
-    keep_for_backward(state, image, row, N, affinity, norm, exact, nearest)
+    keep_for_backward(kept, image, row, N, affinity, norm, exact, nearest)
 
 
 @triton.jit
 def tile_sums_kernel(
-    tokens, clipped, w_norms, mask, epsilon, state, summary, partial, epsilon_value,
-    N, M, D, T, stride_b, stride_n, stride_d, stride_mb, stride_mn, stride_summary,
+    tokens, clipped, kept, mask, epsilon, partial, epsilon_value,
+    N, M, D, T, stride_b, stride_n, stride_d, stride_mb, stride_mn, summary_at, norms_at, stride_summary,
     BN: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
     PRECISION: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
     HAS_MASK: tl.constexpr, HAS_EPSILON: tl.constexpr, BACKGROUND: tl.constexpr, KEEP: tl.constexpr,
@@ -60,11 +60,11 @@ def tile_sums_kernel(
     row, real = tile_rows(tl.program_id(0) % T, N, mask, image, stride_mb, stride_mn, BN, HAS_MASK)
     row_offset = row * stride_n
     tokens += image * stride_b
-    base = state + image * 4 * N + row
+    base = kept + image * 4 * N + row
     affinity = tl.load(base, mask=real, other=0.0)
     norm = tl.load(base + N, mask=real, other=0.0)
     exact = tl.load(base + 2 * N, mask=real, other=-1.0)
-    head = summary + image * stride_summary
+    head = kept + summary_at + image * stride_summary
     position = (affinity - tl.load(head + 1)) + tl.load(head)
     mass = tl.where(real, sigmoid(position), 0.0) / tl.maximum(tl.load(head + 2), 1.1754944e-38)
     weight = mass
@@ -74,7 +74,7 @@ def tile_sums_kernel(
 
     partial += tl.program_id(0).to(tl.int64) * 2 * (D + M)
     column = tl.arange(0, BM)
-    w_norm = tl.load(w_norms + column, mask=column < M, other=0.0)
+    w_norm = tl.load(kept + norms_at + column, mask=column < M, other=0.0)
     product = tl.zeros([BN, BM], dtype=tl.float32)
     for start in tl.range(0, D, BD, num_stages=STAGES):
         channel = start + tl.arange(0, BD)
@@ -82,7 +82,7 @@ def tile_sums_kernel(
         product = multiply_accumulate(f, clipped, column, channel, product, M, D, BN, BM, PRECISION, PARTS)
         wide = f.to(tl.float32)
         tl.store(partial + channel, tl.sum(wide * weight[:, None], axis=0), mask=channel < D)
-        if KEEP:
+        if KEEP > 0:
             tl.store(partial + D + M + channel, tl.sum(wide * slope[:, None], axis=0), mask=channel < D)
 
     squared = squared_distances(product, norm, w_norm, column, M)
@@ -90,22 +90,28 @@ def tile_sums_kernel(
     logits = tl.where((column < M)[None, :], distances * -sharpness, float("-inf"))
     assignment = tl.exp(logits - affinity[:, None])
     tl.store(partial + D + column, tl.sum(assignment * mass[:, None], axis=0), mask=column < M)
-    if KEEP:
+    if KEEP > 0:
         tl.store(partial + 2 * D + M + column, tl.sum(assignment * slope[:, None], axis=0), mask=column < M)
 
 
 @triton.jit
 def image_sums_kernel(
-    partial, pooled, attributes, summary, D, M, T, stride_summary, BLOCK: tl.constexpr, KEEP: tl.constexpr
+    partial, pooled, attributes, kept, D, M, T, summary_at, stride_summary, BLOCK: tl.constexpr, KEEP: tl.constexpr
 ):
-    """Add up the tiles of one image, always in the same order; the sums that the backward pass needs stay float32."""
+    """Add up the tiles of one image, always in the same order; the sums that the backward pass needs stay float32.
+
+    ``KEEP`` is 1 for the sums by slope, 2 for those by weight as well, which only the gradient of mu asks for.
+    """
     image = tl.program_id(0).to(tl.int64)
     entry = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    length = 2 * (D + M) if KEEP else D + M
+    length = 2 * (D + M) if KEEP > 0 else D + M
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for tile in range(0, T):
         total += tl.load(partial + (image * T + tile) * 2 * (D + M) + entry, mask=entry < length, other=0.0)
     tl.store(pooled + image * D + entry, total.to(pooled.dtype.element_ty), mask=entry < D)
     tl.store(attributes + image * M + entry - D, total, mask=(entry >= D) & (entry < D + M))
-    if KEEP:
-        tl.store(summary + image * stride_summary + 8 + entry, total, mask=entry < length)
+    sums = kept + summary_at + image * stride_summary + 8
+    if KEEP > 0:
+        tl.store(sums + entry - (D + M), total, mask=(entry >= D + M) & (entry < length))
+    if KEEP > 1:
+        tl.store(sums + D + M + entry, total, mask=entry < D + M)

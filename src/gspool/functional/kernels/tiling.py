@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MOST_PROTOTYPES = 1024
 # Float32 accumulators of one program, over all of its threads.
 ACCUMULATORS = 16384
+# Channels that one program owns when gradients are formed slice by slice.
+SLICE = 128
+# Numbers in the tokens from which on that is worth its launches.
+WORTH_SLICES = 2**22
 # Below this much shared memory (data-centre GPUs have 163 KB and more) tiles are cut smaller.
 AMPLE_SHARED_MEMORY = 160 * 1024
+# What the slices of exact float32 gradients take; GPUs since the H100 have it.
+SLICE_SHARED_MEMORY = 220 * 1024
 
 
 class Tiling(NamedTuple):
@@ -54,12 +57,15 @@ def choose_tiling(
     most_rows = max(16, min(widest, (ACCUMULATORS if ample else ACCUMULATORS // 4) // columns))
     rows = min(most_rows, power_of_two(tokens))
     wide = columns > 256
+    tiles = -(-tokens // rows)
     channels = (32 if half_precision else 16) if wide else (64 if half_precision else 32)
+    if emulated and tiles == 1 and ample and columns <= 128 and not backward:
+        channels = 64
     return Tiling(
         rows=rows,
         columns=columns,
         channels=channels,
-        tiles=-(-tokens // rows),
+        tiles=tiles,
         warps=8 if backward or rows * columns > 8192 else 4,
         # Float32 pulls towards many prototypes fill the shared memory by themselves.
         stages=1
@@ -71,20 +77,57 @@ def choose_tiling(
 
 
 @functools.cache
+def pull_tiling(
+    images: int, tokens: int, prototypes: int, half_precision: bool, exact: bool, device: torch.device
+) -> Tiling:
+    """Choose the tile of the backward pass that writes its pulls down; it adds to nothing, so tiles may be small."""
+    rows = min(64, power_of_two(tokens))
+    tiles = -(-tokens // rows)
+    channels = 64 if half_precision else 32
+    if images * tiles <= processors(device) and not half_precision and not exact:
+        # One program a multiprocessor: nobody else hides its waiting, so it takes larger steps with more threads.
+        return Tiling(rows, power_of_two(prototypes), 2 * channels, tiles, warps=8, stages=2)
+    stages = 1 if exact and not half_precision else 2
+    return Tiling(rows, power_of_two(prototypes), channels, tiles, warps=4, stages=stages)
+
+
+@functools.cache
+def slice_tiling(tokens: int, prototypes: int, half_precision: bool, exact: bool) -> Tiling:
+    """Choose the tile of the kernels that own a slice of the channels."""
+    rows = min(64, power_of_two(tokens))
+    stages = 3 if half_precision else 1 if exact else 2
+    return Tiling(rows, power_of_two(prototypes), SLICE, -(-tokens // rows), warps=8, stages=stages)
+
+
+def slices_are_worth_it(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, prototypes: int, roomy: bool
+) -> bool:
+    """Say whether the backward pass writes its pulls down and forms the gradients slice by slice of the channels.
+
+    The pulls need room in the tokens' gradient, in its dtype; float16 has not the range for them. Small problems cannot
+    make up for the launches it takes. And where tokens lie side by side (channels first) in numbers that break the
+    16 bytes of a wide access, half-precision slices crawl.
+    """
+    images, tokens, channels = shape
+    crooked = dtype == torch.bfloat16 and strides[2] != 1 and tokens % 8 != 0
+    fits = dtype != torch.float16 and prototypes <= min(SLICE, channels) and roomy and not crooked
+    return fits and images * tokens * channels >= WORTH_SLICES
+
+
+@functools.cache
 def _shared_memory(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).shared_memory_per_block_optin)
 
 
-def has_ample_memory(tensor: Tensor) -> bool:
-    """Say whether the device has the shared memory of a data-centre GPU."""
-    return tensor.device.type != "cuda" or _shared_memory(tensor.device.index) >= AMPLE_SHARED_MEMORY
+def has_memory(device: torch.device, needed: int) -> bool:
+    """Say whether a device has so many bytes of shared memory; kernels that are only interpreted need none."""
+    return device.type != "cuda" or _shared_memory(device.index) >= needed
 
 
-def tiling_of(tokens: Tensor, prototypes: int, precision: str, backward: bool) -> Tiling:
-    """Choose the tile for tokens [B, N, D] and a precision as Triton names it."""
-    half = tokens.dtype != torch.float32
-    emulated = not half and precision == "tf32x3" and tokens.stride(2) != 1
-    return choose_tiling(tokens.shape[1], prototypes, half, emulated, has_ample_memory(tokens), backward)
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Count the multiprocessors that can work side by side; few where kernels are only interpreted."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.functional.kernels.image_shares import image_shares_kernel
-from gspool.functional.kernels.pool_launch import ONE_BLOCK, mask_strides
+from gspool.functional.kernels.pool_forward_launch import ONE_BLOCK
 from gspool.functional.kernels.transport import (
     cost_affinity_kernel,
     cost_gradient_kernel,
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TILE_TOKENS, TILE_PROTOTYPES = 64, 32
+
+
+def mask_strides(mask: Tensor | None) -> tuple[int, ...]:
+    """Give the strides of a mask, or zeros that no kernel looks at."""
+    return (0, 0) if mask is None else mask.stride()
 
 
 class Scalars(NamedTuple):
@@ -48,7 +53,8 @@ def transport_forward(cost: Tensor, scalars: Scalars) -> tuple[Tensor, Tensor, T
     cost_affinity_kernel[(B * T,)](cost, epsilon, affinities, scalars.epsilon_value, M, N, T, *cost.stride(), **tile)
     block = min(ONE_BLOCK, 1 << (N - 1).bit_length())
     image_shares_kernel[(B,)](
-        affinities, mask, mu, summary, residual, N, 8, scalars.mu_value, 1.0 - scalars.mu_value, N, *mask_strides(mask),
+        affinities, mask, mu, summary, residual, scalars.mu_value, 1.0 - scalars.mu_value,
+        N, N, 0, 8, *mask_strides(mask),
         BLOCK=block, ONE_BLOCK=block >= N, HAS_MASK=mask is not None, HAS_MU=mu is not None,
         BACKGROUND=False, WEIGHTS=False, num_warps=min(16, max(4, block // 512)),
     )  # fmt: skip

@@ -14,10 +14,9 @@ from gspool.functional.kernels.root import log_slope, read_mu, sigmoid, solve_in
 
 @triton.jit
 def whole_image_kernel(
-    tokens, prototypes, clipped, w_norms, mask, mu, epsilon,
-    pooled, weights, attributes, state, summary,
+    tokens, prototypes, clipped, kept, mask, mu, epsilon, pooled, weights, attributes,
     mu_value, rest_value, epsilon_value,
-    N, M, D, stride_b, stride_n, stride_d, stride_mb, stride_mn,
+    N, M, D, stride_b, stride_n, stride_d, stride_mb, stride_mn, summary_at, norms_at,
     BN: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
     PRECISION: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
     HAS_MASK: tl.constexpr, HAS_MU: tl.constexpr, HAS_EPSILON: tl.constexpr,
@@ -34,7 +33,7 @@ def whole_image_kernel(
     row_offset = row * stride_n
     tokens += image * stride_b
     logits, affinity, norm, exact, nearest = tile_affinity(
-        tokens, row_offset, real, stride_d, prototypes, clipped, w_norms, sharpness, M, D,
+        tokens, row_offset, real, stride_d, prototypes, clipped, kept + norms_at, sharpness, M, D,
         BN, BM, BD, PRECISION, PARTS, STAGES,
     )  # fmt: skip
 
@@ -42,25 +41,25 @@ def whole_image_kernel(
     tau, centre = solve_in_registers(affinity, real, tl.maximum(count, 1.0), share, rest)
     position = (affinity - centre) + tau
     given = tl.where(real, sigmoid(position), 0.0)
-    kept = tl.where(real, sigmoid(-position), 0.0)
+    held = tl.where(real, sigmoid(-position), 0.0)
     # The smallest normal number: an image without any mass stays at zero.
     mass = given / tl.maximum(tl.sum(given, axis=0), 1.1754944e-38)
-    weight = kept / tl.maximum(tl.sum(kept, axis=0), 1.1754944e-38) if BACKGROUND else mass
+    weight = held / tl.maximum(tl.sum(held, axis=0), 1.1754944e-38) if BACKGROUND else mass
     tl.store(weights + image * N + row, weight, mask=row < N)
 
     column = tl.arange(0, BM)
     assignment = tl.exp(logits - affinity[:, None])
     tl.store(attributes + image * M + column, tl.sum(mass[:, None] * assignment, axis=0), mask=column < M)
-    if KEEP:
-        keep_for_backward(state, image, row, N, affinity, norm, exact, nearest)
+    if KEEP > 0:
+        keep_for_backward(kept, image, row, N, affinity, norm, exact, nearest)
         slope = tl.where(real, log_slope(position), float("-inf"))
         steepest = tl.max(tl.where(real, slope, -1e30), axis=0)
         total_slope = tl.maximum(tl.sum(tl.exp(slope - steepest), axis=0), 1.1754944e-38)
-        head = summary + image * 8
+        head = kept + summary_at + image * 8
         tl.store(head, tau)
         tl.store(head + 1, centre)
         tl.store(head + 2, tl.sum(given, axis=0))
-        tl.store(head + 3, tl.sum(kept, axis=0))
+        tl.store(head + 3, tl.sum(held, axis=0))
         tl.store(head + 4, steepest + tl.log(total_slope))
         tl.store(head + 5, count)
 

@@ -1,0 +1,63 @@
+"""What the host does in an eager step, where the GPU waits for it; writes results/gpu_host.json.
+
+    PYTHONPATH=src python benchmarks/gpu_host.py --out results    # one H200, ten seconds
+
+``nothing`` is an autograd function in Python that only allocates its results: what no such function can go below.
+``one thread`` keeps the backward pass in the thread that called it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpu_pooling import ROWS, Problem, arguments_of, average, certificate, eager_time
+from gspool.functional.kernels import pool_op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class _Nothing(torch.autograd.Function):
+    """Allocate results and gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, prototypes: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens, prototypes)
+        return tokens.new_empty((tokens.shape[0], tokens.shape[2]))
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(saved) for saved in ctx.saved_tensors)
+
+
+def measure(problem: Problem) -> dict[str, float]:
+    """Time whole steps, and the two passes by themselves."""
+    pools = {"gap": average, "nothing": _Nothing.apply, "gsp": problem.gsp}
+    times = {name: eager_time(lambda p=p: problem.step(p)) for name, p in pools.items()}
+    with torch.autograd.set_multithreading_enabled(False):
+        for name, p in pools.items():
+            times[f"{name}, one thread"] = eager_time(lambda p=p: problem.step(p))
+    times["gsp, forward"] = eager_time(lambda: problem.gsp(problem.tokens, problem.prototypes))
+    inputs = (problem.tokens.detach(), problem.prototypes.detach(), None, 0.3, None, 5.0, None, False, "tf32x3", 1)
+    kept = pool_op._forward(*inputs)[3:]
+    wanted = (problem.incoming, None, None, True, True, False, False)
+    times["gsp, forward kernels"] = eager_time(lambda: pool_op._forward(*inputs))
+    times["gsp, backward kernels"] = eager_time(lambda: pool_op._backward(*inputs, *kept, *wanted))
+    return times
+
+
+def main() -> None:
+    arguments = arguments_of(__doc__)
+    result = certificate("PYTHONPATH=src python benchmarks/gpu_host.py --out results") | {"host": []}
+    for size in ROWS[:2]:
+        record = {"version": "present", "size": size, "kind": "bfloat16", "layout": "channels last"}
+        result["host"].append(record | {"times": measure(Problem(size, "bfloat16", "channels last"))})
+        print(result["host"][-1], flush=True)
+    (arguments.out / "gpu_host.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
