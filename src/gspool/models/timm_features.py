@@ -38,8 +38,15 @@ class FeatureForm(NamedTuple):
         if self.stride is None:
             return None
         # Networks differ in whether they pad or cut an image that is no multiple of the stride.
-        down, across = ({int(n // step), int(-(-n // step))} for n, step in zip(size, self.stride, strict=True))
-        return next(((h, w) for h in sorted(down) for w in sorted(across) if h * w == tokens), None)
+        down, across = (_steps(n, step) for n, step in zip(size, self.stride, strict=True))
+        return next(((h, w) for h in down for w in across if h * w == tokens), None)
+
+
+def _steps(length: int, stride: float) -> tuple[int, int]:
+    """Count whole strides, and begun ones; a whole number of pixels keeps the size of an exported graph free."""
+    if float(stride).is_integer():
+        return length // int(stride), -(-length // int(stride))
+    return int(length // stride), int(-(-length // stride))
 
 
 def form_of(network: nn.Module, shape: tuple[int, ...], size: tuple[int, int]) -> FeatureForm | None:

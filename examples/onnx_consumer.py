@@ -1,0 +1,25 @@
+"""Compare pictures by an exported model, without torch or gspool: python onnx_consumer.py model.onnx a.jpg b.jpg ..."""
+
+import json
+import sys
+
+import numpy as np
+import onnxruntime
+from PIL import Image
+
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+told = json.loads(session.get_modelmeta().custom_metadata_map["gspool"])["input"]
+
+
+def prepared(path: str) -> np.ndarray:
+    """Resize the shorter side, crop the middle, and put the channels first, as the file says."""
+    picture, (height, width), side = Image.open(path).convert("RGB"), told["crop"], told["resize"]
+    size = [side if edge == min(picture.size) else int(side * edge / min(picture.size)) for edge in picture.size]
+    picture = picture.resize(size, Image.Resampling[told["interpolation"].upper()])
+    left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
+    return np.asarray(picture.crop((left, top, left + width, top + height))).transpose(2, 0, 1)
+
+
+images = np.stack([prepared(path) for path in sys.argv[2:]])
+vectors = session.run(["embedding"], {told["name"]: images if told["type"] == "uint8" else images / np.float32(255)})[0]
+print(np.array2string(vectors @ vectors.T, precision=6, suppress_small=True))

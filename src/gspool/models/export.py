@@ -1,0 +1,189 @@
+"""An embedding model as a graph of PyTorch's own operators: `torch.export`, with any batch and any image size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from gspool.models.export_graph import ExportGraph, Input, Output, example_images, input_kind
+from gspool.models.export_metadata import KEY, as_json, describe
+
+if TYPE_CHECKING:
+    from gspool.models.embedder import Embedder
+
+# Operators of PyTorch itself, its control flow included; anything else would need our kernels where the file is used.
+PORTABLE = ("aten", "prim", "prims", "higher_order", "_operator", "math")
+# The traced graph and the model itself run the same operators; only their order of summation may differ.
+TOLERANCE = 1e-5
+
+
+class Exported(NamedTuple):
+    """An exported graph, the description that goes with it, and the image size it is bound to, None for any."""
+
+    program: ExportedProgram
+    description: dict[str, Any]
+    size: tuple[int, int] | None
+
+
+def export_program(
+    model: Embedder,
+    outputs: Sequence[Output] | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    input: Input | None = None,
+) -> Exported:
+    """Trace a model into a graph for any number of images and, where the backbone allows it, any size of them.
+
+    The graph is proved before it is given: at a batch and an image size that it was not traced with it must give what
+    the model gives. Triton kernels are never part of it. The model is traced in evaluation mode.
+
+    Args:
+        model: the embedding model.
+        outputs: ``embedding``, ``weights``, ``attributes``, in your order; all that the layer has, unless given.
+        size: bind the graph to one height and width; any size, unless given or the backbone takes only one.
+        input: ``uint8`` (0 to 255) or ``float32`` (0 to 1); bytes unless the model takes normalised pixels.
+
+    Raises:
+        ValueError: if an output or input does not exist, or the graph turns out to be bound to the size it was traced
+            with.
+
+    Example:
+        >>> from gspool.models import Embedder
+        >>> exported = export_program(Embedder("small_cnn", pooling="gap", dim=8), ["embedding"])
+        >>> embedding, = exported.program.module()(torch.zeros(3, 3, 48, 32, dtype=torch.uint8))
+        >>> embedding.shape, exported.size
+        (torch.Size([3, 8]), None)
+    """
+    kind = input_kind(model, input)
+    with evaluating(model):
+        graph = ExportGraph(model, outputs)
+        if size is None and not _takes(graph, wider(model.pixels.crop), kind):
+            size = model.pixels.crop
+        program = _trace(graph, size, kind)
+        refuse_foreign_operators(program)
+        _prove(program, graph, size, kind)
+    return Exported(program, describe(model, graph.outputs, kind, size), size)
+
+
+def save_program(exported: Exported, path: str | Path) -> None:
+    """Write a graph as a .pt2 archive with its description in ``gspool.json``; aside first, then renamed.
+
+    Raises:
+        ValueError: if the name does not end in .pt2.
+    """
+    path = Path(path)
+    if path.suffix != ".pt2":
+        raise ValueError(f"an exported program is a .pt2 file, got {path.name}; call it {path.stem}.pt2")
+    with writing_aside(path) as aside:
+        torch.export.save(exported.program, aside, extra_files={f"{KEY}.json": as_json(exported.description)})
+
+
+@contextmanager
+def writing_aside(path: Path) -> Iterator[Path]:
+    """Give a place to write a file, and files that belong to it, beside its own; rename all of them in the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Inside the same folder: a rename is only atomic within one file system.
+    with TemporaryDirectory(dir=path.parent, prefix=".exporting-") as folder:
+        yield Path(folder, path.name)
+        for written in Path(folder).iterdir():
+            os.replace(written, path.parent / written.name)
+
+
+@contextmanager
+def evaluating(model: Embedder) -> Iterator[None]:
+    """Put a model into evaluation mode, without gradients and on the plain backend, and back."""
+    was_training = model.training
+    chosen = {part: part.backend for part in model.modules() if isinstance(getattr(part, "backend", None), str)}
+    model.eval()
+    try:
+        # A model that asks for Triton by name must be exported where there is none, too.
+        for part in chosen:
+            part.backend = "torch"  # type: ignore[assignment]
+        with torch.no_grad():
+            yield
+    finally:
+        for part, backend in chosen.items():
+            part.backend = backend
+        model.train(was_training)
+
+
+def wider(size: tuple[int, int]) -> tuple[int, int]:
+    """Give a size whose sides differ: equal ones would be taken for one and the same variable."""
+    return size[0], 2 * size[1]
+
+
+def _takes(graph: ExportGraph, size: tuple[int, int], kind: Input) -> bool:
+    """Say whether the model itself works at this size; one for a single size refuses in words."""
+    try:
+        graph(example_images(graph.model, 1, size, kind))
+    except ValueError:
+        return False
+    return True
+
+
+def _trace(graph: ExportGraph, size: tuple[int, int] | None, kind: Input) -> ExportedProgram:
+    images = example_images(graph.model, 2, size or wider(graph.model.pixels.crop), kind)
+    axes = {0: Dim.DYNAMIC} if size else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
+    try:
+        return torch.export.export(graph, (images,), dynamic_shapes=(axes,), strict=False)
+    except RuntimeError as error:
+        raise ValueError(_bound(graph, str(error), size)) from error
+
+
+def refuse_foreign_operators(program: ExportedProgram) -> None:
+    """See that a graph holds nothing but PyTorch's own operators.
+
+    Raises:
+        ValueError: if it holds another, such as a Triton kernel, with its name.
+    """
+    for node in every_call(program):
+        target: Any = node.target
+        home = target.namespace if hasattr(target, "namespace") else getattr(target, "__module__", "")
+        if home not in PORTABLE and not home.startswith("torch"):
+            raise ValueError(
+                f"the graph holds {target}, which is no operator of PyTorch and would not run elsewhere; "
+                "make the model with pooling_options={'backend': 'torch'}"
+            )
+
+
+def every_call(program: ExportedProgram) -> Iterator[torch.fx.Node]:
+    """Go through the operators of a graph, those inside its control flow and autocast regions included."""
+    for part in program.graph_module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from (node for node in part.graph.nodes if node.op == "call_function")
+
+
+def _prove(program: ExportedProgram, graph: ExportGraph, size: tuple[int, int] | None, kind: Input) -> None:
+    """Compare graph and model on images that the graph was not traced with."""
+    height, width = graph.model.pixels.crop
+    images = example_images(graph.model, 1 if size is None else 3, size or (2 * height, width), kind, seed=1)
+    expected = graph(images)
+    try:
+        found = program.module()(images)
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(_bound(graph, str(error), size)) from error
+    for name, ours, theirs in zip(graph.outputs, expected, found, strict=True):
+        difference = (ours - theirs).abs().max().item() if ours.shape == theirs.shape else float("inf")
+        # Written so that a NaN is refused as well.
+        if not difference <= TOLERANCE:
+            raise ValueError(_bound(graph, f"{name} is off by {difference:.2g}", size))
+
+
+def _bound(graph: ExportGraph, reason: str, size: tuple[int, int] | None) -> str:
+    backbone = graph.model.settings.backbone or type(graph.model.backbone).__name__
+    first = " ".join(reason.split())[:300]
+    if size is not None:
+        return f"{backbone} with {graph.model.settings.pooling} cannot be exported for {size[0]} x {size[1]}: {first}"
+    height, width = graph.model.pixels.crop
+    return (
+        f"{backbone} with {graph.model.settings.pooling} cannot be exported for images of any size: its graph is bound "
+        f"to the one it was traced with ({first}); export it for one size, size=({height}, {width}) or "
+        f"--size {height} {width} on the command line"
+    )

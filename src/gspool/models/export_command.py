@@ -1,0 +1,140 @@
+"""`gspool export`: a trained model as an ONNX file, a PyTorch archive, a folder to share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gspool.models.embedder import Embedder
+from gspool.models.export import Exported, export_program, save_program
+from gspool.models.onnx_check import EQUAL, Comparison, compare_with_onnx
+from gspool.models.onnx_export import check_installed, write_onnx
+from gspool.models.sharing import ONNX, keep_own_card, known_facts, model_place, push_folder, write_hub_folder
+from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import run_told
+
+PAGE = """
+Take a trained model to where it will be used: other programs, other people.
+
+    gspool export runs/NAME --onnx birds.onnx --check             for ONNX Runtime, compared with PyTorch
+    gspool export runs/NAME --onnx birds.onnx --outputs embedding  the vectors alone
+    gspool export runs/NAME --torch birds.pt2                     for torch.export.load, without gspool
+    gspool export runs/NAME --folder share/birds --licence mit    weights, settings, ONNX and a card with the figures
+    gspool export runs/NAME --push me/birds --licence mit         the same, uploaded to the Hugging Face hub
+
+Files take batches and, unless the backbone knows only one, images of any size: RGB bytes [batch, 3, height, width].
+They carry a description of their preprocessing and outputs. A program without torch: examples/onnx_consumer.py.
+"""
+
+
+def run(command: str, arguments: Sequence[str]) -> int:
+    """Run the command and give its exit status."""
+    return run_told(f"gspool {command}", export_command, arguments)
+
+
+def export_command(arguments: Sequence[str]) -> None:
+    """Load the model, write what was asked for, and say what was written.
+
+    Raises:
+        ValueError: if nothing was asked for, the model cannot be loaded or exported, or ONNX Runtime gives another
+            answer.
+        SystemExit: for wrong arguments and after ``--help``.
+    """
+    options = _parse(arguments)
+    if not any(options[name] for name in ("onnx", "torch", "folder", "push")):
+        raise ValueError("say what to write: --onnx FILE, --torch FILE, --folder DIR or --push OWNER/NAME")
+    # Wrong names are told before the minutes of tracing.
+    for name, suffix in (("onnx", ".onnx"), ("torch", ".pt2")):
+        if options[name] and Path(options[name]).suffix != suffix:
+            raise ValueError(f"--{name} writes a {suffix} file, got {options[name]}; call it NAME{suffix}")
+    place = model_place(options["model"])
+    model = Embedder.from_pretrained(place)
+    if options["onnx"] or options["folder"] or options["push"]:
+        check_installed()
+    exported = export_program(
+        model,
+        options["outputs"],
+        size=None if options["size"] is None else tuple(options["size"]),
+        input=options["input"],
+    )
+    if options["torch"]:
+        save_program(exported, options["torch"])
+        _tell("torch", Path(options["torch"]), exported)
+    if options["onnx"]:
+        _write_onnx(model, exported, Path(options["onnx"]), options["check"])
+    if options["folder"] or options["push"]:
+        _share(model, exported, options, place)
+
+
+def _parse(arguments: Sequence[str]) -> Any:
+    parser = TeachingParser(
+        "gspool export", PAGE, "gspool export MODEL [--onnx FILE] [--torch FILE] [--folder DIR] [--push OWNER/NAME]"
+    )
+    parser.add_argument("model", metavar="MODEL", help="The folder of a run or of a saved model, or a name of the hub.")
+    parser.add_argument("--onnx", metavar="FILE", help="Write an ONNX model, NAME.onnx.")
+    parser.add_argument("--torch", metavar="FILE", help="Write a torch.export archive, NAME.pt2.")
+    parser.add_argument("--folder", metavar="DIR", help="Write a folder to share: weights, settings, ONNX, card.")
+    parser.add_argument("--push", metavar="OWNER/NAME", help="Upload that folder to the Hugging Face hub.")
+    parser.add_argument("--private", action="store_true", help="Make the repository of --push private.")
+    parser.add_argument(
+        "--outputs",
+        nargs="+",
+        metavar="NAME",
+        help="What files give: embedding, weights, attributes; all that the pooling layer has, unless given.",
+    )
+    parser.add_argument("--input", choices=["uint8", "float32"], help="Bytes (0 to 255) or fractions (0 to 1).")
+    parser.add_argument("--size", nargs=2, type=int, metavar=("H", "W"), help="Bind files to one image size.")
+    parser.add_argument("--check", action="store_true", help="Run ONNX Runtime and show the largest differences.")
+    parser.add_argument("--licence", metavar="ID", help="Licence for the card, such as mit or cc-by-nc-4.0.")
+    parser.add_argument("--data", metavar="WORDS", help="For the card: what the model was trained for.")
+    return parser.parse_args(list(arguments))
+
+
+def _write_onnx(model: Embedder, exported: Exported, path: Path, check: bool) -> None:
+    written = write_onnx(exported, path)
+    _tell("onnx", path, exported, f", opset {written.opset}")
+    if check:
+        show_comparisons(compare_with_onnx(model, path))
+
+
+def _share(model: Embedder, exported: Exported, options: Any, place: str | Path) -> None:
+    facts = known_facts(place)
+    facts = facts._replace(data=options["data"] or facts.data, licence=options["licence"] or facts.licence)
+    with TemporaryDirectory() as passing:
+        folder = Path(options["folder"] or passing)
+        _write_onnx(model, exported, folder / ONNX, options["check"])
+        keep_own_card(place, folder)
+        write_hub_folder(model, folder, facts, address=options["push"])
+        if options["folder"]:
+            print(f"folder  {folder}  {', '.join(sorted(path.name for path in folder.iterdir()))}")
+        if options["push"]:
+            print(f"hub     {push_folder(folder, options['push'], options['private'])}")
+    if facts.licence is None:
+        print("note    no licence is stated: add --licence ID before you share it")
+
+
+def _tell(kind: str, path: Path, exported: Exported, more: str = "") -> None:
+    size = "any image size" if exported.size is None else f"images of {exported.size[0]} x {exported.size[1]}"
+    outputs = ", ".join(exported.description["outputs"])
+    megabytes = path.stat().st_size / 1e6
+    print(f"{kind:7s} {path}  {megabytes:.1f} MB{more}, any batch, {size}; gives {outputs}")
+
+
+def show_comparisons(compared: Sequence[Comparison]) -> None:
+    """Show the differences.
+
+    Raises:
+        ValueError: if one of them is too large.
+    """
+    print("\nlargest difference between ONNX Runtime and PyTorch")
+    for each in compared:
+        values = "  ".join(f"{name} {value:.1e}" for name, value in each.differences.items())
+        print(f"  {' x '.join(map(str, each.shape)):18s} {values}")
+    # Written so that a NaN is refused as well.
+    if not all(each.largest <= EQUAL for each in compared):
+        raise ValueError(
+            f"ONNX Runtime differs from PyTorch by more than {EQUAL:g}; do not use the file, and export with --torch"
+        )
+    print(f"  equal to {EQUAL:g}")

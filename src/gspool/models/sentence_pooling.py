@@ -1,0 +1,176 @@
+"""GSP for sentences: a pooling module of sentence-transformers, over tokens with an attention mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from safetensors.torch import save_file
+from sentence_transformers.sentence_transformer.modules import Module
+
+from gspool.functional.checks import computing_dtype
+from gspool.pooling.gsp import GSP
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from sentence_transformers import SentenceTransformer
+    from torch import Tensor
+
+WEIGHTS = "model.safetensors"
+
+
+class GSPPooling(Module):
+    """Pool the tokens of a sentence that lie near learned prototypes: in the place of sentence-transformers' Pooling.
+
+    Besides ``sentence_embedding`` it leaves ``token_weights`` [B, N] (sum 1, 0 on padding) and ``attributes`` [B, M]
+    among the features. ``mu = 1`` is mean pooling exactly, so a model that was trained with it can start from there.
+
+    Args:
+        embedding_dimension: length of a token's vector, ``transformer.get_embedding_dimension()``.
+        prototypes: how many prototypes.
+        mu: part of the tokens to pool, in (0, 1].
+        epsilon: sharpness; it multiplies the distance.
+        learn_mu: learn mu.
+        learn_epsilon: learn epsilon.
+        warm_start: pool by averaging until this many sentences were seen in training, then set the prototypes by greedy
+            k-center on what came out. 0 starts from random prototypes, or from those of `init_prototypes`.
+        include_prompt: whether the tokens of a prompt take part.
+
+    Raises:
+        ValueError: for values outside their range, and for features that cannot be pooled.
+
+    Example:
+        >>> pooling = GSPPooling(embedding_dimension=8, prototypes=4)
+        >>> tokens, mask = torch.randn(2, 5, 8), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+        >>> features = pooling({"token_embeddings": tokens, "attention_mask": mask})
+        >>> features["sentence_embedding"].shape, features["token_weights"][0, 3:].tolist()
+        (torch.Size([2, 8]), [0.0, 0.0])
+    """
+
+    config_keys = [  # noqa: RUF012
+        "embedding_dimension",
+        "prototypes",
+        "mu",
+        "epsilon",
+        "learn_mu",
+        "learn_epsilon",
+        "warm_start",
+        "include_prompt",
+    ]
+
+    def __init__(
+        self,
+        embedding_dimension: int,
+        prototypes: int = 64,
+        mu: float = 0.5,
+        epsilon: float = 5.0,
+        learn_mu: bool = False,
+        learn_epsilon: bool = False,
+        warm_start: int = 0,
+        include_prompt: bool = True,
+    ) -> None:
+        super().__init__()
+        self.embedding_dimension, self.include_prompt = embedding_dimension, include_prompt
+        self.gsp = GSP(
+            embedding_dimension,
+            prototypes=prototypes,
+            mu=mu,
+            epsilon=epsilon,
+            learn_mu=learn_mu,
+            learn_epsilon=learn_epsilon,
+            warm_start=warm_start,
+        )
+        self.prototypes, self.mu, self.epsilon = prototypes, mu, epsilon
+        self.learn_mu, self.learn_epsilon, self.warm_start = learn_mu, learn_epsilon, warm_start
+
+    def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Pool ``token_embeddings`` under ``attention_mask`` into ``sentence_embedding``.
+
+        Raises:
+            ValueError: if there are no padded token embeddings, or a sentence has no token left.
+        """
+        if "cu_seq_lens_q" in features:
+            raise ValueError(
+                "these sentences come without padding, one after the other, as flash attention wants them; load the "
+                "transformer without it, or with model_kwargs={'attn_implementation': 'sdpa'}"
+            )
+        if "token_embeddings" not in features:
+            raise ValueError(
+                f"there are no token_embeddings to pool among {', '.join(features) or 'no features'}; put GSPPooling "
+                "behind a Transformer module"
+            )
+        tokens = features["token_embeddings"]
+        pooled = self.gsp.pool(tokens, self._mask(features, tokens))
+        features["sentence_embedding"] = pooled.pooled
+        features["token_weights"], features["attributes"] = pooled.weights, pooled.attributes
+        return features
+
+    def _mask(self, features: dict[str, Any], tokens: Float[Tensor, "B N D"]) -> Bool[Tensor, "B N"]:
+        mask: Tensor = features.get("attention_mask", tokens.new_ones(tokens.shape[:2])).bool()
+        length = features.get("prompt_length")
+        if self.include_prompt or length is None:
+            return mask
+        # One number, or a tensor of equal ones; counted from the first real token, because padding may come first.
+        prompt = int(length.flatten()[0]) if isinstance(length, torch.Tensor) else int(length)
+        return mask & (mask.cumsum(1) > prompt)
+
+    def get_embedding_dimension(self) -> int:
+        """Give the length of a sentence's vector."""
+        return self.embedding_dimension
+
+    @torch.no_grad()
+    def init_prototypes(self, model: SentenceTransformer, sentences: Sequence[str], batch_size: int = 32) -> None:
+        """Set the prototypes by greedy k-center on the tokens of some sentences, in place.
+
+        Args:
+            model: the model that this module is part of, or another that gives the same tokens.
+            sentences: text like that to come.
+            batch_size: sentences at a time.
+
+        Raises:
+            ValueError: if the sentences have fewer tokens than there are prototypes.
+        """
+        self.gsp.init_prototypes(torch.cat(list(_tokens(model, sentences, batch_size))))
+
+    def save(self, output_path: str, *_: Any, **__: Any) -> None:
+        """Write config.json and model.safetensors, what was learned and how far a warm start is."""
+        self.save_config(output_path)
+        weights = {name: value.detach().cpu().contiguous().clone() for name, value in self.state_dict().items()}
+        save_file(weights, Path(output_path) / WEIGHTS, metadata={"format": "pt"})
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> Self:
+        """Read what `save` wrote, from a folder or from the hub."""
+        where: dict[str, Any] = {
+            "model_name_or_path": model_name_or_path,
+            "subfolder": subfolder,
+            "token": token,
+            "cache_folder": cache_folder,
+            "revision": revision,
+            "local_files_only": local_files_only,
+        }
+        module = cls(**{**(init_defaults or {}), **cls.load_config(**where)})
+        module.load_state_dict(cls.load_torch_weights(**where))
+        return module
+
+
+def _tokens(model: SentenceTransformer, sentences: Sequence[str], batch_size: int) -> Iterator[Float[Tensor, "K D"]]:
+    """Embed the tokens of sentences, without padding."""
+    for first in range(0, len(sentences), batch_size):
+        each = model.encode(
+            list(sentences[first : first + batch_size]), output_value="token_embeddings", show_progress_bar=False
+        )
+        for tokens in each:
+            yield tokens.to(computing_dtype(tokens))

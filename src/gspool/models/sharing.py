@@ -1,0 +1,149 @@
+"""A model as others get it: a folder with weights, settings, a card with its figures; and its way to a hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
+
+from gspool.models import model_card
+from gspool.models.model_card import CardFacts
+from gspool.models.pretrained import CARD, CONFIG, GENERATED, WEIGHTS
+
+if TYPE_CHECKING:
+    from gspool.models.embedder import Embedder
+
+# The parts of a training run that its model belongs to.
+RUN_MODEL, RUN_CONFIG, RUN_RESULT = "model", "config.yaml", "result.json"
+ONNX = "model.onnx"
+
+
+def model_place(source: str | Path) -> str | Path:
+    """Find the model behind a name: that of a finished run, a saved model's folder, or a name of the hub as it is.
+
+    Raises:
+        ValueError: if the folder is a run that has not finished.
+
+    Example:
+        >>> model_place("owner/name")
+        'owner/name'
+    """
+    folder = Path(source).expanduser()
+    if (folder / RUN_MODEL / CONFIG).is_file():
+        return folder / RUN_MODEL
+    if (folder / RUN_CONFIG).is_file() and not (folder / CONFIG).is_file():
+        raise ValueError(f"the run in {folder} has not finished; go on with it by: gspool train --resume {folder}")
+    return folder if folder.is_dir() else source
+
+
+def known_facts(place: str | Path) -> CardFacts:
+    """Gather what is known of a saved model: from its card, and from the run around it where there is one.
+
+    Raises:
+        ValueError: if a file of the run is damaged.
+    """
+    folder = Path(place)
+    facts = model_card.read_facts(folder / CARD) if (folder / CARD).is_file() else CardFacts()
+    result, config = folder.parent / RUN_RESULT, folder.parent / RUN_CONFIG
+    if folder.name != RUN_MODEL or not (result.is_file() and config.is_file()):
+        return facts
+    try:
+        metrics = json.loads(result.read_text(encoding="utf-8"))["metrics"]
+        data = yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["name"]
+    except (ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise ValueError(
+            f"the run in {folder.parent} has damaged files ({error}); resume it to write them again"
+        ) from error
+    return facts._replace(metrics=metrics, data=facts.data or data)
+
+
+def write_hub_folder(
+    model: Embedder, folder: str | Path, facts: CardFacts | None = None, address: str | None = None
+) -> Path:
+    """Write a folder that holds all that others need: weights, settings, a card with figures, data and licence.
+
+    A README.md that you have made your own is kept; a ``model.onnx`` that lies there is told of.
+
+    Args:
+        model: the embedding model.
+        folder: where to.
+        facts: what the card tells; see `known_facts`.
+        address: what a reader will load it by, ``owner/name`` of the hub; the folder's path unless given.
+
+    Raises:
+        ValueError: if a setting of the model cannot be written.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from gspool.models import Embedder
+        >>> with TemporaryDirectory() as place:
+        ...     model = Embedder("resnet20", pooling="gap", dim=8)
+        ...     folder = write_hub_folder(model, place, CardFacts({"map@r": 0.25}, data="glyphs", licence="mit"))
+        ...     sorted(path.name for path in folder.iterdir())
+        ['README.md', 'config.json', 'model.safetensors']
+    """
+    folder, facts = Path(folder), facts or CardFacts()
+    model.save_pretrained(folder, metrics=facts.metrics)
+    card = folder / CARD
+    if GENERATED in card.read_text(encoding="utf-8"):
+        page = model_card.text(
+            model.settings,
+            model.pixels,
+            model.out_dim,
+            facts.metrics,
+            data=facts.data,
+            licence=facts.licence,
+            address=address or "path/to/this/folder",
+            onnx=(folder / ONNX).is_file(),
+        )
+        aside = folder / f".{CARD}"
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(card)
+    return folder
+
+
+def keep_own_card(place: str | Path, folder: Path) -> None:
+    """Copy the card of a saved model, if its owner has made it his own and the folder has none yet."""
+    card = Path(place) / CARD
+    if card.is_file() and not (folder / CARD).exists():
+        page = card.read_text(encoding="utf-8")
+        if GENERATED not in page:
+            (folder / CARD).write_text(page, encoding="utf-8")
+
+
+def push_folder(folder: str | Path, repository: str, private: bool = False, token: str | None = None) -> str:
+    """Upload a folder of `write_hub_folder` as it is, card included, and give its address.
+
+    Raises:
+        ValueError: if the folder holds no model, or the hub refuses.
+    """
+    folder = Path(folder)
+    missing = [name for name in (CONFIG, WEIGHTS, CARD) if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} lacks {', '.join(missing)}; write it with gspool export MODEL --folder {folder}")
+    hub = HfApi(token=token)
+    try:
+        name = hub.create_repo(repository, private=private, exist_ok=True).repo_id
+        hub.upload_folder(
+            repo_id=name,
+            folder_path=folder,
+            allow_patterns=[CONFIG, WEIGHTS, CARD, ONNX, f"{ONNX}.data"],
+            commit_message="Add a gspool model",
+        )
+    except Exception as error:
+        if not _is_of_the_hub(error):
+            raise
+        raise ValueError(
+            f"the hub did not take {repository} ({error}); sign in with: hf auth login, and give owner/name of yours"
+        ) from error
+    return f"{hub.endpoint}/{name}"
+
+
+def _is_of_the_hub(error: Exception) -> bool:
+    """Tell a refusal or a broken line from a mistake in a program: huggingface_hub has changed its library for HTTP."""
+    library = type(error).__module__.partition(".")[0]
+    return isinstance(error, HfHubHTTPError | OSError) or library in ("httpx", "httpx2", "requests")
