@@ -4,7 +4,7 @@ PYTHON ?= python3
 JOBS ?= 2
 BIN := .venv/bin
 # Named, because ruff would also format the examples in Markdown, where comments are aligned for readers.
-SOURCES := src tests benchmarks docs/example_sections.py
+SOURCES := src tests benchmarks docs/example_sections.py docs/make_screenshots.py examples
 INSTALLED := .venv/.installed
 # Debian installs it together with the browser (package chromium-driver).
 DRIVER := chromedriver

@@ -23,6 +23,15 @@ COMMANDS = {
         "gspool.training.commands", "train an embedding model and evaluate it; with nothing else, on glyphs", "train"
     ),
     "evaluate": Command("gspool.training.commands", "measure a trained model", "train"),
+    "embed": Command("gspool.search.commands", "make vectors of pictures, as many as there are", "search"),
+    "search": Command("gspool.search.commands", "find the pictures most like a picture", "search"),
+    "explain": Command("gspool.search.commands", "show where a model looks, and what two pictures share", "search"),
+    "serve": Command("gspool.search.commands", "a web page and an HTTP API to search with pictures", "serve"),
+    "export": Command(
+        "gspool.models.export_command", "a file for torch.export, ONNX or the Hugging Face hub", "export"
+    ),
+    "reproduce": Command("gspool.experiments.commands", "run a table or figure of the paper", "train"),
+    "report": Command("gspool.experiments.commands", "write the pages of what has been reproduced", "train"),
 }
 PAGE = "\n".join(
     (

@@ -1,0 +1,79 @@
+"""A trained model in use: embed a corpus, search in it, explain what was found, serve it.
+
+Names are imported when they are asked for, because each brings libraries of its own.
+
+Example:
+    >>> from gspool import search
+    >>> search.label_filter(["ant"])
+    "label IN ('ant')"
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gspool.search.corpus import EmbeddedCorpus, embed_corpus
+    from gspool.search.decode_ahead import Limits
+    from gspool.search.explain_image import Explanation, explain
+    from gspool.search.images import open_image, prepare
+    from gspool.search.index import Index, label_filter, open_index
+    from gspool.search.model_source import fingerprint, load_model
+    from gspool.search.nearest import Hit
+    from gspool.search.query import Answer, search_images
+
+_HOME = {
+    "Answer": "query",
+    "EmbeddedCorpus": "corpus",
+    "Explanation": "explain_image",
+    "Hit": "nearest",
+    "Index": "index",
+    "Limits": "decode_ahead",
+    "embed_corpus": "corpus",
+    "explain": "explain_image",
+    "fingerprint": "model_source",
+    "label_filter": "index",
+    "load_model": "model_source",
+    "open_image": "images",
+    "open_index": "index",
+    "prepare": "images",
+    "search_images": "query",
+}
+
+__all__ = [
+    "Answer",
+    "EmbeddedCorpus",
+    "Explanation",
+    "Hit",
+    "Index",
+    "Limits",
+    "embed_corpus",
+    "explain",
+    "fingerprint",
+    "label_filter",
+    "load_model",
+    "open_image",
+    "open_index",
+    "prepare",
+    "search_images",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its file when it is first asked for."""
+    if name not in _HOME:
+        raise AttributeError(f"gspool.search has no {name!r}; it has {', '.join(__all__)}")
+    try:
+        return getattr(import_module(f"gspool.search.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("gspool"):
+            raise
+        raise ModuleNotFoundError(
+            f"gspool.search.{name} needs {error.name}: pip install 'gspool[search]'", name=error.name
+        ) from error
+
+
+def __dir__() -> list[str]:
+    """Name what can be imported."""
+    return [*__all__]

@@ -1,0 +1,66 @@
+"""`gspool embed`: a corpus of pictures to a file of vectors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from gspool.search.help_text import EMBED, EMBED_USAGE
+from gspool.terminal.parser import TeachingParser
+
+
+def embed_command(arguments: Sequence[str]) -> None:
+    """Embed, index what is large, and say what came of it.
+
+    Raises:
+        ValueError: if none of the pictures could be read, and as `embed_corpus`.
+    """
+    parser = TeachingParser("gspool embed", EMBED, EMBED_USAGE)
+    parser.add_argument("model", metavar="MODEL", help="The folder of a run or of a saved model, or a name of the hub.")
+    parser.add_argument("images", metavar="IMAGES", nargs="+", help="Folders, globs in quotes, CSV lists, files.")
+    parser.add_argument("--out", type=str, required=True, metavar="FILE", help="A .lance, .parquet or .npz file.")
+    parser.add_argument("--batch_size", type=int, default=64, help="Images that the model sees at once.")
+    parser.add_argument(
+        "--precision",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        default="auto",
+        help="Mixed precision; auto is bfloat16 on a GPU that has it, float32 elsewhere.",
+    )
+    parser.add_argument("--workers", type=int | None, default=None, help="Threads that decode; one a core.")
+    parser.add_argument("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU where there is one.")
+    parser.add_argument("--max_bytes", type=int, default=64 * 2**20, help="The largest file to read.")
+    parser.add_argument("--max_pixels", type=int, default=80_000_000, help="The largest picture to decode.")
+    parser.add_argument("--recall", type=float, default=0.98, help="Of the approximate index of a large .lance table.")
+    parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
+    given = parser.parse_args(list(arguments))
+    from gspool.search.corpus import embed_corpus
+    from gspool.search.decode_ahead import Limits
+    from gspool.search.index import needs_approximation, open_index
+
+    try:
+        result = embed_corpus(
+            given["model"],
+            given["images"],
+            given["out"],
+            batch_size=given["batch_size"],
+            precision=None if given["precision"] == "auto" else given["precision"],
+            workers=given["workers"],
+            device=given["device"],
+            limits=Limits(given["max_bytes"], given["max_pixels"]),
+            progress=given["progress"],
+        )
+    except KeyboardInterrupt:
+        print(f"what is done is kept beside or in {given['out']}; the same command goes on with it", file=sys.stderr)
+        raise
+    rate = f", {result.embedded / result.seconds:,.1f} images/s" if result.embedded else ""
+    print(f"{result.embedded:,} embedded in {result.seconds:,.1f} s{rate}; {result.skipped:,} were there already")
+    if result.bad_list is not None:
+        print(f"{result.bad:,} could not be read, see {result.bad_list}")
+        if not result.rows:
+            raise ValueError(f"none of the {result.bad:,} pictures could be read")
+    print(f"{result.path}: {result.rows:,} vectors")
+    if result.path.suffix == ".lance":
+        index = open_index(result.path)
+        if needs_approximation(index):
+            index.build(given["recall"], tell=print)
+        print(index)

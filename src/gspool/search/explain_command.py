@@ -1,0 +1,155 @@
+"""`gspool explain`: pictures and figures of why an image has its embedding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gspool.terminal.parser import TeachingParser
+
+if TYPE_CHECKING:
+    from gspool.data import ImageSource
+    from gspool.data.image_set import Split
+    from gspool.models import Embedder
+
+PAGE = """
+Show why a model gives an image its embedding: where the pooling looks, and which prototype owns which region.
+
+    gspool explain runs/NAME bird.jpg                              explanation.png
+    gspool explain runs/NAME bird.jpg other.jpg --out why.html     two images: also the prototypes they share
+    gspool explain runs/NAME pictures/*.jpg --json figures.json    the figures, for a program
+    gspool explain runs/NAME --prototypes pictures/                prototypes.html: what each prototype stands for
+    gspool explain runs/NAME --prototypes glyphs                   the same on a data set by name, its test classes
+
+MODEL is the folder of a run, a folder of save_pretrained, or owner/name of the Hugging Face hub.
+"""
+USAGE = """gspool explain MODEL IMAGE... [--out FILE.png|FILE.html] [--json FILE]
+       gspool explain MODEL --prototypes DATA [--out FILE.html] [--json FILE]"""
+MOST_IMAGES = 32
+
+
+def explain_command(arguments: Sequence[str]) -> None:
+    """Explain images, or the prototypes of a model.
+
+    Raises:
+        ValueError: if there is nothing to explain, or it cannot be explained.
+    """
+    parser = TeachingParser("gspool explain", PAGE, USAGE)
+    parser.add_argument("model", metavar="MODEL", help="The folder of a run or of a saved model, or a name of the hub.")
+    parser.add_argument("images", metavar="IMAGE", nargs="*", help="Images, folders or globs to explain.")
+    parser.add_argument("--prototypes", metavar="DATA", type=str, default=None, help="A folder, CSV or data set.")
+    parser.add_argument("--split", choices=["train", "validation", "test"], default="test", help="Of a data set.")
+    parser.add_argument("--out", metavar="FILE", type=str, default=None, help="A .png or .html file to write.")
+    parser.add_argument("--json", metavar="FILE", type=str, default=None, help="Write the figures; - for the terminal.")
+    parser.add_argument("--top", type=int, default=8, help="How many prototypes, or regions of each, are shown.")
+    parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU where there is one.")
+    parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
+    given = parser.parse_args(list(arguments))
+    if bool(given["images"]) == (given["prototypes"] is not None):
+        raise ValueError("give images to explain, or --prototypes with a folder or data set; one of the two")
+    if given["top"] < 1:
+        raise ValueError(f"--top is a number of prototypes and must be at least 1, got {given['top']}")
+    from gspool.search.model_source import load_model
+
+    if given["prototypes"] is not None:
+        _check_suffix(given["out"], (".html",))
+        _explain_prototypes(load_model(given["model"], given["device"]), given)
+    else:
+        _check_suffix(given["out"], (".png", ".html"))
+        _explain_images(load_model(given["model"], given["device"]), given)
+
+
+def _explain_images(model: Embedder, given: Any) -> None:
+    from gspool.search.explain_figure import explanation_png
+    from gspool.search.explain_image import explain
+    from gspool.search.explain_page import explanation_figures, explanation_page
+    from gspool.search.explain_shared import shared_prototypes
+    from gspool.search.image_list import list_images
+    from gspool.search.images import open_image
+
+    paths = [listed.path for listed in list_images(given["images"])]
+    out = _out(given, "explanation.png")
+    if out is not None and len(paths) > MOST_IMAGES:
+        raise ValueError(
+            f"at most {MOST_IMAGES} images fit into one picture, got {len(paths)}; give fewer, or only --json FILE"
+        )
+    explanations = [explain(model, open_image(path)) for path in paths]
+    names = [Path(path).name for path in paths]
+    shared = None
+    if len(explanations) == 2 and explanations[0].attributes is not None:
+        shared = shared_prototypes(explanations[0], explanations[1], given["top"])
+    lines = [f"{name}: {_in_words(explanation)}" for name, explanation in zip(names, explanations, strict=True)]
+    if shared is not None:
+        lines.append(f"shared: overlap {shared.overlap:.1%} of the prototypes, cosine {shared.similarity:.3f}")
+    picture = None
+    if out is not None and out.suffix.lower() == ".html":
+        picture = explanation_page(names, explanations, shared, given["top"]).encode()
+    elif out is not None:
+        picture = explanation_png(names, explanations, shared, given["top"])
+    _tell(lines, out, picture, given["json"], explanation_figures(paths, explanations, shared))
+
+
+def _explain_prototypes(model: Embedder, given: Any) -> None:
+    from gspool.search.prototype_gallery import nearest_regions
+    from gspool.search.prototype_gallery_page import gallery_page, region_figures
+
+    out = _out(given, "prototypes.html")
+    source = image_source(given["prototypes"], given["split"])
+    regions = nearest_regions(model, source, given["top"], progress=given["progress"] and given["json"] != "-")
+    line = f"{len(regions.use)} prototypes, {regions.images:,} images, {len(regions.broken):,} could not be read"
+    page = None if out is None else gallery_page(model, source, regions, given["prototypes"]).encode()
+    _tell([line], out, page, given["json"], region_figures(source, regions))
+
+
+def image_source(place: str, split: Split) -> ImageSource:
+    """Give the images of a folder, a CSV or a glob, or of a data set by its name.
+
+    Raises:
+        ValueError: if there is no image there.
+    """
+    from gspool import data
+    from gspool.search.image_list import list_images
+
+    if place in data.list() and not Path(place).exists():
+        return data.create(place, split=split).images
+    return data.FileImages([Path(listed.path) for listed in list_images([place])])
+
+
+def _in_words(explanation: Any) -> str:
+    words = f"entropy of the weights {explanation.entropy:.4f} (1 is average pooling)"
+    if explanation.attributes is None:
+        return f"{words}; this model has no prototypes, so there are weights alone"
+    values, prototypes = explanation.attributes.topk(min(3, len(explanation.attributes)))
+    first = ", ".join(
+        f"{number} ({value:.1%})" for number, value in zip(prototypes.tolist(), values.tolist(), strict=True)
+    )
+    return f"{words}; most used prototypes {first}"
+
+
+def _out(given: Any, default: str) -> Path | None:
+    """Say where to draw: where asked; at the default place if nothing was asked for; nowhere if only figures were."""
+    if given["out"] is not None:
+        return Path(given["out"])
+    return Path(default) if given["json"] is None else None
+
+
+def _check_suffix(out: str | None, allowed: Sequence[str]) -> None:
+    """Refuse a file that cannot be written before a model is loaded for it."""
+    if out is not None and Path(out).suffix.lower() not in allowed:
+        raise ValueError(f"--out is a file that ends in {' or '.join(allowed)}, got {out!r}")
+
+
+def _tell(lines: list[str], out: Path | None, picture: bytes | None, json_file: str | None, figures: Any) -> None:
+    """Write the files, then say so; figures for the terminal come alone, so that a program can read them."""
+    from gspool.evaluation.finished_runs import write_aside_and_rename
+
+    text = json.dumps(figures, indent=2) + "\n"
+    written = [(out, picture), (None if json_file in (None, "-") else Path(str(json_file)), text.encode())]
+    for path, content in written:
+        if path is not None and content is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_aside_and_rename(path, content)
+            lines.append(f"wrote   {path}")
+    print(text if json_file == "-" else "\n".join(lines))

@@ -1,0 +1,101 @@
+"""One picture of queries and their neighbours, and below each of them where the pooling weights lie."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gspool.data.decode import BrokenImageError
+from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.search.explain_overlay import weights_over
+from gspool.search.images import open_image, prepare
+from gspool.search.model_source import embed_batch
+from gspool.search.query import Answer
+
+if TYPE_CHECKING:
+    from gspool.models import Embedder
+
+KINDS = (".png", ".pdf", ".svg")
+# A page that can still be looked at.
+MOST_QUERIES, MOST_NEIGHBOURS = 16, 12
+RIGHT, WRONG, NEUTRAL = "#1a9850", "#d73027", "#888888"
+CELL = 1.5
+
+
+def draw_answers(model: Embedder, answers: Sequence[Answer], out: str | Path) -> Path:
+    """Draw each query and its neighbours as the model sees them, and again under the weights of their tokens.
+
+    Weights go from black (nothing) to bright (the largest of that image). A neighbour has a green frame if it has the
+    label of the query and a red one if it has another. At most 16 queries with 12 neighbours each are drawn.
+
+    Raises:
+        ValueError: if there is nothing to draw, or the file is no .png, .pdf or .svg.
+    """
+    path = Path(out).expanduser()
+    if path.suffix.lower() not in KINDS:
+        raise ValueError(f"a picture is written to a {', '.join(KINDS)} file, got {path}")
+    drawn = [answer for answer in answers if answer.problem is None][:MOST_QUERIES]
+    if not drawn:
+        raise ValueError("there is nothing to draw: no query could be read")
+    width = 1 + max(len(answer.hits[:MOST_NEIGHBOURS]) for answer in drawn)
+    figure, axes = _figure(2 * len(drawn), width)
+    for line, answer in enumerate(drawn):
+        above, below = axes[2 * line], axes[2 * line + 1]
+        _cell(model, above[0], below[0], answer.query, f"query {answer.label or ''}".strip(), None)
+        for column, hit in enumerate(answer.hits[:MOST_NEIGHBOURS], start=1):
+            known = answer.label is not None and hit.label is not None
+            frame = (RIGHT if hit.label == answer.label else WRONG) if known else NEUTRAL
+            title = f"{hit.score:.3f} {hit.label or ''}".strip()
+            _cell(model, above[column], below[column], hit.path, title, frame)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=110)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_aside_and_rename(path, buffer.getvalue())
+    return path
+
+
+def _figure(rows: int, columns: int) -> tuple[Any, Any]:
+    """Make a figure that belongs to no window, all of its cells empty."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(CELL * columns, CELL * rows + 0.12 * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    return figure, axes
+
+
+def _cell(model: Embedder, above: Any, below: Any, path: str, title: str, frame: str | None) -> None:
+    """Draw one image, and under it the image with its weights; say so where the file is gone."""
+    above.set_title(_short(title), fontsize=7, parse_math=False)
+    try:
+        image = prepare(open_image(path), model)
+    except BrokenImageError as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        above.text(0.5, 0.5, f"{_short(Path(path).name)}\n{reason}", ha="center", va="center", fontsize=5, wrap=True)
+        return
+    embedded = embed_batch(model, image[None])
+    above.imshow(image.permute(1, 2, 0).numpy())
+    if frame is not None:
+        _draw_frame(above, frame)
+    if embedded.weights is None or embedded.grid is None:
+        below.text(0.5, 0.5, "no weights", ha="center", va="center", fontsize=6)
+        return
+    below.imshow(weights_over(image, embedded.weights[0].reshape(embedded.grid).float().cpu()))
+
+
+def _draw_frame(axis: Any, colour: str) -> None:
+    axis.set_axis_on()
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for side in axis.spines.values():
+        side.set_color(colour)
+        side.set_linewidth(2.5)
+
+
+def _short(text: str, most: int = 22) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,110 @@
+"""Pictures as queries: embedded in batches, searched in bulk, each answered with its neighbours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from gspool.search.decode_ahead import LIMITS, Broken, Decoded, Limits, decode_ahead
+from gspool.search.image_list import list_images
+from gspool.search.index import Hit, Index
+from gspool.search.model_source import embed_batch
+
+if TYPE_CHECKING:
+    from gspool.models import Embedder
+
+
+class Answer(NamedTuple):
+    """A query and its neighbours, best first; or, for a picture that could not be read, the ``problem``."""
+
+    query: str
+    hits: list[Hit]
+    label: str | None = None
+    problem: str | None = None
+
+
+def search_images(
+    model: Embedder,
+    index: Index,
+    queries: Sequence[str | Path] | str | Path,
+    k: int = 10,
+    *,
+    where: str | None = None,
+    exact: bool = False,
+    leave_out_itself: bool = False,
+    batch_size: int = 64,
+    limits: Limits = LIMITS,
+) -> Iterator[Answer]:
+    """Find the neighbours of pictures, in the order of the pictures, a batch at a time.
+
+    Args:
+        model: the model that embedded the corpus.
+        index: the corpus.
+        queries: files, folders, globs or CSV lists, see `list_images`.
+        k: how many neighbours.
+        where: a condition on the neighbours, see `Index.search`.
+        exact: leave out the approximate index, if there is one.
+        leave_out_itself: whether a query that is a file of the corpus may not find that file.
+        batch_size: how many queries are embedded and searched at once.
+        limits: the largest file and picture to read.
+
+    Raises:
+        ValueError: if the corpus was embedded by another model, or the condition is not understood.
+        FileNotFoundError: if there is no such query.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from gspool import Embedder
+        >>> from gspool.search import embed_corpus, open_index
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("red", "green"):
+        ...         Image.new("RGB", (40, 40), name).save(Path(folder) / f"{name}.png")
+        ...     model = Embedder("resnet20", pooling="gap", dim=8)
+        ...     _ = embed_corpus(model, folder, Path(folder) / "vectors.lance")
+        ...     answer = next(search_images(model, open_index(Path(folder) / "vectors.lance"), f"{folder}/green.png"))
+        >>> len(answer.hits), round(answer.hits[0].score, 3)
+        (2, 1.0)
+    """
+    index.check_model(model)
+    sources = [queries] if isinstance(queries, str | Path) else list(queries)
+    wanted = k + 1 if leave_out_itself else k
+    waiting: list[Decoded | Broken] = []
+    threads = min(os.cpu_count() or 1, 16)
+    for picture in decode_ahead(list_images(sources), model, threads, 2 * batch_size, limits):
+        waiting.append(picture)
+        if len(waiting) == batch_size:
+            yield from _answers(model, index, waiting, wanted, where, exact, leave_out_itself, k)
+            waiting = []
+    if waiting:
+        yield from _answers(model, index, waiting, wanted, where, exact, leave_out_itself, k)
+
+
+def _answers(
+    model: Embedder,
+    index: Index,
+    pictures: Sequence[Decoded | Broken],
+    wanted: int,
+    where: str | None,
+    exact: bool,
+    leave_out_itself: bool,
+    k: int,
+) -> Iterator[Answer]:
+    readable = [picture.image for picture in pictures if isinstance(picture, Decoded)]
+    found: Iterator[list[Hit]] = iter(())
+    if readable:
+        vectors = embed_batch(model, torch.stack(readable), index.settings.precision).embedding
+        found = iter(index.search(vectors, wanted, where, exact))
+    for picture in pictures:
+        name, label = picture.listed
+        if isinstance(picture, Broken):
+            yield Answer(name, [], label, picture.reason)
+            continue
+        hits = next(found)
+        if leave_out_itself:
+            hits = [hit for hit in hits if hit.path != name]
+        yield Answer(name, hits[:k], label)

@@ -1,0 +1,227 @@
+"""The HTTP interface: right answers to programs, refusals in words to everybody else."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from starlette.testclient import TestClient
+
+from gspool import Embedder
+from gspool.search.api import create_api
+from gspool.search.images import prepare
+from gspool.search.serve_lookup import Lookup
+from gspool.search.upload import UploadLimits
+from search.served import EACH, HOSTILE, LABELS, as_bytes, make_lookup, noise, png_bomb
+
+LIMITS = UploadLimits(bytes=60_000, pixels=100_000)
+
+
+@pytest.fixture(scope="module")
+def lookup(small_model, tmp_path_factory) -> Lookup:
+    return make_lookup(tmp_path_factory.mktemp("corpus"), small_model)
+
+
+@pytest.fixture(scope="module")
+def client(lookup) -> TestClient:
+    return TestClient(create_api(lookup, LIMITS), raise_server_exceptions=False)
+
+
+def sent(client: TestClient, content: bytes, route: str = "search", name: str = "picture.png", **fields):
+    return client.post(f"/api/{route}", files={"image": (name, content)}, data=fields)
+
+
+def corpus_vectors(lookup: Lookup) -> tuple[list[str | None], np.ndarray]:
+    rows = sorted(lookup.index.table.to_arrow().to_pylist(), key=lambda row: row["row"])
+    return [row["label"] for row in rows], np.array([row["vector"] for row in rows], dtype=np.float64)
+
+
+def test_neighbours_are_those_of_a_search_by_hand(client, lookup, small_model) -> None:
+    picture = noise(999)
+    with torch.no_grad():
+        query = small_model(prepare(picture, small_model)[None])[0].double().numpy()
+    labels, vectors = corpus_vectors(lookup)
+    scores = vectors @ query
+    expected = sorted(range(len(scores)), key=lambda row: -scores[row])[:5]
+    answer = sent(client, as_bytes(picture), k=5).json()["neighbours"]
+    assert [hit["id"] for hit in answer] == expected
+    np.testing.assert_allclose([hit["score"] for hit in answer], scores[expected], atol=1e-5)
+    assert [hit["label"] for hit in answer] == [labels[row] for row in expected]
+
+
+def test_a_picture_of_the_corpus_finds_itself(client) -> None:
+    for number in range(len(LABELS)):
+        first = sent(client, as_bytes(noise(100 * number + 2)), k=1).json()["neighbours"][0]
+        assert 1 - 1e-5 < first["score"] <= 1
+        assert first["name"] == f"{number}-2.png"
+
+
+def test_labels_narrow_the_search_and_may_hold_anything(client) -> None:
+    content = as_bytes(noise(0))
+    assert client.get("/api/labels").json()["labels"] == sorted(LABELS)
+    for label in LABELS:
+        found = sent(client, content, k=50, label=label).json()["neighbours"]
+        assert [hit["label"] for hit in found] == [label] * EACH
+    both = sent(client, content, k=50, label=["ant", HOSTILE]).json()["neighbours"]
+    assert len(both) == 2 * EACH
+
+
+def test_a_threshold_leaves_out_what_is_far(client) -> None:
+    content = as_bytes(noise(0))
+    everything = sent(client, content, k=50).json()["neighbours"]
+    assert len(everything) == EACH * len(LABELS)
+    threshold = everything[3]["score"]
+    assert len(sent(client, content, k=50, threshold=threshold).json()["neighbours"]) == 4
+    assert len(sent(client, content, k=50, threshold=1).json()["neighbours"]) <= 1
+
+
+def test_no_path_of_the_server_is_told(client, lookup) -> None:
+    answer = sent(client, as_bytes(noise(0)), k=50)
+    folder = str(lookup.index.path.parent)
+    assert folder not in answer.text
+    assert folder not in client.get("/api/health").text
+    assert folder not in client.get("/docs").text
+
+
+def test_the_vector_is_that_of_the_model(client, small_model) -> None:
+    answer = sent(client, as_bytes(noise(5)), "embed").json()
+    with torch.no_grad():
+        expected = small_model(prepare(noise(5), small_model)[None])[0]
+    torch.testing.assert_close(torch.tensor(answer["embedding"]), expected, atol=1e-6, rtol=1e-5)
+    assert answer["fingerprint"] == client.get("/api/health").json()["fingerprint"]
+
+
+def test_an_explanation_has_maps_that_sum_to_one(client) -> None:
+    answer = sent(client, as_bytes(noise(5)), "explain").json()
+    rows, columns = answer["grid"]
+    assert np.array(answer["weights"]).shape == np.array(answer["owners"]).shape == (rows, columns)
+    assert np.sum(answer["weights"]) == pytest.approx(1, abs=1e-5)
+    assert sum(answer["attributes"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_model_that_cannot_be_explained_is_searched_all_the_same(tmp_path) -> None:
+    client = TestClient(create_api(make_lookup(tmp_path, Embedder("small_cnn", pooling="gmp", dim=8)), LIMITS))
+    assert len(sent(client, as_bytes(noise(0)), k=3).json()["neighbours"]) == 3
+    answer = sent(client, as_bytes(noise(0)), "explain")
+    assert answer.status_code == 422
+    assert "'gmp' of this model gives no weight" in answer.json()["detail"]
+
+
+def test_health_says_what_is_served(client, small_model) -> None:
+    health = client.get("/api/health").json()
+    assert (health["status"], health["pooling"], health["dim"]) == ("ok", "gsp", 16)
+    assert (health["pictures"], health["exact"]) == (EACH * len(LABELS), True)
+    assert (health["max_bytes"], health["max_pixels"]) == tuple(LIMITS)
+
+
+def test_pictures_are_shown_by_number(client) -> None:
+    found = sent(client, as_bytes(noise(102)), k=1).json()["neighbours"][0]
+    answer = client.get(found["picture"])
+    assert answer.headers["content-type"] == "image/png"
+    with Image.open(io.BytesIO(answer.content)) as picture:
+        assert np.array_equal(np.asarray(picture), np.asarray(noise(102)))
+    with Image.open(io.BytesIO(client.get(found["picture"], params={"side": 16}).content)) as picture:
+        assert max(picture.size) == 16
+
+
+@pytest.mark.parametrize("number", ["12", "999999999999", str(2**63), str(2**70)])
+def test_numbers_of_no_picture_are_not_found(client, number: str) -> None:
+    answer = client.get(f"/api/pictures/{number}")
+    assert answer.status_code == 404
+    assert f"there is no picture {number}" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "1 OR 1=1", "..%2f..%2fetc%2fpasswd", "0.5"])
+def test_what_is_no_number_is_refused(client, number: str) -> None:
+    assert client.get(f"/api/pictures/{number}").status_code in (404, 422)
+
+
+def test_a_file_that_was_moved_is_gone(small_model, tmp_path) -> None:
+    lookup = make_lookup(tmp_path, small_model)
+    (tmp_path / "pictures" / "0-0.png").unlink()
+    answer = TestClient(create_api(lookup, LIMITS)).get("/api/pictures/0")
+    assert answer.status_code == 410
+    assert str(tmp_path) not in answer.text
+
+
+@pytest.mark.parametrize("route", ["search", "embed", "explain"])
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        (b"words", 415, "not one of JPEG"),
+        (b"", 422, "empty"),
+        (as_bytes(noise(0))[:-60], 422, "damaged"),
+        (as_bytes(noise(0), "TIFF"), 415, "not one of JPEG"),
+        (png_bomb(9000, 9000), 413, "9000 x 9000 pixels, at most 100,000"),
+        (png_bomb(30_000, 300), 413, "pixels"),
+        (bytes(60_001), 413, "make it smaller"),
+    ],
+    ids=["words", "nothing", "cut off", "TIFF", "bomb", "wide bomb", "too long"],
+)
+def test_hostile_uploads_are_refused_in_words(client, route: str, content: bytes, status: int, words: str) -> None:
+    answer = sent(client, content, route)
+    assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a.php", "x" * 250 + ".png", "\x00.png", "con.svg"])
+def test_the_name_of_an_upload_means_nothing(client, name: str) -> None:
+    assert sent(client, as_bytes(noise(0)), name=name, k=1).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"k": 0},
+        {"k": 101},
+        {"k": "many"},
+        {"threshold": 2},
+        {"threshold": "nan"},
+        {"label": "dog"},
+        {"label": "' OR 1=1"},
+    ],
+)
+def test_wrong_fields_are_refused(client, fields: dict) -> None:
+    answer = sent(client, as_bytes(noise(0)), **fields)
+    assert answer.status_code == 422
+
+
+def test_an_unknown_label_is_answered_with_known_ones(client) -> None:
+    detail = sent(client, as_bytes(noise(0)), label="dog").json()["detail"]
+    assert "no picture of the corpus has the label dog" in detail
+    assert "ant, bee" in detail
+
+
+def test_a_request_without_a_picture_is_refused(client) -> None:
+    assert client.post("/api/search", data={"k": 3}).status_code == 422
+    assert client.get("/api/search").status_code == 405
+
+
+def test_the_interface_is_described_for_programs_and_people(client) -> None:
+    schema = client.get("/openapi.json").json()
+    assert set(schema["paths"]) == {
+        "/api/health",
+        "/api/labels",
+        "/api/search",
+        "/api/embed",
+        "/api/explain",
+        "/api/pictures/{number}",
+    }
+    page = client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    for path in schema["paths"]:
+        assert path in page.text
+    assert "from 1 to 100, 10 unless given" in page.text
+    # Nothing is loaded from anywhere: the only addresses are in the commands to try.
+    assert "<script" not in page.text
+    assert "<link" not in page.text
+    assert page.text.count("http") == page.text.count("http://testserver/api/") == 6
+    strange = client.get("/docs", headers={"host": "<script>alert(1)</script>"})
+    assert "<script" not in strange.text
+
+
+def test_vectors_of_another_model_are_refused(lookup) -> None:
+    with pytest.raises(ValueError, match="fingerprint"):
+        Lookup(Embedder("small_cnn", pooling="gsp", dim=16), lookup.index)

@@ -1,0 +1,167 @@
+"""The commands as a person types them: files, answers, words about what went wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gspool.search import approximate, index
+from gspool.search import corpus as corpus_module
+from gspool.search.commands import COMMANDS, run
+
+
+@pytest.fixture
+def corpus(model_folder, pictures, tmp_path, capsys):
+    out = tmp_path / "vectors.lance"
+    assert run("embed", [str(model_folder), str(pictures), "--out", str(out), "--progress", "false"]) == 0
+    capsys.readouterr()
+    return out
+
+
+def test_embed_says_what_it_did(model_folder, pictures, tmp_path, capsys):
+    (pictures / "ant" / "bad.png").write_text("hello")
+    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.parquet"), "--batch_size", "4"]
+    assert run("embed", words) == 0
+    said = capsys.readouterr().out
+    assert "16/16" in said.replace(" ", "")
+    assert "images/s" in said
+    assert "15 embedded" in said
+    assert f"1 could not be read, see {tmp_path / 'v.parquet.bad.csv'}" in said.replace("\n", "")
+    assert run("embed", words) == 0
+    assert "15 were there already" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(model_folder, pictures, tmp_path, capsys, monkeypatch):
+    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.parquet"), "--batch_size", "4"]
+    words += ["--progress", "false"]
+    embed, calls = corpus_module.embed_batch, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return embed(*arguments)
+
+    monkeypatch.setattr(corpus_module, "embed_batch", interrupted)
+    assert run("embed", words) == 130
+    assert "the same command goes on with it" in capsys.readouterr().err
+    assert run("embed", words) == 0
+    assert "7 embedded" in (said := capsys.readouterr().out)
+    assert "8 were there already" in said
+
+
+def test_search_lists_neighbours_best_first(model_folder, pictures, corpus, capsys):
+    query = str(pictures / "bee" / "2.png")
+    assert run("search", [str(model_folder), query, "--index", str(corpus), "--k", "3"]) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0] == query
+    assert lines[1].split() == ["1", "1.0000", "bee", query]
+    scores = [float(line.split()[1]) for line in lines[1:]]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert "15 vectors of length 16, exact" in said.err
+
+
+def test_json_for_one_and_json_lines_for_many(model_folder, pictures, corpus, tmp_path, capsys):
+    common = [str(model_folder), str(pictures), "--index", str(corpus), "--k", "2", "--others"]
+    assert run("search", [*common, "--json", "-"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["vectors"], content["search"], len(content["answers"])) == (15, "exact", 15)
+    assert run("search", [*common, "--json", str(tmp_path / "deep" / "a.jsonl")]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "deep" / "a.jsonl").read_text().splitlines()]
+    assert lines == content["answers"]
+    assert len(lines[0]["hits"]) == 2
+    assert lines[0]["hits"][0]["path"] != lines[0]["query"]
+    right = sum(line["hits"][0]["label"] == line["label"] for line in lines)
+    assert f"15 queries; the nearest has the query's label for {right} of 15" in capsys.readouterr().err
+
+
+def test_labels_conditions_and_a_picture(model_folder, pictures, corpus, tmp_path, capsys):
+    words = [str(model_folder), str(pictures / "ant" / "1.png"), "--index", str(corpus), "--json", "-"]
+    out = tmp_path / "found.png"
+    assert run("search", [*words, "--label", "bee", "cat", "--where", "width = 48", "--picture", str(out)]) == 0
+    hits = json.loads(capsys.readouterr().out)["answers"][0]["hits"]
+    assert {hit["label"] for hit in hits} == {"bee", "cat"}
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_large_table_gets_an_index_whose_recall_is_printed(
+    model_folder, pictures, corpus, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(index, "APPROXIMATE_FROM", 10)
+    monkeypatch.setattr(approximate, "FEWEST_ROWS", 10)
+    query = str(pictures / "bee" / "2.png")
+    words = [str(model_folder), query, "--index", str(corpus), "--k", "3"]
+    assert run("search", [*words, "--check", "--recall", "0.99"]) == 0
+    said = capsys.readouterr()
+    assert "building IVF_SQ over 15 vectors" in said.err
+    assert "recall@10 1.000 against exact search" in said.err
+    found = [line.split()[-1] for line in said.out.splitlines()[1:]]
+    assert found[0] == query
+    assert run("search", [*words, "--exact"]) == 0
+    exact = capsys.readouterr()
+    assert "exact as asked for" in exact.err
+    right = {line.split()[-1] for line in exact.out.splitlines()[1:]}
+    assert f"recall@3 on these queries {len(right & {*found}) / 3:.4f} (1 of them)" in said.err
+    # The next embed finds the index in place, and says so.
+    assert run("embed", [str(model_folder), str(pictures), "--out", str(corpus), "--progress", "false"]) == 0
+    said = capsys.readouterr().out
+    assert "building" not in said
+    assert "IVF_SQ, recall@10" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["MODEL", "nowhere.png", "--index", "INDEX"], "there is no nowhere.png"),
+        (["MODEL", "QUERY", "--index", "none.lance"], "gspool embed"),
+        (["MODEL", "QUERY", "--index", "INDEX", "--k", "0"], "at least 1"),
+        (["MODEL", "QUERY", "--index", "INDEX", "--picture", "a.gif"], "--picture"),
+        (["MODEL", "QUERY", "--index", "INDEX", "--json", "a.txt"], "--json"),
+        (["MODEL", "QUERY", "--index", "INDEX", "--where", "colour = 1"], "not understood"),
+        (["nomodel", "QUERY", "--index", "INDEX"], "there is no folder nomodel"),
+        (["MODEL", "BROKEN", "--index", "INDEX"], "no query could be read"),
+    ],
+)
+def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpus, tmp_path, capsys):
+    (tmp_path / "broken.png").write_text("hello")
+    names = {
+        "MODEL": model_folder,
+        "INDEX": corpus,
+        "QUERY": pictures / "ant" / "0.png",
+        "BROKEN": tmp_path / "broken.png",
+    }
+    assert run("search", [str(names.get(word, word)) for word in words]) == 1
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith("gspool search: ")
+    assert hint in error
+
+
+def test_a_corpus_of_nothing_but_broken_pictures_fails(model_folder, tmp_path, capsys):
+    (tmp_path / "broken.png").write_text("hello")
+    words = [str(model_folder), str(tmp_path), "--out", str(tmp_path / "v.npz"), "--progress", "false"]
+    assert run("embed", words) == 1
+    assert "none of the 1 pictures" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["embed", "search"])
+def test_help_is_a_page_with_examples_and_wrong_options_are_answered(command, capsys):
+    with pytest.raises(SystemExit) as status:
+        run(command, ["--help"])
+    assert status.value.code == 0
+    page = capsys.readouterr().out
+    assert page.count(f"gspool {command} ") >= 4
+    with pytest.raises(SystemExit) as status:
+        run(command, ["model", "picture", "--indx", "x", "--out", "y.npz"])
+    assert status.value.code == 2
+    assert "--help lists every option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_page(command, capsys):
+    with pytest.raises(SystemExit) as status:
+        run(command, ["--help"])
+    assert status.value.code == 0
+    assert f"usage: gspool {command} MODEL" in capsys.readouterr().out

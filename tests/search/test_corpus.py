@@ -1,0 +1,226 @@
+"""A corpus is embedded picture by picture, survives interruptions, and names what it cannot read."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gspool.search import corpus, decode_ahead, embed_corpus
+from gspool.search.image_list import list_images
+from gspool.search.index import open_index
+from gspool.search.lance_table import open_table
+from gspool.search.vector_files import PartsWriter, only_writer, read_pieces
+from search.drawn_picture import draw_picture
+
+KINDS = ("lance", "parquet", "npz")
+
+
+def rows_of(path) -> list[dict]:
+    if path.suffix == ".lance":
+        return open_table(path).to_arrow().to_pylist()
+    return [row for piece in read_pieces(path) for row in piece.to_pylist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path):
+    draw_picture(pictures / "loose.png", 7, size=(90, 70))
+    result = embed_corpus(small_model, pictures, tmp_path / f"vectors.{kind}", batch_size=4, workers=3)
+    assert (result.rows, result.embedded, result.skipped, result.bad, result.bad_list) == (16, 16, 0, 0, None)
+    rows = rows_of(tmp_path / f"vectors.{kind}")
+    listed = [*list_images([pictures])]
+    assert [(row["path"], row["label"]) for row in rows] == [*listed]
+    assert [row["row"] for row in rows] == [*range(16)]
+    assert (rows[0]["width"], rows[0]["height"]) == (90, 70)
+    for row in rows:
+        image = small_model.pixels.transform()(Image.open(row["path"]).convert("RGB"))
+        with torch.no_grad():
+            expected = small_model(image[None])[0]
+        torch.testing.assert_close(torch.tensor(row["vector"]), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_run_goes_on_to_the_very_same_file(kind, small_model, pictures, tmp_path, monkeypatch):
+    (pictures / "bee" / "broken.png").write_bytes(b"hello")
+    whole = tmp_path / f"whole.{kind}"
+    embed_corpus(small_model, pictures, whole, batch_size=4)
+    monkeypatch.setattr(corpus, "SECONDS_AT_ONCE", 0.0)
+    embed, calls = corpus.embed_batch, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) in (3, 4):
+            raise KeyboardInterrupt
+        return embed(*arguments)
+
+    monkeypatch.setattr(corpus, "embed_batch", interrupted)
+    broken = tmp_path / f"broken.{kind}"
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            embed_corpus(small_model, pictures, broken, batch_size=4)
+    result = embed_corpus(small_model, pictures, broken, batch_size=4)
+    assert (result.embedded, result.skipped, result.bad) == (7, 8, 1)
+    assert rows_of(broken) == rows_of(whole)
+    assert _bad(result.bad_list) == _bad(tmp_path / f"whole.{kind}.bad.csv")
+    # Nothing is left to do, and nothing changes.
+    before = rows_of(broken)
+    again = embed_corpus(small_model, pictures, broken, batch_size=4)
+    assert (again.embedded, again.skipped) == (0, 15)
+    assert rows_of(broken) == before
+
+
+def _bad(path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return [*csv.reader(file)]
+
+
+def test_a_killed_process_leaves_whole_rows(model_folder, small_model, tmp_path):
+    root = tmp_path / "many"
+    for number in range(30):
+        draw_picture(root / f"{number:03d}.png", number)
+    out = tmp_path / "vectors.lance"
+    # The fourth batch never ends, so that the kill comes in the middle.
+    program = f"""
+import time
+from gspool.search import corpus
+corpus.SECONDS_AT_ONCE = 0.0
+embed, calls = corpus.embed_batch, []
+def stuck(*arguments):
+    calls.append(1)
+    if len(calls) == 4:
+        print("stuck", flush=True)
+        time.sleep(600)
+    return embed(*arguments)
+corpus.embed_batch = stuck
+corpus.embed_corpus({str(model_folder)!r}, {str(root)!r}, {str(out)!r}, batch_size=4, device="cpu")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"stuck\n"
+        process.send_signal(signal.SIGKILL)
+    result = embed_corpus(small_model, root, out, batch_size=4)
+    assert (result.skipped, result.embedded, result.rows) == (12, 18, 30)
+    rows = rows_of(out)
+    assert [row["path"] for row in rows] == [str(root / f"{number:03d}.png") for number in range(30)]
+    fresh = embed_corpus(small_model, root, tmp_path / "fresh.lance", batch_size=4)
+    np.testing.assert_allclose(
+        [row["vector"] for row in rows], [row["vector"] for row in rows_of(fresh.path)], atol=1e-6
+    )
+
+
+def test_bad_pictures_are_listed_left_out_and_tried_again(small_model, pictures, tmp_path):
+    (pictures / "ant" / "empty.jpg").touch()
+    (pictures / "bee" / "text.png").write_text("hello")
+    content = (pictures / "cat" / "0.png").read_bytes()
+    (pictures / "cat" / "half.png").write_bytes(content[: len(content) // 2])
+    (tmp_path / "gone.csv").write_text("path\nnowhere.png\n")
+    draw_picture(pictures / "large.png", 1, size=(300, 300))
+    limits = decode_ahead.Limits(max_pixels=80_000)
+    sources = [pictures, tmp_path / "gone.csv"]
+    result = embed_corpus(small_model, sources, tmp_path / "v.npz", batch_size=4, limits=limits)
+    assert (result.embedded, result.bad, result.rows) == (15, 5, 15)
+    lines = _bad(result.bad_list)
+    assert lines[0] == ["path", "reason"]
+    assert {os.path.basename(path): reason.split(" (")[0] for path, reason in lines[1:]} == {
+        "large.png": "300 x 300 pixels, at most 80,000 in all are read; make it smaller",
+        "empty.jpg": "the file is empty",
+        "text.png": "the content is not one of JPEG, PNG, WEBP, GIF, BMP",
+        "half.png": "damaged or unreadable",
+        "nowhere.png": "there is no such file",
+    }
+    (pictures / "cat" / "half.png").write_bytes(content)
+    better = embed_corpus(small_model, sources, tmp_path / "v.npz", batch_size=4)
+    assert (better.embedded, better.skipped, better.bad) == (2, 15, 3)
+    assert len(_bad(better.bad_list)) == 4
+
+
+def test_a_name_that_is_no_text_is_listed(small_model, pictures, tmp_path):
+    name = os.fsencode(pictures / "ant") + b"/\xff\xfe.png"
+    with open(name, "wb") as file:
+        file.write((pictures / "ant" / "0.png").read_bytes())
+    result = embed_corpus(small_model, pictures, tmp_path / "v.parquet")
+    assert (result.embedded, result.bad) == (15, 1)
+    assert "not UTF-8" in _bad(result.bad_list)[1][1]
+
+
+def test_a_picture_that_is_named_twice_is_embedded_once(small_model, pictures, tmp_path):
+    result = embed_corpus(small_model, [pictures, pictures / "ant", f"{pictures}/*/1.png"], tmp_path / "v.lance")
+    assert (result.embedded, result.rows, result.skipped) == (15, 15, 8)
+
+
+def test_pictures_that_were_added_join_the_others(small_model, pictures, tmp_path):
+    embed_corpus(small_model, pictures, tmp_path / "v.lance")
+    draw_picture(pictures / "aardvark" / "0.png", 99)
+    result = embed_corpus(small_model, pictures, tmp_path / "v.lance")
+    assert (result.embedded, result.skipped, result.rows) == (1, 15, 16)
+    assert rows_of(tmp_path / "v.lance")[-1]["label"] == "aardvark"
+
+
+def test_another_model_or_precision_is_refused_for_a_file(small_model, model_folder, pictures, tmp_path):
+    embed_corpus(model_folder, pictures / "ant", tmp_path / "v.lance", device="cpu")
+    with pytest.raises(ValueError, match="precision float32 there, bfloat16 here"):
+        embed_corpus(small_model, pictures, tmp_path / "v.lance", precision="bfloat16")
+    assert open_index(tmp_path / "v.lance").settings.model == str(model_folder)
+
+
+def test_two_processes_do_not_write_to_one_file(small_model, pictures, tmp_path):
+    with only_writer(tmp_path / "v.lance"), pytest.raises(ValueError, match="another process is writing"):
+        embed_corpus(small_model, pictures, tmp_path / "v.lance")
+    assert embed_corpus(small_model, pictures, tmp_path / "v.lance").rows == 15
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["pictures", "v.lance"]
+
+
+def test_vectors_leave_memory_as_they_come(small_model, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "ROWS_AT_ONCE", 4)
+    sizes = []
+    append = PartsWriter.append
+    monkeypatch.setattr(PartsWriter, "append", lambda self, rows: (sizes.append(len(rows.paths)), append(self, rows)))
+    embed_corpus(small_model, pictures, tmp_path / "v.parquet", batch_size=2)
+    assert sizes == [4, 4, 4, 3]
+
+
+def test_a_model_keeps_its_mode(small_model, pictures, tmp_path):
+    small_model.train()
+    try:
+        embed_corpus(small_model, pictures / "ant", tmp_path / "v.parquet")
+        assert small_model.training
+    finally:
+        small_model.eval()
+
+
+def test_wrong_sources_cost_no_time_and_leave_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        embed_corpus("no/such/model", tmp_path / "nowhere", tmp_path / "v.lance")
+    with pytest.raises(ValueError, match="batch_size"):
+        embed_corpus("no/such/model", tmp_path, tmp_path / "v.lance", batch_size=0)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_decoding_stays_only_a_little_ahead(small_model, pictures):
+    asked = []
+
+    def watched():
+        for listed in list_images([pictures]):
+            asked.append(listed)
+            yield listed
+
+    stream = decode_ahead.decode_ahead(watched(), small_model, workers=2, ahead=3)
+    first = next(stream)
+    assert len(asked) == 4
+    assert first.listed == asked[0]
+    rest = [*stream]
+    assert [picture.listed for picture in [first, *rest]] == [*list_images([pictures])]
+
+
+def test_leaving_early_stops_the_threads(small_model, pictures):
+    stream = decode_ahead.decode_ahead(list_images([pictures]), small_model, workers=2, ahead=5)
+    next(stream)
+    stream.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]

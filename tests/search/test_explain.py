@@ -1,0 +1,218 @@
+"""An explanation is the layer's own account, and agrees with a second computation by plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from gspool import Embedder
+from gspool.search import explain
+from gspool.search.explain_image import Explanation
+from gspool.search.explain_overlay import css_colour, owners_over, prototype_colour, weights_over
+from gspool.search.explain_shared import shared_prototypes
+
+
+def some_image(seed: int = 0, side: int = 64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (3, side, side), generator=generator, dtype=torch.uint8)
+
+
+def model_with(pooling: str, **options) -> Embedder:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return Embedder("small_cnn", pooling=pooling, dim=8, pooling_options=options).eval()
+
+
+def plan_by_loops(prototypes: np.ndarray, tokens: np.ndarray, mu: float, epsilon: float) -> np.ndarray:
+    """(P2) in float64 by bisection on the one threshold, token by token."""
+    clip = [row / max(1.0, np.linalg.norm(row)) for row in prototypes]
+    affinity = np.array(
+        [[math.exp(-epsilon * np.linalg.norm(w - f / max(1.0, np.linalg.norm(f)))) for f in tokens] for w in clip]
+    )
+    low, high = -60.0, 60.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        taken = [math.exp(middle) * column.sum() / (1 + math.exp(middle) * column.sum()) for column in affinity.T]
+        low, high = (middle, high) if sum(taken) / len(taken) < mu else (low, middle)
+    plan = np.array(
+        [[affinity[i, j] / affinity[:, j].sum() * taken[j] for j in range(len(tokens))] for i in range(len(clip))]
+    )
+    return plan / plan.sum()
+
+
+@pytest.mark.parametrize("pooling", ["gsp", "gmp+gsp", "gemean+gsp"])
+def test_the_plan_is_that_of_a_second_computation(pooling: str) -> None:
+    model = model_with(pooling, prototypes=5, mu=0.3, epsilon=8.0)
+    image = some_image()
+    with torch.no_grad():
+        features = model.feature_map(image[None])
+        tokens = model.head.embed(features.flatten(2).transpose(1, 2))[0].double().numpy()
+    layer = model.head.layer if pooling == "gsp" else model.head.gsp
+    oracle = plan_by_loops(layer.prototypes.detach().double().numpy(), tokens, 0.3, 8.0)
+    explanation = explain(model, image)
+    shape = (5, *explanation.weights.shape)
+    np.testing.assert_allclose(explanation.plan.numpy(), oracle.reshape(shape), rtol=2e-4, atol=1e-8)
+    assert explanation.owners.tolist() == oracle.reshape(shape).argmax(0).tolist()
+
+
+@pytest.mark.parametrize("pooling", ["gsp", "gmp+gsp", "gemean+gsp"])
+def test_it_agrees_with_the_model(pooling: str) -> None:
+    model = model_with(pooling, prototypes=5)
+    image = some_image(3)
+    explanation = explain(model, image)
+    with torch.no_grad():
+        embedded = model.embed(image[None])
+    torch.testing.assert_close(explanation.embedding, embedded.embedding[0])
+    torch.testing.assert_close(explanation.weights.flatten(), embedded.weights[0])
+    torch.testing.assert_close(explanation.attributes, embedded.attributes[0])
+    torch.testing.assert_close(explanation.plan.sum(0), explanation.weights)
+
+
+def test_the_background_role_pools_what_no_prototype_takes() -> None:
+    model = model_with("gsp", prototypes=4, role="background", epsilon=20.0)
+    explanation = explain(model, some_image())
+    taken = explanation.plan.sum(0).flatten()
+    weights = explanation.weights.flatten()
+    order = torch.corrcoef(torch.stack((taken, weights)))[0, 1]
+    assert float(order) < -0.999
+    torch.testing.assert_close(explanation.attributes.sum(), torch.tensor(1.0))
+
+
+def test_a_picture_of_any_size_is_cut_as_the_model_expects() -> None:
+    model = model_with("gsp", prototypes=4)
+    picture = Image.fromarray(some_image(5, 96)[:, :80].permute(1, 2, 0).numpy())
+    explanation = explain(model, picture)
+    assert torch.equal(explanation.image, model.pixels.transform()(picture))
+    torch.testing.assert_close(explanation.embedding, model(explanation.image[None])[0].detach())
+
+
+def test_a_model_that_is_fed_with_normalised_pixels_is_explained_all_the_same() -> None:
+    inside = model_with("gsp", prototypes=4)
+    outside = Embedder("small_cnn", pooling="gsp", dim=8, pooling_options={"prototypes": 4}, normalise=False).eval()
+    outside.load_state_dict(inside.state_dict(), strict=False)
+    torch.testing.assert_close(explain(outside, some_image()).weights, explain(inside, some_image()).weights)
+
+
+def test_the_mode_of_the_model_is_left_as_it_was() -> None:
+    model = model_with("gsp", prototypes=4)
+    explain(model.train(), some_image())
+    assert model.training
+    explain(model.eval(), some_image())
+    assert not model.training
+
+
+def test_average_pooling_has_even_weights_and_no_prototypes() -> None:
+    explanation = explain(model_with("gap"), some_image())
+    assert explanation.entropy == pytest.approx(1.0)
+    assert explanation.owners is explanation.attributes is explanation.plan is None
+
+
+def test_prototypes_that_are_not_set_yet_are_not_shown() -> None:
+    explanation = explain(model_with("gsp", prototypes=4, warm_start=100), some_image())
+    assert explanation.owners is None
+    assert explanation.attributes is None
+    assert explanation.entropy == pytest.approx(1.0)
+
+
+def test_a_layer_without_weights_says_so() -> None:
+    with pytest.raises(ValueError, match=r"'gmp' of this model gives no weight.*gsp"):
+        explain(model_with("gmp"), some_image())
+
+
+@pytest.mark.parametrize("wrong", [some_image().float(), some_image()[None], torch.zeros(1, 8, 8, dtype=torch.uint8)])
+def test_what_is_no_image_is_refused(wrong: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"uint8 tensor \[3, H, W\], got"):
+        explain(model_with("gsp", prototypes=4), wrong)
+
+
+def test_entropy_of_a_single_place_is_zero_and_of_a_single_token_one() -> None:
+    image = some_image(side=8)
+    one = Explanation(image, torch.ones(1), torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+    assert one.entropy == 0.0
+    assert Explanation(image, torch.ones(1), torch.ones(1, 1)).entropy == 1.0
+
+
+def histogram(attributes: list[float]) -> Explanation:
+    vector = torch.tensor(attributes)
+    return Explanation(some_image(side=8), torch.tensor([1.0, 0.0]), torch.ones(1, 1), attributes=vector)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=9), st.lists(st.floats(0.01, 1.0), min_size=9, max_size=9))
+def test_shares_are_the_smaller_of_both(left: list[float], right: list[float]) -> None:
+    right = right[: len(left)]
+    first = [value / sum(left) for value in left]
+    second = [value / sum(right) for value in right]
+    shared = shared_prototypes(histogram(first), histogram(second), top=len(left))
+    expected = {number: min(pair) for number, pair in enumerate(zip(first, second, strict=True))}
+    for number, share in zip(shared.prototypes.tolist(), shared.share.tolist(), strict=True):
+        assert share == pytest.approx(expected[number], rel=1e-5)
+    assert shared.share.tolist() == sorted(shared.share.tolist(), reverse=True)
+    assert shared.overlap == pytest.approx(sum(expected.values()), rel=1e-5)
+    other_way = shared_prototypes(histogram(second), histogram(first), top=len(left))
+    assert other_way.overlap == pytest.approx(shared.overlap)
+
+
+def test_different_prototypes_share_nothing_and_equal_images_everything() -> None:
+    assert shared_prototypes(histogram([1.0, 0.0]), histogram([0.0, 1.0])).overlap == 0.0
+    same = shared_prototypes(histogram([0.25, 0.75]), histogram([0.25, 0.75]))
+    assert (same.overlap, same.similarity, same.prototypes.tolist()) == (1.0, 1.0, [1, 0])
+
+
+def test_comparisons_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="no prototypes that two images could share"):
+        shared_prototypes(histogram([1.0]), Explanation(some_image(), torch.ones(2), torch.ones(1, 1)))
+    with pytest.raises(ValueError, match="2 and 3 prototypes; explain both with one model"):
+        shared_prototypes(histogram([0.5, 0.5]), histogram([0.5, 0.25, 0.25]))
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        shared_prototypes(histogram([1.0]), histogram([1.0]), top=0)
+
+
+def test_every_pixel_has_the_colour_of_the_token_that_covers_it() -> None:
+    image = torch.full((3, 7, 10), 100, dtype=torch.uint8)
+    plan = torch.zeros(3, 2, 3)
+    plan[2, 0, 0], plan[1, 1, 2] = 0.6, 0.4
+    explanation = Explanation(image, torch.ones(1), plan.sum(0), plan.argmax(0), plan.sum((1, 2)), plan)
+    drawn = owners_over(explanation)
+    strongest = 0.3 * 100 + 0.7 * np.array(prototype_colour(2))
+    np.testing.assert_allclose(drawn[0, 0], strongest, atol=1)
+    weaker = 0.7 * 0.4 / 0.6
+    np.testing.assert_allclose(drawn[6, 9], (1 - weaker) * 100 + weaker * np.array(prototype_colour(1)), atol=1)
+    assert drawn[0, 9].tolist() == [100, 100, 100]
+    # Rows 0-3 belong to the first of two token rows, columns 0-3 to the first of three: pixel * tokens // pixels.
+    for row in range(7):
+        for column in range(10):
+            same = (row * 2 // 7, column * 3 // 10) == (0, 0)
+            assert (drawn[row, column].tolist() == drawn[0, 0].tolist()) == same
+    alone = owners_over(explanation, only=[1])
+    assert alone[0, 0].tolist() == [100, 100, 100]
+    assert alone[6, 9].tolist() == drawn[6, 9].tolist()
+
+
+def test_heat_rises_with_the_weight() -> None:
+    image = torch.full((3, 4, 8), 128, dtype=torch.uint8)
+    drawn = weights_over(image, torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
+    brightness = drawn.sum(-1)[0, ::2].astype(int).tolist()
+    assert brightness == sorted(brightness)
+    assert len(set(brightness)) == 4
+
+
+def test_owners_of_a_model_without_prototypes_cannot_be_drawn() -> None:
+    with pytest.raises(ValueError, match="has no prototypes"):
+        owners_over(explain(model_with("gap"), some_image()))
+
+
+def test_a_hundred_prototypes_have_a_hundred_colours() -> None:
+    assert len({css_colour(number) for number in range(128)}) == 128
+
+
+def test_colours_of_few_prototypes_are_far_apart() -> None:
+    colours = np.array([prototype_colour(number) for number in range(32)], dtype=float)
+    between = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + 1000 * np.eye(32)
+    assert between.min() > 25

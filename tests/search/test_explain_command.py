@@ -1,0 +1,152 @@
+"""`gspool explain` as a person calls it."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from gspool import Embedder
+from gspool.search.commands import run
+from gspool.search.explain_page import explanation_page
+
+
+@pytest.fixture
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_image_becomes_a_picture(model_folder, pictures, inside, capsys) -> None:
+    assert run("explain", [str(model_folder), str(pictures / "ant/0.png")]) == 0
+    told = capsys.readouterr().out
+    assert "0.png: entropy of the weights 0." in told
+    assert "wrote   explanation.png" in told
+    with Image.open(inside / "explanation.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 3.5 * 2.6 * 110  # four panels: image, weights, prototypes, attributes
+
+
+def test_two_images_tell_what_they_share(model_folder, pictures, inside, capsys) -> None:
+    images = [str(pictures / "ant/0.png"), str(pictures / "ant/0.png")]
+    assert run("explain", [str(model_folder), *images, "--out", "deep/why.html", "--json", "why.json"]) == 0
+    assert "overlap 100.0% of the prototypes, cosine 1.000" in capsys.readouterr().out
+    figures = json.loads((inside / "why.json").read_text())
+    assert figures["shared"]["overlap"] == pytest.approx(1.0)
+    assert len(figures["images"]) == 2
+    rows, columns = figures["images"][0]["grid"]
+    weights = figures["images"][0]["weights"]
+    assert (len(weights), len(weights[0])) == (rows, columns)
+    assert sum(map(sum, weights)) == pytest.approx(1.0, abs=1e-5)
+    assert sum(figures["images"][0]["attributes"]) == pytest.approx(1.0, abs=1e-5)
+    assert {owner for row in figures["images"][0]["owners"] for owner in row} <= set(range(8))
+    page = (inside / "deep/why.html").read_text()
+    assert "What they share" in page
+    assert "http" not in page
+    assert page.count("data:image/png;base64,") == 1
+
+
+def test_figures_for_the_terminal_come_alone(model_folder, pictures, inside, capsys) -> None:
+    assert run("explain", [str(model_folder), str(pictures / "ant"), "--json", "-"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["images"]) == 5
+    assert not (inside / "explanation.png").exists()
+
+
+def test_a_model_without_prototypes_shows_weights_alone(pictures, inside, capsys) -> None:
+    Embedder("small_cnn", pooling="gap", dim=8).save_pretrained("model")
+    assert run("explain", ["model", str(pictures / "ant/0.png"), str(pictures / "bee/0.png")]) == 0
+    told = capsys.readouterr().out
+    assert "this model has no prototypes, so there are weights alone" in told
+    assert "shared" not in told
+    assert (inside / "explanation.png").is_file()
+
+
+def test_prototypes_become_a_page(model_folder, pictures, inside, capsys) -> None:
+    (pictures / "ant" / "broken.png").write_bytes(b"no picture")
+    arguments = ["--prototypes", str(pictures), "--top", "2", "--progress", "false", "--json", "p.json"]
+    assert run("explain", [str(model_folder), *arguments, "--out", "p.html"]) == 0
+    assert "8 prototypes, 15 images, 1 could not be read" in capsys.readouterr().out
+    assert (inside / "p.html").read_text().count("<img ") == 16
+    figures = json.loads((inside / "p.json").read_text())
+    assert "broken.png" in figures["broken"][0]
+    assert len(figures["prototypes"]) == 8
+
+
+def test_a_data_set_is_taken_by_its_name(model_folder, inside, capsys) -> None:
+    arguments = ["--prototypes", "glyphs", "--split", "validation", "--progress", "false", "--json", "-"]
+    # Generated images are 64 pixels, those that the model was made for.
+    from gspool.search import explain_command
+
+    class Few:
+        def __init__(self, images) -> None:
+            self.images = images
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int):
+            return self.images[index]
+
+        def describe(self, index: int) -> str:
+            return self.images.describe(index)
+
+    source = explain_command.image_source
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explain_command, "image_source", lambda place, split: Few(source(place, split)))
+        assert run("explain", [str(model_folder), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["prototypes"][0]["regions"][0]["image"].startswith("glyph ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give images to explain, or --prototypes"),
+        (["a.png", "--prototypes", "pictures"], "one of the two"),
+        (["a.png", "--out", "a.gif"], "ends in .png or .html, got 'a.gif'"),
+        (["--prototypes", "pictures", "--out", "a.png"], "ends in .html, got 'a.png'"),
+        (["a.png", "--top", "0"], "at least 1, got 0"),
+        (["no-such.png"], "there is no no-such.png"),
+        (["--prototypes", "no-such-folder"], "there is no no-such-folder"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(model_folder, inside, capsys, arguments: list[str], words: str) -> None:
+    assert run("explain", [str(model_folder), *arguments]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_too_many_images_for_a_picture_are_refused(model_folder, pictures, inside, capsys) -> None:
+    images = [str(pictures / "ant/0.png")] * 33
+    assert run("explain", [str(model_folder), *images]) == 1
+    assert "at most 32 images fit into one picture, got 33" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_picture_is_named(model_folder, inside, capsys) -> None:
+    (inside / "words.png").write_text("words")
+    assert run("explain", [str(model_folder), "words.png"]) == 1
+    assert "words.png: the content is not one of JPEG" in capsys.readouterr().err
+
+
+def test_a_wrong_option_names_the_right_one(model_folder, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("explain", [str(model_folder), "a.png", "--jsom", "x"])
+    assert ended.value.code == 2
+    assert "did you mean --json?" in capsys.readouterr().err
+
+
+def test_help_is_a_page(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("explain", ["--help"])
+    assert ended.value.code == 0
+    assert "gspool explain runs/NAME --prototypes pictures/" in capsys.readouterr().out
+
+
+def test_names_are_text_on_the_page(small_model) -> None:
+    from gspool.search import explain
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), "teal").save(buffer, "PNG")
+    with Image.open(buffer) as picture:
+        explanation = explain(small_model, picture)
+    assert "<script>" not in explanation_page(["<script>alert(1)</script>"], [explanation])

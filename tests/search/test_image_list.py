@@ -1,0 +1,88 @@
+"""A corpus is listed from folders, globs, lists and files, always in one order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gspool.search.image_list import list_images
+
+
+def names(*sources) -> list[tuple[str, str | None]]:
+    return [(Path(image.path).name, image.label) for image in list_images(sources)]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b/2.JPG", "b/deep/1.png", "a/3.webp", "a/notes.txt", "top.jpeg", ".hidden/4.png", "a/.5.png"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return tmp_path
+
+
+def test_a_folder_is_walked_in_order_and_labelled_by_its_first_folders(tree):
+    assert names(tree) == [("top.jpeg", None), ("3.webp", "a"), ("2.JPG", "b"), ("1.png", "b")]
+
+
+def test_below_split_folders_the_second_folder_is_the_label(tmp_path):
+    for name in ("train/ant/1.png", "test/bee/2.png", "test/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert names(tmp_path) == [("3.png", None), ("2.png", "bee"), ("1.png", "ant")]
+    (tmp_path / "cat").mkdir()
+    assert ("1.png", "train") in names(tmp_path)
+
+
+def test_paths_are_absolute_wherever_the_call_is_made(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    relative = [image.path for image in list_images(["b", "top.jpeg", "a/*.webp"])]
+    assert relative == [str(tree / name) for name in ("b/2.JPG", "b/deep/1.png", "top.jpeg", "a/3.webp")]
+
+
+def test_globs_are_sorted_and_leave_out_what_is_no_picture(tree):
+    assert names(f"{tree}/**/*") == [("3.webp", None), ("2.JPG", None), ("1.png", None), ("top.jpeg", None)]
+    assert names(f"{tree}/[ab]/*") == [("3.webp", None), ("2.JPG", None)]
+
+
+def test_a_file_with_the_characters_of_a_glob_is_a_file(tmp_path):
+    (tmp_path / "one[1].png").touch()
+    assert names(tmp_path / "one[1].png") == [("one[1].png", None)]
+
+
+def test_lists_name_paths_from_their_own_folder_and_labels_if_they_have_them(tree):
+    list_file = tree / "list.csv"
+    list_file.write_text(f"﻿path , label,more\nb/2.JPG,two,x\n{tree}/top.jpeg,,y\nmissing.png\n", encoding="utf-8")
+    assert names(list_file) == [("2.JPG", "two"), ("top.jpeg", None), ("missing.png", None)]
+    assert next(iter(list_images([list_file]))).path == os.path.join(tree, "b", "2.JPG")
+    list_file.write_text("path\nb/2.JPG\n")
+    assert names(list_file) == [("2.JPG", None)]
+
+
+def test_sources_follow_each_other(tree):
+    assert [name for name, _ in names(tree / "top.jpeg", tree / "a", tree / "top.jpeg")] == [
+        "top.jpeg",
+        "3.webp",
+        "top.jpeg",
+    ]
+
+
+def test_wrong_sources_are_named(tree):
+    (tree / "empty").mkdir()
+    (tree / "bad.csv").write_text("file,label\n1.png,a\n")
+    (tree / "gap.csv").write_text("path,label\n1.png,a\n,b\n")
+    (tree / "none.csv").write_text("path\n")
+    for source, error, word in (
+        (tree / "nowhere", FileNotFoundError, "nowhere"),
+        (f"{tree}/*.gif", ValueError, "no pictures"),
+        (tree / "empty", ValueError, "no pictures"),
+        (tree / "bad.csv", ValueError, "no column path"),
+        (tree / "gap.csv", ValueError, "line 3"),
+        (tree / "none.csv", ValueError, "no pictures"),
+    ):
+        with pytest.raises(error, match=word):
+            names(source)
+    with pytest.raises(ValueError, match="no images were named"):
+        names()

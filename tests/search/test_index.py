@@ -1,0 +1,228 @@
+"""Search against a plain double-precision loop: exact, filtered, in bulk; and the recall of approximate indexes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gspool import Embedder
+from gspool.search import Hit, label_filter, open_index
+from gspool.search.approximate import APPROXIMATE_FROM, MEASURED, Approximation, mean_recall, sample
+from gspool.search.index import needs_approximation
+from gspool.search.vector_files import open_writer
+from gspool.search.vector_rows import VectorRows, VectorSettings
+
+DIM = 12
+SETTINGS = VectorSettings("runs/one", "0123456789abcdef", DIM)
+
+
+def drawn(count: int, seed: int, classes: int = 7) -> VectorRows:
+    """Draw unit vectors around a few centres."""
+    random = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).normal(size=(classes, DIM))
+    labels = random.integers(classes, size=count)
+    vectors = centres[labels] + 0.7 * random.normal(size=(count, DIM))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    names = [None if label == 0 else f"class '{label}'" for label in labels]
+    sizes = [int(size) for size in random.integers(10, 500, size=count)]
+    return VectorRows([f"/{seed}/{row}.jpg" for row in range(count)], names, sizes, sizes, vectors.astype(np.float32))
+
+
+def written(path, rows: VectorRows):
+    writer = open_writer(path, SETTINGS)
+    writer.append(rows)
+    writer.finish()
+    return path
+
+
+def slow_search(rows: VectorRows, query: np.ndarray, k: int, allowed) -> list[int]:
+    """Sort all cosines in double precision."""
+    vectors = rows.vectors.astype(np.float64)
+    scores = vectors @ query.astype(np.float64) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
+    order = [row for row in np.argsort(-scores, kind="stable") if allowed(row)]
+    return [int(row) for row in order[:k]]
+
+
+@pytest.mark.parametrize("kind", ["lance", "parquet", "npz"])
+@pytest.mark.parametrize("queries", [1, 2, 300])
+def test_exact_search_is_the_order_of_the_cosines(kind, queries, tmp_path):
+    rows = drawn(500, seed=1)
+    index = open_index(written(tmp_path / f"vectors.{kind}", rows))
+    asked = drawn(queries, seed=2).vectors * 3
+    answers = index.search(torch.from_numpy(asked), k=9)
+    assert len(answers) == queries
+    for query, hits in zip(asked, answers, strict=True):
+        assert [hit.row for hit in hits] == slow_search(rows, query, 9, lambda row: True)
+    best = answers[0][0]
+    assert best.path == rows.paths[best.row]
+    assert best.label == rows.labels[best.row]
+    cosine = float(rows.vectors[best.row].astype(np.float64) @ asked[0].astype(np.float64) / np.linalg.norm(asked[0]))
+    assert best.score == pytest.approx(cosine, abs=1e-6)
+
+
+def test_conditions_hold_and_neighbours_are_the_nearest_among_what_is_left(tmp_path):
+    rows = drawn(500, seed=1)
+    index = open_index(written(tmp_path / "vectors.lance", rows))
+    asked = drawn(3, seed=2).vectors
+    for where, allowed in (
+        (label_filter(["class '3'"]), lambda row: rows.labels[row] == "class '3'"),
+        (label_filter(["class '1'", "class '2'"]), lambda row: rows.labels[row] in ("class '1'", "class '2'")),
+        ("label IS NULL AND width > 100", lambda row: rows.labels[row] is None and rows.widths[row] > 100),
+        ("row < 2", lambda row: row < 2),
+    ):
+        for query, hits in zip(asked, index.search(asked, 5, where), strict=True):
+            assert [hit.row for hit in hits] == slow_search(rows, query, 5, allowed)
+    assert index.search(asked, 5, "row < 0") == [[], [], []]
+    assert index.labels() == [f"class '{number}'" for number in range(1, 7)]
+
+
+def test_a_single_vector_is_one_query_and_k_may_exceed_the_corpus(tmp_path):
+    rows = drawn(4, seed=1)
+    index = open_index(written(tmp_path / "vectors.lance", rows))
+    (hits,) = index.search(rows.vectors[2], k=10)
+    assert [hit.row for hit in hits] == slow_search(rows, rows.vectors[2], 10, lambda row: True)
+    assert hits[0].score == pytest.approx(1.0, abs=1e-6)
+    assert index.search(np.empty((0, DIM)), k=3) == []
+
+
+def test_wrong_queries_are_refused(tmp_path):
+    index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
+    with pytest.raises(ValueError, match="length 12"):
+        index.search(np.ones((2, 13)))
+    with pytest.raises(ValueError, match="query 1 is zero"):
+        index.search(np.stack([np.ones(DIM), np.zeros(DIM)]))
+    with pytest.raises(ValueError, match="query 0 is zero or not finite"):
+        index.search(np.full(DIM, np.nan))
+    with pytest.raises(ValueError, match="at least 1"):
+        index.search(np.ones(DIM), k=0)
+    for where in ("colour = 'red'", "label = ", "label = ant"):
+        with pytest.raises(ValueError, match="not understood"):
+            index.search(np.ones(DIM), where=where)
+    with pytest.raises(ValueError, match="at least one label"):
+        label_filter([])
+
+
+def test_wrong_files_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="gspool embed"):
+        open_index(tmp_path / "none.lance")
+    with pytest.raises(ValueError, match=r"\.lance, \.parquet, \.npz"):
+        open_index(tmp_path / "vectors.csv")
+    (tmp_path / "empty.lance").mkdir()
+    with pytest.raises(ValueError, match="no Lance table"):
+        open_index(tmp_path / "empty.lance")
+
+
+def test_queries_of_another_model_are_refused(tmp_path):
+    index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
+    with pytest.raises(ValueError, match="0123456789abcdef"):
+        index.check_model(Embedder("resnet20", pooling="gap", dim=DIM))
+
+
+def test_an_approximate_index_reaches_the_recall_it_says(tmp_path):
+    rows = drawn(5_000, seed=1, classes=50)
+    path = written(tmp_path / "vectors.lance", rows)
+    index = open_index(path)
+    told = []
+    built = index.build(recall=0.9, k=5, queries=60, tell=told.append)
+    assert built == index.approximation == open_index(path).approximation
+    assert (built.kind, built.rows, built.queries) == ("IVF_SQ", 5_000, 60)
+    assert 0.9 <= built.recall <= 1
+    assert any(f"{built.recall:.3f}" in line for line in told)
+    # Its own measure again, by the slow loop.
+    own, vectors = sample(index, 60)
+    shares = []
+    for row, hits in zip(own, index.search(vectors, 6), strict=True):
+        truth = slow_search(rows, rows.vectors[row], 5, lambda other, row=row: other != row)
+        shares.append(len({hit.row for hit in hits if hit.row != row} & set(truth)) / 5)
+    assert float(np.mean(shares)) == pytest.approx(built.recall, abs=0.01)
+    # Vectors that were not in the corpus are found as well.
+    asked = drawn(50, seed=3, classes=50).vectors
+    exact = index.search(asked, 5, exact=True)
+    assert [[hit.row for hit in hits] for hits in exact] == [
+        slow_search(rows, query, 5, lambda row: True) for query in asked
+    ]
+    assert mean_recall(index.search(asked, 5), exact) > 0.8
+    assert "recall@5" in repr(index)
+
+
+def test_an_approximate_index_keeps_conditions_and_finds_enough(tmp_path):
+    rows = drawn(3_000, seed=1, classes=50)
+    index = open_index(written(tmp_path / "vectors.lance", rows))
+    index.build(recall=0.5, queries=20)
+    label = rows.labels[17]
+    count = sum(other == label for other in rows.labels)
+    for hits in index.search(drawn(4, seed=3).vectors, k=count, where=label_filter([label])):
+        assert {hit.label for hit in hits} == {label}
+        assert len(hits) == count
+    # More neighbours than the partitions that are looked into hold.
+    assert [len(hits) for hits in index.search(drawn(3, seed=4).vectors, k=2_900)] == [2_900] * 3
+
+
+def test_rows_that_come_later_are_found_through_an_older_index(tmp_path):
+    path = written(tmp_path / "vectors.lance", drawn(2_000, seed=1))
+    open_index(path).build(recall=0.9, queries=20)
+    later = drawn(10, seed=5)
+    writer = open_writer(path, SETTINGS)
+    writer.append(later)
+    assert [hits[0].row for hits in open_index(path).search(later.vectors, 1)] == [*range(2_000, 2_010)]
+    writer.finish()
+    index = open_index(path)
+    assert index.approximation is not None
+    assert [hits[0].path for hits in index.search(later.vectors, 1)] == later.paths
+
+
+def test_only_large_tables_ask_for_an_index_and_again_when_they_have_grown(tmp_path, monkeypatch):
+    index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
+    assert not needs_approximation(index)
+    measured = Approximation("IVF_SQ", APPROXIMATE_FROM, 1, 2, 0.99, 10, 200, 1.0)
+    for rows, approximation, wanted in (
+        (APPROXIMATE_FROM - 1, None, False),
+        (APPROXIMATE_FROM, None, True),
+        (APPROXIMATE_FROM, measured, False),
+        (int(1.1 * APPROXIMATE_FROM), measured, False),
+        (2 * APPROXIMATE_FROM, measured, True),
+    ):
+        monkeypatch.setattr(type(index), "__len__", lambda self, rows=rows: rows)
+        index.approximation = approximation
+        assert needs_approximation(index) is wanted
+
+
+def test_equal_scores_count_as_equal():
+    copies = [Hit(f"{row}.jpg", 0.5, row, None) for row in range(4)]
+    assert mean_recall([copies[2:]], [copies[:2]]) == 1.0
+    assert mean_recall([[copies[0]]], [copies[:2]]) == 0.5
+    assert mean_recall([[copies[0]._replace(score=0.4, row=9)]], [copies[:2]]) == 0.0
+
+
+def test_wrong_builds_are_refused(tmp_path):
+    small = open_index(written(tmp_path / "small.lance", drawn(5, seed=1)))
+    with pytest.raises(ValueError, match="nothing to approximate"):
+        small.build()
+    with pytest.raises(ValueError, match=r"\(0, 1\]"):
+        small.build(recall=1.5)
+    with pytest.raises(ValueError, match=r"\.lance table"):
+        open_index(written(tmp_path / "copy.npz", drawn(5, seed=1))).build()
+
+
+def test_a_damaged_measure_says_what_to_do(tmp_path):
+    path = written(tmp_path / "vectors.lance", drawn(1_500, seed=1))
+    open_index(path).build(recall=0.5, queries=10)
+    (path / MEASURED).write_text(json.dumps({"kind": "IVF_SQ"}))
+    with pytest.raises(ValueError, match="delete it"):
+        open_index(path)
+
+
+def test_temporary_copies_go_with_their_index(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    index = open_index(written(tmp_path / "vectors.npz", drawn(5, seed=1)))
+    assert len([*(tmp_path / "temporary").iterdir()]) == 1
+    del index
+    assert [*(tmp_path / "temporary").iterdir()] == []
+    (tmp_path / "broken.npz").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="gspool embed"):
+        open_index(tmp_path / "broken.npz")
+    assert [*(tmp_path / "temporary").iterdir()] == []

@@ -1,0 +1,91 @@
+"""Models are found by run folder, saved folder or hub name, and told apart by their fingerprint."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from gspool import Embedder
+from gspool.search import fingerprint, load_model
+from gspool.search.model_source import embed_batch, torch_device
+
+
+def test_a_saved_folder_and_the_folder_of_a_run_give_the_same_model(small_model, model_folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(model_folder, run / "model")
+    (run / "config.yaml").write_text("model: {}\n")
+    for source in (model_folder, str(model_folder), run):
+        loaded = load_model(source, device="cpu")
+        assert not loaded.training
+        assert fingerprint(loaded) == fingerprint(small_model)
+
+
+def test_a_run_that_has_not_finished_says_how_to_go_on(tmp_path):
+    (tmp_path / "config.yaml").write_text("model: {}\n")
+    with pytest.raises(ValueError, match="gspool train --resume"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("source", ["missing", "a/b/missing", "/missing/model"])
+def test_a_model_that_is_not_there_is_named(source):
+    with pytest.raises(ValueError, match="missing"):
+        load_model(source)
+
+
+def test_a_folder_without_a_model_says_what_was_found(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ValueError, match=r"notes\.txt"):
+        load_model(tmp_path)
+
+
+def test_wrong_devices_are_refused():
+    with pytest.raises(ValueError, match="no device"):
+        torch_device("gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no GPU"):
+            torch_device("cuda")
+
+
+def test_the_fingerprint_follows_weights_pixels_and_settings_and_nothing_else(small_model, model_folder):
+    same = Embedder.from_pretrained(model_folder)
+    assert fingerprint(same) == fingerprint(small_model)
+    assert fingerprint(same.freeze("all")) == fingerprint(small_model)
+    assert fingerprint(same.train()) == fingerprint(small_model)
+    with torch.no_grad():
+        next(same.parameters()).view(-1)[0] += 1e-3
+    assert fingerprint(same) != fingerprint(small_model)
+    options = dict(small_model.settings.pooling_options)
+    sharper = Embedder("small_cnn", "gsp", 16, pooling_options={**options, "epsilon": 9.0})
+    sharper.load_state_dict(small_model.state_dict())
+    assert fingerprint(sharper) != fingerprint(small_model)
+    brighter = Embedder("small_cnn", "gsp", 16, pooling_options=options, backbone_options={"pixels": {"size": 32}})
+    brighter.load_state_dict(small_model.state_dict())
+    assert fingerprint(brighter) != fingerprint(small_model)
+
+
+def test_a_batch_is_embedded_as_the_model_does_it(small_model):
+    images = torch.randint(256, (3, 3, 64, 64), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = small_model(images)
+    torch.testing.assert_close(embed_batch(small_model, images).embedding, expected)
+
+
+def test_half_precision_gives_unit_vectors_in_float32_near_the_full_ones(small_model):
+    images = torch.randint(256, (3, 3, 64, 64), dtype=torch.uint8)
+    full, half = (embed_batch(small_model, images, kind).embedding for kind in ("float32", "bfloat16"))
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half.norm(dim=1), torch.ones(3))
+    assert 0 < (full - half).abs().max() < 0.05
+    with pytest.raises(ValueError, match="precision is one of"):
+        embed_batch(small_model, images, "float8")
+
+
+def test_a_model_that_is_fed_normalised_pixels_sees_the_same(small_model, model_folder):
+    other = Embedder(
+        "small_cnn", "gsp", 16, pooling_options=dict(small_model.settings.pooling_options), normalise=False
+    ).eval()
+    other.load_state_dict(small_model.state_dict())
+    images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
+    torch.testing.assert_close(embed_batch(other, images).embedding, embed_batch(small_model, images).embedding)

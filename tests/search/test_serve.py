@@ -1,0 +1,270 @@
+"""`gspool serve` as it really runs: a process, asked over the network, in part by people who mean no good."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gspool.search.commands import run
+from gspool.search.serve_run import listening, open_tunnel, served_names
+from search.served import HOSTILE, Server, as_bytes, noise, png_bomb, write_corpus
+
+LIMITS = ("--max-mb", "0.1", "--max-pixels", "100000")
+
+
+@pytest.fixture(scope="module")
+def folder(small_model, tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("corpus")
+    write_corpus(place, small_model)
+    small_model.save_pretrained(place / "model")
+    (place / "secret.txt").write_text("the secret")
+    return place
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with Server(folder, *LIMITS) as running:
+        yield running
+
+
+def uploaded(server: Server, content: bytes, name: str = "a.png") -> str:
+    return server.send("/gradio_api/upload", content, "files", name).json()[0]
+
+
+def test_programs_people_and_readers_are_answered(server) -> None:
+    assert server.ask("GET", "/api/health").json()["pictures"] == 12
+    assert "/api/search" in server.ask("GET", "/docs").text
+    assert "gradio" in server.ask("GET", "/").text
+    found = server.send("/api/search", as_bytes(noise(1)), k=1).json()["neighbours"][0]
+    assert found["name"] == "0-1.png"
+    assert server.ask("GET", found["picture"]).content.startswith(b"\x89PNG")
+
+
+def test_many_ask_at_once_and_each_has_its_own_answer(server) -> None:
+    def first(number: int) -> str:
+        content = as_bytes(noise(100 * (number % 3) + number % 4))
+        return server.send("/api/search", content, k=1).json()["neighbours"][0]["name"]
+
+    with ThreadPoolExecutor(8) as people:
+        assert list(people.map(first, range(24))) == [f"{number % 3}-{number % 4}.png" for number in range(24)]
+
+
+def test_the_page_answers_to_what_was_uploaded(server) -> None:
+    answer = server.asked(uploaded(server, as_bytes(noise(1))))
+    assert '"success":true' in answer
+    assert "0-1.png" in answer
+    assert "data:image/png;base64," in answer
+
+
+def test_labels_are_text_on_the_page(server) -> None:
+    answer = server.asked(uploaded(server, as_bytes(noise(200))))
+    assert "2-0.png" in answer
+    assert HOSTILE not in answer
+    assert "&lt;img src=x onerror=alert(1)&gt;" in answer
+
+
+def test_the_page_refuses_what_programs_are_refused(server) -> None:
+    for content, words in (
+        (png_bomb(9000, 9000), "9000 x 9000 pixels"),
+        (b"words", "not one of JPEG"),
+        (as_bytes(noise(1))[:-60], "damaged"),
+    ):
+        answer = server.asked(uploaded(server, content))
+        assert '"success":false' in answer
+        assert words in answer
+        assert "Traceback" not in answer
+
+
+def test_the_page_reads_nothing_that_was_not_uploaded(server, folder) -> None:
+    """Gradio by itself takes any path for a picture once its page is mounted in another application."""
+    for place in ("secret.txt", "pictures/0-0.png"):
+        answer = server.asked(str(folder / place))
+        assert '"success":true' not in answer
+        assert "data:image" not in answer
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/file=/etc/passwd",
+        "/gradio_api/file=/etc/passwd",
+        "/gradio_api/file=//etc/passwd",
+        "/gradio_api/file=../../../../etc/passwd",
+        "/gradio_api/file=%2fetc%2fpasswd",
+        "/gradio_api/file=%252fetc%252fpasswd",
+        "/gradio_api/file=file:///etc/passwd",
+        "/gradio_api/file=/proc/self/environ",
+        "/gradio_api/file={uploads}/../../../etc/passwd",
+        "/gradio_api/file={uploads}/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/gradio_api/file={folder}/secret.txt",
+        "/gradio_api/file={folder}/pictures/0-0.png",
+        "/assets/../../../../../../../../../../etc/passwd",
+        "/assets/..%2f..%2f..%2f..%2f..%2f..%2f..%2f..%2fetc%2fpasswd",
+        "/static/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/assets//etc/passwd",
+        "/static//etc/passwd",
+        "/api/pictures/../../secret.txt",
+        "/api/pictures/..%2f..%2fsecret.txt",
+        "/../secret.txt",
+        "/etc/passwd",
+        "/monitoring",
+        "/gradio_api/run-history/records",
+        "/gradio_api/vibe-code",
+    ],
+)
+def test_no_path_of_the_server_is_reachable(server, folder, target: str) -> None:
+    uploads = Path(uploaded(server, as_bytes(noise(1)))).parents[1]
+    answer = server.ask("GET", target.format(folder=folder, uploads=uploads))
+    assert answer.status in (403, 404, 422)
+    assert "root:" not in answer.text
+    assert "the secret" not in answer.text
+
+
+def test_uploads_stay_in_a_folder_of_their_own_whatever_their_name(server, tmp_path) -> None:
+    home = Path(uploaded(server, as_bytes(noise(1)))).parents[1]
+    assert "gspool-serve-" in home.name
+    for number, name in enumerate(("../../x.png", "/etc/x.png", "a/../../b.png", "..\\\\..\\\\c.png")):
+        answer = server.send("/gradio_api/upload", as_bytes(noise(50 + number)), "files", name)
+        assert answer.status in (200, 400, 422)
+        if answer.status == 200:
+            assert Path(answer.json()[0]).resolve().is_relative_to(home)
+
+
+def test_addresses_are_not_fetched_for_anybody(server) -> None:
+    reached = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.settimeout(1.5)
+
+        def wait() -> None:
+            try:
+                trap.accept()[0].close()
+                reached.set()
+            except TimeoutError:
+                return
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        address = f"http://127.0.0.1:{trap.getsockname()[1]}/picture.png"
+        assert '"success":true' not in server.asked(address, url=address)
+        assert server.ask("GET", f"/gradio_api/file={address}").status == 404
+        assert server.ask("GET", f"/gradio_api/proxy={address}").status == 404
+        waiting.join()
+    assert not reached.is_set()
+
+
+def test_more_bytes_than_allowed_are_refused(server) -> None:
+    for target in ("/api/search", "/gradio_api/upload", "/gradio_api/queue/join"):
+        assert server.ask("GET", "/api/health").status == 200
+        # The server answers and closes before all has come, which the sender may notice first.
+        try:
+            assert server.ask("POST", target, bytes(400_000), content_type="application/octet-stream").status == 413
+        except ConnectionError:
+            assert server.ask("GET", "/api/health").status == 200
+
+
+def test_bytes_are_counted_where_no_length_is_stated(server) -> None:
+    head = b'--xyz\r\nContent-Disposition: form-data; name="%s"; filename="a.png"\r\n\r\n'
+    for target, field in (("/api/search", b"image"), ("/gradio_api/upload", b"files")):
+        pieces = [head % field, *[bytes(20_000)] * 20]
+        headers = {"transfer_encoding": "chunked", "content_type": "multipart/form-data; boundary=xyz"}
+        try:
+            assert server.ask("POST", target, iter(pieces), **headers).status == 413
+        except ConnectionError:
+            assert server.ask("GET", "/api/health").status == 200
+
+
+def test_only_names_of_this_machine_are_answered(server) -> None:
+    """A page of another site can lead its own name to a loopback address, and would read what is answered."""
+    for name in ("evil.example", "127.0.0.1.evil.example", f"localhost.evil.example:{server.port}"):
+        assert server.ask("GET", "/api/health", host=name).status == 400
+    for name in ("localhost", f"127.0.0.1:{server.port}"):
+        assert server.ask("GET", "/api/health", host=name).status == 200
+
+
+def test_other_sites_may_not_read_and_nothing_is_loaded_from_them(server) -> None:
+    answer = server.ask("GET", "/api/health", origin="https://evil.example")
+    assert "access-control-allow-origin" not in answer.headers
+    for target in ("/", "/docs", "/api/health", "/nowhere"):
+        assert "default-src 'self'" in server.ask("GET", target).headers["content-security-policy"]
+
+
+def test_nothing_is_reported_to_anybody(server) -> None:
+    config = server.ask("GET", "/config").json()
+    assert config["analytics_enabled"] is False
+    assert config["run_history"] is False
+    assert config["stylesheets"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--port", "70000"], "from 0 to 65535, got 70000"),
+        (["--max-mb", "0"], "bytes of an upload must be positive, got 0"),
+        (["--max-pixels", "0"], "pixels of an upload must be positive, got 0"),
+        (["--host", "192.0.2.1", "--port", "0"], "cannot listen at 192.0.2.1"),
+        (["--index", "no-such.lance"], "there is no no-such.lance"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(folder, capsys, options: list[str], words: str) -> None:
+    arguments = [str(folder / "model"), "--index", str(folder / "vectors.lance"), "--device", "cpu", *options]
+    assert run("serve", arguments) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with listening("127.0.0.1", 0) as (first, port):
+        first.listen()
+        with pytest.raises(ValueError, match=rf"port {port} .*choose another --port"), listening("127.0.0.1", port):
+            pass
+
+
+def test_an_index_must_be_named(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run("serve", ["model"])
+    assert ended.value.code == 2
+    assert "--index is needed" in capsys.readouterr().err
+
+
+def fake_gradio(monkeypatch, setup_tunnel) -> None:
+    networking = SimpleNamespace(setup_tunnel=setup_tunnel)
+    monkeypatch.setitem(sys.modules, "gradio", SimpleNamespace(networking=networking))
+
+
+def test_a_public_address_leads_to_this_port(monkeypatch) -> None:
+    asked = []
+    fake_gradio(monkeypatch, lambda *arguments: asked.append(arguments) or "https://abc.example")
+    assert open_tunnel(1234) == "https://abc.example"
+    host, port, token, *_ = asked[0]
+    assert (host, port) == ("127.0.0.1", 1234)
+    assert len(token) >= 32
+
+
+def test_the_public_address_is_a_name_of_the_server() -> None:
+    assert "abc.example" in served_names("127.0.0.1", [], "https://abc.example/")
+    assert served_names("0.0.0.0", ["search.example"], None)[-1] == "search.example"
+    assert "*" not in served_names("0.0.0.0", ["search.example"], None)
+
+
+def test_without_a_network_there_is_no_public_address(monkeypatch) -> None:
+    def fail(*arguments):
+        raise RuntimeError("Could not get share link")
+
+    fake_gradio(monkeypatch, fail)
+    with pytest.raises(ValueError, match="--share needs the internet"):
+        open_tunnel(1234)
+
+
+def test_ctrl_c_ends_it_with_a_word_and_leaves_nothing(server) -> None:
+    """The last of the tests that ask this server."""
+    place = Path(uploaded(server, as_bytes(noise(1))))
+    assert place.is_file()
+    status, said = server.stop()
+    # Before it may stand what Gradio said to those who asked for paths.
+    assert (status, said.split()[-1]) == (0, "stopped")
+    assert not place.parents[1].exists()
