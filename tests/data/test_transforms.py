@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from gspool.data import ShiftAndFlip, evaluation_transform, train_transform
 
@@ -70,6 +71,15 @@ def test_without_resize_the_first_step_is_left_to_the_cache() -> None:
     first = train_transform(resize=None)(image)
     torch.manual_seed(1)
     assert torch.equal(train_transform()(image), first)
+
+
+def test_the_resize_follows_the_interpolation_of_the_backbone() -> None:
+    image = torch.randint(256, (3, 90, 70), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    cubic = evaluation_transform(32, resize=36, interpolation="bicubic")(image)
+    expected = functional.interpolate(image[None].float(), (46, 36), mode="bicubic", antialias=True)[0]
+    # Bytes are rounded and cut off after each of the two axes, here only at the end.
+    assert (cubic.float() - expected.clamp(0, 255)[:, 7:39, 2:34]).abs().max() < 4
+    assert not torch.equal(cubic, evaluation_transform(32, resize=36)(image))
 
 
 def test_sizes_can_be_chosen() -> None:

@@ -34,6 +34,13 @@ def test_a_model_that_is_not_there_is_named(source):
         load_model(source)
 
 
+def test_a_mistyped_run_is_answered_with_its_neighbours_and_not_by_the_hub(tmp_path):
+    for name in ("letters", "birds"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"there is no model .*leters; .*runs holds birds, letters"):
+        load_model(tmp_path / "runs" / "leters")
+
+
 def test_a_folder_without_a_model_says_what_was_found(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"notes\.txt"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.nn import functional
@@ -62,7 +62,9 @@ def train_transform(
     )
 
 
-def evaluation_transform(size: int = CROP, *, resize: int | None = RESIZE) -> Callable[[Any], Any]:
+def evaluation_transform(
+    size: int = CROP, *, resize: int | None = RESIZE, interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+) -> Callable[[Any], Any]:
     """Make the evaluation transform: shorter side to 256, the middle 227 x 227 pixels.
 
     Raises:
@@ -73,12 +75,12 @@ def evaluation_transform(size: int = CROP, *, resize: int | None = RESIZE) -> Ca
         >>> tuple(evaluation_transform()(torch.zeros(3, 300, 400, dtype=torch.uint8)).shape)
         (3, 227, 227)
     """
-    from torchvision.transforms import v2
+    from torchvision.transforms import InterpolationMode, v2
 
     _check_sizes(size, resize)
     if resize is not None and resize < size:
         raise ValueError(f"the crop ({size}) does not fit into the resized image ({resize})")
-    first = [] if resize is None else [v2.Resize(resize, antialias=True)]
+    first = [] if resize is None else [v2.Resize(resize, InterpolationMode(interpolation), antialias=True)]
     return v2.Compose([*first, v2.CenterCrop(size)])
 
 

@@ -64,4 +64,4 @@ def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[
     resize = None if config.cache else pixels.resize
     if training:
         return maker(pixels.size, resize=resize, **config.transform_options)
-    return data.evaluation_transform(pixels.size, resize=resize)
+    return data.evaluation_transform(pixels.size, resize=resize, interpolation=pixels.interpolation)
