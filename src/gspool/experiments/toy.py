@@ -115,8 +115,8 @@ def render(results: Path) -> str:
     return "\n\n".join(
         (
             "![Weights of the pixels for several mu and epsilon](images/toy.png)",
-            "Red and blue are the prototypes, green is background, each half of the picture; the darker, the higher the "
-            "weight. Paper: with mu too small the linear programme leaves out part of what it should find, and the "
+            "Red and blue are the prototypes, green is background, each half of the picture; the darker, the higher "
+            "the weight. Paper: with mu too small the linear programme leaves out part of what it should find, and the "
             "smoothed problem shares its mass among all of it. *Pixels in use* is 1 / sum p².",
             table(record["value"], "g"),
             caption("toy", record),

@@ -1,0 +1,164 @@
+"""From finished trainings to the figures of a table: means, joined embeddings, differences from average pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gspool.evaluation import fair_average, mean_and_std
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+    from torch import Tensor
+
+    from gspool.evaluation import Protocol, RunResult
+    from gspool.experiments.benchmark.stand_in import Ground
+    from gspool.experiments.benchmark.store import Run, Store
+
+
+# What a table shows the mean of, besides the metrics.
+MEANS = ("steps", "best_step", "seconds", "images_per_second")
+
+
+class Difference(NamedTuple):
+    """How far one arm is ahead of another over runs of the same fold and seed, in points of a metric.
+
+    ``std`` is the standard deviation of the single differences (n - 1; 0 for one pair), ``error`` that of their mean.
+    """
+
+    mean: float
+    std: float
+    error: float
+    pairs: int
+    ahead: int
+
+
+def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "map@r") -> Difference | None:
+    """Compare two arms run by run; None where they share no fold and seed.
+
+    Example:
+        >>> from gspool.experiments.benchmark.store import Run
+        >>> places = [{"fold": fold, "seed": 0} for fold in range(3)]
+        >>> ours = [Run(place, {"metrics": {"map@r": 0.2 + 0.01 * place["fold"]}}) for place in places]
+        >>> theirs = [Run(place, {"metrics": {"map@r": 0.2}}) for place in places]
+        >>> found = paired_difference(ours, theirs)
+        >>> round(found.mean, 3), round(found.std, 3), found.pairs, found.ahead
+        (1.0, 1.0, 3, 2)
+    """
+    beside = {run.place: run.found["metrics"][metric] for run in other}
+    values = [100 * (run.found["metrics"][metric] - beside[run.place]) for run in runs if run.place in beside]
+    if not values:
+        return None
+    count = len(values)
+    mean = math.fsum(values) / count
+    std = _deviation(values)
+    return Difference(mean, std, std / math.sqrt(count), count, sum(value > 0 for value in values))
+
+
+def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
+    """Give the figures of one arm in percent: means over its runs, and its paired difference from the baseline."""
+    metrics = mean_and_std([run.found["metrics"] for run in runs])
+    mean = {name: math.fsum(run.found[name] for run in runs) / len(runs) for name in MEANS}
+    entropies = [run.found["entropy"] for run in runs if run.found["entropy"] is not None]
+    watched = [run.found["validation"] for run in runs if run.found["validation"] is not None]
+    difference = None if runs[0].asked == baseline[0].asked else paired_difference(runs, baseline)
+    asked = runs[0].asked
+    return {
+        "arm": asked["arm"],
+        "loss": asked["loss"],
+        "pooling": asked["pooling"],
+        "variant": asked["variant"],
+        "runs": len(runs),
+        "folds": sorted({run.asked["fold"] for run in runs}),
+        "seeds": sorted({run.asked["seed"] for run in runs}),
+        "map": {"mean": 100 * metrics["map@r"].mean, "std": 100 * metrics["map@r"].std},
+        "p1": {"mean": 100 * metrics["p@1"].mean, "std": 100 * metrics["p@1"].std},
+        "recall": {name: 100 * value.mean for name, value in metrics.items() if name.startswith("r@")},
+        "validation_map": 100 * math.fsum(watched) / len(watched) if watched else None,
+        "validation_std": 100 * _deviation(watched),
+        "entropy": math.fsum(entropies) / len(entropies) if entropies else None,
+        "learned": _means([run.found["learned"] for run in runs]),
+        "difference_from_gap": None if difference is None else difference._asdict(),
+        "endings": {
+            word: sum(run.found["ending"] == word for run in runs) for word in ("patience", "max_steps", "time")
+        },
+        **{f"mean_{name}": value for name, value in mean.items()},
+    }
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Give the standard deviation of a sample; 0 for a single value."""
+    if len(values) < 2:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: math.fsum(value[name] for value in values) / len(values) for name in values[0]}
+
+
+def joined_figures(
+    results: Mapping[tuple[int, int], RunResult | None],
+    folds: int,
+    labels: Int64[Tensor, " Q"],
+    gallery: Int64[Tensor, " G"] | None,
+) -> dict[str, Any] | None:
+    """Give the fair protocol's figures over all combinations of one repeat a fold, 128D and 512D, in percent.
+
+    None unless every fold has been trained with every seed, and all embeddings are there.
+    """
+    whole = {place: result for place, result in results.items() if result is not None}
+    seeds = sorted({seed for _, seed in results})
+    if any((fold, seed) not in whole for fold in range(folds) for seed in seeds):
+        return None
+    average = fair_average(whole, labels, gallery)
+    return {
+        "combinations": len(average.combinations),
+        **{
+            f"{metric}_{size}": {"mean": 100 * values[name].mean, "std": 100 * values[name].std}
+            for size, values in (("128D", average.separate), ("512D", average.concatenated))
+            for metric, name in (("map", "map@r"), ("p1", "p@1"))
+        },
+    }
+
+
+def study_figures(
+    store: Store, protocol: Protocol, ground: Ground, wanted: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Give everything about the finished trainings of a store as plain numbers, one entry an arm, and every run.
+
+    Args:
+        store: the trainings.
+        protocol: how they were made.
+        ground: the images, for the labels of the test set.
+        wanted: names of arms; None takes all that the store holds.
+    """
+    by_arm: dict[str, list[Run]] = {}
+    for run in store.runs():
+        by_arm.setdefault(run.asked["arm"], []).append(run)
+    names = [*by_arm] if wanted is None else [name for name in wanted if name in by_arm]
+    asks, labels = ground.test.asks, ground.test.labels
+    questions, gallery = (labels, None) if asks is None else (labels[asks], labels[~asks])
+    arms = []
+    for name in names:
+        runs = by_arm[name]
+        baseline = by_arm.get(f"{runs[0].asked['loss']} gap", runs)
+        figures = arm_figures(runs, baseline)
+        figures["joined"] = None
+        if protocol.report == "combinations":
+            results = {run.place: store.result(run) for run in runs}
+            figures["joined"] = joined_figures(
+                results, protocol.folds, questions.cpu(), None if gallery is None else gallery.cpu()
+            )
+        figures["best_run"] = {"metrics": max((run.found["metrics"] for run in runs), key=lambda one: one["p@1"])}
+        arms.append(figures)
+    return {"arms": arms, "runs": [_short(run) for name in names for run in by_arm[name]]}
+
+
+def _short(run: Run) -> dict[str, Any]:
+    """Give a run with its curve in one line: step and validation MAP@R in percent, evaluation by evaluation."""
+    curve = run.found["curve"]
+    line = curve if isinstance(curve, str) else " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in curve)
+    return {"asked": run.asked, "found": {**run.found, "curve": line}}

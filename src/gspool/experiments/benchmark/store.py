@@ -1,0 +1,87 @@
+"""Finished trainings of a benchmark: figures in a ledger, embeddings beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gspool.evaluation import RunResult
+from gspool.experiments.ledger import Ledger
+
+if TYPE_CHECKING:
+    from gspool.experiments.resident import Job, Outcome
+
+EMBEDDINGS = "embeddings"
+
+
+class Run(NamedTuple):
+    """One finished training: what was asked for, and what it found."""
+
+    asked: dict[str, Any]
+    found: dict[str, Any]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Give its fold and seed; runs of several arms in one place are pairs."""
+        return self.asked["fold"], self.asked["seed"]
+
+
+class Store:
+    """Finished trainings of one folder: figures in a ledger, embeddings beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledger = Ledger(folder / "runs.jsonl")
+
+    def runs(self) -> list[Run]:
+        """Give every finished training; where one was made with several settings, that of the most steps."""
+        best: dict[tuple[str, int, int], Run] = {}
+        for entry in self.ledger.entries.items():
+            run = Run(json.loads(entry[0]), entry[1])
+            key = (run.asked["arm"], *run.place)
+            if key not in best or run.found["steps"] >= best[key].found["steps"]:
+                best[key] = run
+        return [*best.values()]
+
+    def adopt(self, runs: Sequence[dict[str, Any]]) -> None:
+        """Take over trainings that a result holds, without their embeddings, so that they are not made again."""
+        for run in runs:
+            if self.ledger.get(run["asked"]) is None:
+                self.ledger.put(run["asked"], run["found"])
+
+    def get(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Give what a training found, or None where it has not been made."""
+        return self.ledger.get(asked)
+
+    def put(self, job: Job, outcome: Outcome) -> None:
+        """Keep a training: embeddings first, the line that makes it count last."""
+        from safetensors.torch import save_file
+
+        tensors = {EMBEDDINGS: outcome.embeddings.half().contiguous()}
+        if outcome.gallery is not None:
+            tensors["gallery"] = outcome.gallery.half().contiguous()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, self.path(job.asked))
+        self.ledger.put(job.asked, outcome.record())
+
+    def result(self, run: Run) -> RunResult | None:
+        """Give a training as the protocols of `gspool.evaluation` average it; None without its embeddings."""
+        from safetensors.torch import load_file
+
+        path = self.path(run.asked)
+        if not path.is_file():
+            return None
+        tensors = load_file(path)
+        gallery = tensors.get("gallery")
+        return RunResult(
+            tensors[EMBEDDINGS].float(), run.found["metrics"], None if gallery is None else gallery.float()
+        )
+
+    def path(self, asked: dict[str, Any]) -> Path:
+        """Name the file of the embeddings of a training."""
+        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+        words = f"{asked['arm']} fold{asked['fold']} seed{asked['seed']} {key}"
+        return self.folder / f"{''.join(c if c.isalnum() or c in '.-' else '_' for c in words)}.safetensors"

@@ -1,0 +1,63 @@
+"""A study on a benchmark: some arms, one protocol, one result; what has been trained for another study is not again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gspool.evaluation import PROTOCOLS
+from gspool.experiments.benchmark.arms import Arm
+from gspool.experiments.benchmark.experiment import BenchmarkSettings, store_of, study_of, write_figures
+from gspool.experiments.benchmark.runs import ground_of, train_missing
+from gspool.experiments.certificate import read_result
+from gspool.experiments.experiment import RunOptions
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """What may be chosen about a study on a benchmark.
+
+    Args:
+        data: cub, cars196, sop or inshop.
+        folds: which folds, with commas between; all of the protocol's if none are named.
+        backbone: a name of gspool.models.list_backbones().
+        weights: the file of its ImageNet weights.
+        processes: trainings at a time.
+        seconds: no training begins after this long, and those under way end at their next evaluation; 0 for no limit.
+        max_steps: an end for runs that early stopping does not end; 0 for none.
+    """
+
+    data: str = "cub"
+    folds: str = ""
+    backbone: str = "keras/resnet50"
+    weights: str | None = None
+    processes: int = 8
+    seconds: float = 0.0
+    max_steps: int = 0
+
+
+def run_study(
+    options: RunOptions, chosen: StudySettings, arms: tuple[Arm, ...], protocol: str, name: str, command: str
+) -> dict[str, Any]:
+    """Train what is missing of these arms, write ``results/NAME.json``, and give its value.
+
+    Args:
+        options: of the run; its own settings are not looked at.
+        chosen: settings of the study.
+        arms: what is compared.
+        protocol: "fair" or "tuning".
+        name: of the result.
+        command: what a person typed for it.
+    """
+    study = study_of(replace(options, settings=BenchmarkSettings(**vars(chosen))))
+    folds = tuple(fold for fold in study.folds if fold < PROTOCOLS[protocol].folds)
+    study = replace(study, arms=arms, protocol=protocol, folds=folds)
+    path = options.results / f"{name}.json"
+    store = store_of(study, options)
+    if path.is_file():
+        store.adopt(read_result(path)["value"]["runs"])
+    ground = ground_of(study, options)
+    train_missing(study, ground, store, options)
+    write_figures(path, study, store, ground, options, command, [arm.name for arm in arms])
+    value: dict[str, Any] = read_result(path)["value"]
+    return value

@@ -1,0 +1,143 @@
+"""The benchmarks' tables and their verdict, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gspool.experiments.benchmark.paper import conventional_values, paper_values, pooling_table_value
+
+
+def spread(value: dict[str, float] | None) -> str:
+    """Write a mean and its deviation.
+
+    Example:
+        >>> spread({"mean": 20.581, "std": 0.132}), spread(None)
+        ('20.58 ± 0.13', '')
+    """
+    return "" if value is None else f"{value['mean']:.2f} ± {value['std']:.2f}"
+
+
+def spread_of_runs(value: dict[str, float], runs: int) -> str:
+    """Write a mean, with its deviation where there are several runs to deviate."""
+    return spread(value) if runs > 1 else number(value["mean"])
+
+
+def number(value: float | None, style: str = ".2f") -> str:
+    """Write a number, or nothing."""
+    return "" if value is None else format(value, style)
+
+
+def table(rows: Sequence[dict[str, str]]) -> str:
+    """Write rows of text as a Markdown table; words stand left, numbers right."""
+    names = [*rows[0]]
+    lines = ["| " + " | ".join(names) + " |", "|" + "".join("---|" if i < 3 else "---:|" for i in range(len(names)))]
+    return "\n".join([*lines, *("| " + " | ".join(row[name] for name in names) + " |" for row in rows)])
+
+
+def difference(figures: dict[str, Any]) -> str:
+    """Write how far an arm is ahead of GAP in paired runs."""
+    found = figures["difference_from_gap"]
+    if found is None:
+        return ""
+    told = f"± {found['std']:.2f}, " if found["pairs"] > 1 else ""
+    return f"{found['mean']:+.2f} ({told}{found['ahead']} of {found['pairs']} ahead)"
+
+
+def fair_rows(data: str, arms: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Give the rows of the fair protocol, the paper's values beside ours."""
+    rows = []
+    for arm in arms:
+        paper = paper_values(data, arm["loss"], arm["pooling"]) if not arm["variant"] else None
+        single = pooling_table_value(arm["loss"], arm["pooling"], arm["variant"]) if data == "cub" else None
+        joined = arm["joined"] or {}
+        rows.append(
+            {
+                "loss": arm["loss"],
+                "pooling": arm["pooling"],
+                "setting": arm["variant"] or "paper's",
+                "MAP@R 128D": spread_of_runs(joined.get("map_128D") or arm["map"], arm["runs"]),
+                "paper": number(paper.map if paper else single),
+                "MAP@R 512D": spread(joined.get("map_512D")),
+                "paper 512D": number(paper.map_joined) if paper else "",
+                "P@1 128D": spread_of_runs(joined.get("p1_128D") or arm["p1"], arm["runs"]),
+                "paper P@1": number(paper.p1) if paper else "",
+                "ahead of GAP, paired": difference(arm),
+                "validation MAP@R": number(arm["validation_map"]),
+                "entropy": number(arm["entropy"], ".4f"),
+                "best step": number(arm["mean_best_step"], ".0f"),
+                "steps": number(arm["mean_steps"], ".0f"),
+                "images/s": number(arm["mean_images_per_second"], ".0f"),
+                "runs (cut short)": f"{arm['runs']} ({arm['endings']['time']})",
+            }
+        )
+    return rows
+
+
+def conventional_rows(data: str, backbone: str, arms: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Give the rows of the conventional protocol: the best of the repeats, R@K."""
+    rows = []
+    for arm in arms:
+        paper = conventional_values(data, backbone, arm["pooling"])
+        best = arm["best_run"]["metrics"]
+        rows.append(
+            {
+                "loss": arm["loss"],
+                "pooling": arm["pooling"],
+                "setting": arm["variant"] or "paper's",
+                **{name.upper(): number(100 * value) for name, value in best.items() if name.startswith("r@")},
+                "paper R@1": number(paper.r1) if paper else "",
+                "MAP@R": number(100 * best["map@r"]),
+                "paper MAP@R": number(paper.map) if paper else "",
+                "entropy": number(arm["entropy"], ".4f"),
+                "runs": str(arm["runs"]),
+            }
+        )
+    return rows
+
+
+def validation_rows(value: Mapping[str, Any]) -> str:
+    """Write a row an arm: its MAP@R on the validation classes, the deviation over seeds, the entropy of its weights."""
+    return table(
+        [
+            {
+                "loss": arm["loss"],
+                "pooling": arm["pooling"],
+                "setting": arm["variant"],
+                "validation MAP@R": f"{number(arm['validation_map'])} ± {number(arm['validation_std'])}",
+                "entropy": number(arm["entropy"], ".4f"),
+                "best step": number(arm["mean_best_step"], ".0f"),
+                "runs": str(arm["runs"]),
+            }
+            for arm in value["arms"]
+        ]
+    )
+
+
+def verdicts(arms: Sequence[dict[str, Any]]) -> str:
+    """Say for every loss whether GSP is ahead of GAP: at the paper's setting, and at the one validation chose."""
+    lines = []
+    for loss in dict.fromkeys(arm["loss"] for arm in arms):
+        own = [arm for arm in arms if arm["loss"] == loss and arm["pooling"] == "gsp" and arm["difference_from_gap"]]
+        if not own:
+            continue
+        paper = [arm for arm in own if not arm["variant"]]
+        chosen = max(own, key=lambda arm: arm["validation_map"] or 0.0)
+        told = [_verdict(f"{loss}, the paper's setting", paper[0])] if paper else []
+        if chosen["variant"]:
+            told.append(_verdict(f"{loss}, chosen on validation classes ({chosen['variant']})", chosen))
+        lines += [f"- {each}" for each in told]
+    return "\n".join(lines)
+
+
+def _verdict(what: str, arm: dict[str, Any]) -> str:
+    found = arm["difference_from_gap"]
+    if found["pairs"] < 2:
+        return f"{what}: {found['mean']:+.2f} in a single pair of runs, which tells nothing yet."
+    settled = abs(found["mean"]) > found["std"]
+    word = "ahead of" if found["mean"] > 0 else "behind"
+    how = "by more than" if settled else "but by less than"
+    return (
+        f"{what}: GSP is {word} GAP by {abs(found['mean']):.2f} points of MAP@R over {found['pairs']} paired runs, "
+        f"{how} the standard deviation of the pairs ({found['std']:.2f}; standard error {found['error']:.2f})."
+    )

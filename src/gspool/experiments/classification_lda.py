@@ -1,0 +1,68 @@
+"""Linear discriminant analysis from running sums, so that a million images need no more memory than one batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64
+    from torch import Tensor
+
+
+class DiscriminantAnalysis:
+    """Collect features and labels batch by batch, then give the directions that tell the classes apart best.
+
+    Directions maximise the scatter between classes against that within them: eigenvectors of
+    ``(S_w + r I)^-1 S_b``, of which there are at most one less than classes. ``r`` is a share of the mean variance
+    within classes, which keeps features that never vary from being divided by nothing.
+
+    Args:
+        num_classes: how many classes.
+        dim: length of the features.
+        ridge: that share.
+
+    Example:
+        >>> analysis = DiscriminantAnalysis(num_classes=2, dim=2)
+        >>> analysis.add(torch.tensor([[0.0, 0.0], [0.0, 9.0], [1.0, 0.0], [1.0, 9.0]]), torch.tensor([0, 0, 1, 1]))
+        >>> direction = analysis.directions(1)[:, 0]
+        >>> bool(direction[0].abs() > 100 * direction[1].abs())
+        True
+    """
+
+    def __init__(self, num_classes: int, dim: int, ridge: float = 1e-3, device: torch.device | str = "cpu") -> None:
+        if not ridge > 0:
+            raise ValueError(f"ridge must be positive, or features that never vary divide by zero, got {ridge}")
+        self.ridge = ridge
+        self.sums = torch.zeros(num_classes, dim, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
+        self.products = torch.zeros(dim, dim, dtype=torch.float64, device=device)
+
+    def add(self, features: Float[Tensor, "B D"], labels: Int64[Tensor, " B"]) -> None:
+        """Take note of a batch."""
+        wide = features.double()
+        self.sums.index_add_(0, labels, wide)
+        self.counts += labels.bincount(minlength=len(self.counts))
+        self.products += wide.T @ wide
+
+    def directions(self, count: int) -> Float[Tensor, "D E"]:
+        """Give the best directions as columns, ``count`` of them or as many as there are.
+
+        Raises:
+            ValueError: if a class has no features yet.
+        """
+        if bool((self.counts == 0).any()):
+            raise ValueError(f"{int((self.counts == 0).sum())} classes have no features; all must be seen first")
+        total = self.counts.sum()
+        means, mean = self.sums / self.counts[:, None], self.sums.sum(0) / total
+        within = (self.products - (self.sums.T / self.counts) @ self.sums) / total
+        apart = (means - mean) * (self.counts / total).sqrt()[:, None]
+        dim = len(mean)
+        within += self.ridge * within.diagonal().mean() * torch.eye(dim, dtype=torch.float64, device=within.device)
+        # In the coordinates in which the scatter within classes is round, directions are those of the most variance.
+        root = torch.linalg.cholesky(within)
+        white = torch.linalg.solve_triangular(root, apart.T, upper=False)
+        left = torch.linalg.svd(white, full_matrices=False).U
+        kept = left[:, : min(count, len(self.counts) - 1, dim)]
+        return torch.linalg.solve_triangular(root.T, kept, upper=True)

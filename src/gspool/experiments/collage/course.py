@@ -1,0 +1,168 @@
+"""The course of one training: thousands of tiny steps, on a GPU replayed as one captured graph each.
+
+A head on stored maps is so small that a step is over before Python has described the next one; replaying a CUDA graph
+takes Python out. On a CPU the same steps are made one by one, and equal those of `train_resident`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from gspool.experiments.collage.loss import steady_loss
+from gspool.experiments.collage.measure import measured
+from gspool.experiments.resident.views import BatchPlan
+from gspool.pooling.warm_start import WarmStart
+from gspool.training.build import build_loss, build_optimiser
+from gspool.training.monitor import Monitor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gspool.evaluation import RetrievalMetrics
+    from gspool.experiments.collage.maps import Splits
+    from gspool.training import TrainConfig
+
+# A graph is captured after some steps as they are: the optimiser's state must exist, libraries have chosen kernels.
+STEPS_BEFORE_CAPTURE = 4
+
+
+class CaptureFailedError(RuntimeError):
+    """A step does something that a CUDA graph cannot hold."""
+
+
+class CourseResult(NamedTuple):
+    """Figures of the best epoch by validation, and how it went."""
+
+    metrics: RetrievalMetrics
+    validation: float
+    entropy: float | None
+    steps: int
+    best_step: int
+    seconds: float
+    steps_per_second: float
+    curve: list[float]
+    captured: bool
+
+
+class Course(nn.Module):
+    """A model, its loss, its optimiser, and the batches that it learns from.
+
+    Args:
+        settings: of the run.
+        splits: what is learned from, watched and measured.
+        device: where they are.
+        model: what learns.
+        captured: whether steps on a GPU are replayed from a graph.
+
+    Raises:
+        CaptureFailedError: on use, if a step cannot be captured.
+    """
+
+    def __init__(self, settings: TrainConfig, splits: Splits, device: str, model: Any, captured: bool = True) -> None:
+        super().__init__()
+        self.settings, self.splits, self.device = settings, splits, torch.device(device)
+        self.model = model.to(self.device)
+        batch_size, seed = settings.data.batch_size, settings.trainer.seed
+        self.loss = build_loss(settings.loss, splits.train.num_classes, model.out_dim, batch_size, seed).to(self.device)
+        self.optimiser = build_optimiser(settings.optimiser, self)
+        self.plan = BatchPlan(splits.train, settings.data, seed)
+        self.places = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
+        self.warm_starts = [part for part in model.modules() if isinstance(part, WarmStart)]
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.captured = captured and self.stream is not None
+        self.steps_alone = 0
+        if self.stream is not None:
+            for group in self.optimiser.param_groups:
+                # A captured step reads its rate from memory, where a plateau can lower it.
+                group.update(lr=torch.tensor(group["lr"], device=self.device), capturable=True, fused=True)
+                group["foreach"] = False
+
+    def run(self) -> CourseResult:
+        """Train to the end, restore the best epoch, measure it on test classes."""
+        if self.stream is None:
+            return self._run()
+        # One stream for everything: what is captured must not wait for another.
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            return self._run()
+
+    def _run(self) -> CourseResult:
+        trainer, schedule = self.settings.trainer, self.settings.schedule
+        started, training = time.perf_counter(), 0.0
+        monitor = Monitor(trainer.patience, schedule.patience)
+        best: dict[str, Tensor] = {}
+        curve: list[float] = []
+        step = 0
+        self.train()
+        torch.manual_seed(trainer.seed)
+        while step < trainer.max_steps and not monitor.stopped:
+            since = time.perf_counter()
+            for _ in range(trainer.evaluate_every):
+                self.places.copy_(self.plan.rows_of(step))
+                self.step()
+                step += 1
+            if self.stream is not None:
+                self.stream.synchronize()
+            training += time.perf_counter() - since
+            curve.append(measured(self.model, self.splits.validation).metrics["map@r"])
+            verdict = monitor.judge(step, curve[-1])
+            if verdict.improved:
+                best = {name: value.clone() for name, value in self.model.state_dict().items()}
+            if verdict.lr_falls:
+                for group in self.optimiser.param_groups:
+                    group["lr"] *= schedule.factor
+        if best:
+            self.model.load_state_dict(best)
+        found = measured(self.model, self.splits.test)
+        return CourseResult(
+            found.metrics,
+            monitor.best_value,
+            found.entropy,
+            step,
+            monitor.best_step,
+            time.perf_counter() - started,
+            step / max(training, 1e-9),
+            curve,
+            self.graph is not None,
+        )
+
+    def step(self) -> None:
+        """Make one step on the images at ``places``."""
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        collecting = any(part.collecting for part in self.warm_starts)
+        if self.captured and not collecting and self.steps_alone >= STEPS_BEFORE_CAPTURE:
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                    self._learn(collecting)
+            except RuntimeError as wrong:
+                raise CaptureFailedError(
+                    f"a step of {type(self.model).__name__} cannot be captured: {wrong}"
+                ) from wrong
+            # A capture only writes down; the step itself is the first replay.
+            graph.replay()
+            self.graph = graph
+            return
+        self.steps_alone = 0 if collecting else self.steps_alone + 1
+        self._learn(collecting)
+
+    def _learn(self, collecting: bool) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        train = self.splits.train
+        embedded = self.model.embed(train.pixels[train.rows[self.places]])
+        labels = train.labels[self.places]
+        total = steady_loss(self.loss.metric, embedded.embedding, labels)
+        if self.loss.zsr is not None:
+            total = (1 - self.loss.zsr_weight) * total
+            # Until prototypes are chosen, attributes are flat and carry nothing to regularise.
+            if not collecting and embedded.attributes is not None:
+                total = total + self.loss.zsr_weight * self.loss.zsr(embedded.attributes, labels)
+        total.backward()
+        self.optimiser.step()

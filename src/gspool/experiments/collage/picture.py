@@ -1,0 +1,91 @@
+"""Where GSP looks on collages, of training and of test classes (Figure 3, b.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from gspool.experiments.certificate import device_name
+from gspool.experiments.collage.maps import stitched
+from gspool.experiments.collage.training import ZSR, Ground, Training, run_course, splits_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64, UInt8
+    from torch import Tensor
+
+EACH = 4
+
+
+class Seen(NamedTuple):
+    """Collages, the weights over them, and which quarter shows the object."""
+
+    pictures: UInt8[Tensor, "K 3 64 64"]
+    weights: Float[Tensor, "K h w"]
+    objects: Int64[Tensor, " K"]
+
+
+def draw_attention(usual: Mapping[str, Any], ground: Ground, device: str, path: Path) -> dict[str, Any]:
+    """Train GSP+ZSR with PNCA once more, draw its weights over a few collages, and say how it was trained."""
+    training = Training("gsp", "pnca", **{**usual, "zsr": ZSR})
+    model, result = run_course(training, ground, device)
+    draw([seen(model, ground, "train"), seen(model, ground, "test")], path)
+    return {
+        "collages": len(splits_of(training, ground).train),
+        "steps": result.best_step,
+        "device": device_name(torch.device(device)),
+    }
+
+
+@torch.no_grad()
+def seen(model: Any, ground: Ground, split: str) -> Seen:
+    """Take collages of different classes and the weights that a head gives them."""
+    maps = getattr(ground.maps["collage", "postactivation"], split)
+    parts = getattr(ground.collages.parts, split)
+    firsts = [int((maps.labels == label).nonzero()[0]) for label in maps.labels.unique().tolist()]
+    # Evenly over the classes, a little further into each for other pictures than the very first.
+    rows = torch.tensor(firsts[:: max(len(firsts) // EACH, 1)][:EACH], device=maps.labels.device)
+    model.eval()
+    embedded = model.embed(maps.pixels[rows])
+    if embedded.weights is None or embedded.grid is None:
+        raise ValueError("this layer has no weights over the map that could be drawn; use gsp")
+    pictures = stitched(ground.collages.tiles, parts.pixels[rows].flatten(1)[:, :4])
+    return Seen(
+        pictures.cpu(),
+        embedded.weights.view(-1, *embedded.grid).cpu(),
+        ground.collages.objects[split][rows.cpu()],
+    )
+
+
+def draw(groups: list[Seen], path: Path) -> None:
+    """Save two rows of pictures: collages with the object framed, and their weights."""
+    import matplotlib
+
+    # Before pyplot, which would look for a screen.
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.patches import Rectangle
+
+    columns = sum(len(group.pictures) for group in groups)
+    figure, grid = pyplot.subplots(2, columns, figsize=(1.3 * columns, 2.7), layout="constrained", squeeze=False)
+    place = 0
+    for name, group in zip(("training classes", "test classes"), groups, strict=True):
+        for number in range(len(group.pictures)):
+            above, below = grid[0][place], grid[1][place]
+            above.imshow(group.pictures[number].permute(1, 2, 0).numpy())
+            down, across = divmod(int(group.objects[number]), 2)
+            above.add_patch(
+                Rectangle((32 * across - 0.5, 32 * down - 0.5), 32, 32, fill=False, edgecolor="yellow", linewidth=2)
+            )
+            below.imshow(group.weights[number].numpy(), cmap="magma", vmin=0)
+            if number == 0:
+                above.set_title(name, fontsize=9, loc="left")
+            place += 1
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No date and no version of the library inside, so that the same figure is the same file.
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)

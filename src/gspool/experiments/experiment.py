@@ -1,0 +1,96 @@
+"""What an experiment is: a promise about a table or figure of the paper, how it runs, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+# What stands in the report where nothing has been measured; results are never estimated.
+NOT_RUN = "*Not run.*"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a person may choose about a run, whatever the experiment.
+
+    Args:
+        root: the folder of the data sets; None for `gspool.data`'s own place.
+        seeds: one run of everything for each; empty for the seeds that the experiment promises.
+        device: where to compute, ``cpu`` or ``cuda``.
+        results: the folder for the JSON files that the documents are rendered from.
+        images: the folder for figures.
+        work: the folder for what is finished on the way; a rerun goes on from there.
+        quick: a tiny version, which shows that everything works and measures nothing.
+        settings: an instance of the experiment's own ``settings`` class; None where it has none.
+    """
+
+    root: Path | None = None
+    seeds: tuple[int, ...] = ()
+    device: str = "cpu"
+    results: Path = Path("results")
+    images: Path = Path("docs/images")
+    work: Path = Path("runs/reproduce")
+    quick: bool = False
+    settings: Any = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of the paper.
+
+    ``run`` writes ``results/FILE.json`` for every name in ``files``; ``render`` makes a Markdown section of them, which
+    says `NOT_RUN` where a file is missing. The section starts with the text under the heading: headings are the
+    report's, which gives every experiment one of the second level.
+
+    Args:
+        name: the word after ``gspool reproduce``.
+        promise: what is to be seen, in one sentence.
+        shows: the table or figure of the paper.
+        cost: how long it takes on what.
+        needs: data sets, by their names in `gspool.data`; empty where everything is generated.
+        files: names of the results, without ``.json``.
+        run: does the work.
+        render: takes the folder of the results, gives Markdown.
+        settings: a dataclass of options of its own, each of which becomes an option of the command.
+        why_not_run: what is missing where it has not been run.
+        unfinished: takes the folder of the results and says what of them is still missing; empty where nothing is.
+
+    Example:
+        >>> from gspool.experiments.registry import find
+        >>> find("toy").needs
+        ()
+    """
+
+    name: str
+    promise: str
+    shows: str
+    cost: str
+    files: tuple[str, ...]
+    run: Callable[[RunOptions], None] = field(repr=False)
+    render: Callable[[Path], str] = field(repr=False)
+    needs: tuple[str, ...] = ()
+    settings: type | None = None
+    why_not_run: str = "nobody has run it yet"
+    unfinished: Callable[[Path], str] | None = field(default=None, repr=False)
+
+    def command(self, options: RunOptions | None = None) -> str:
+        """Write what a person types for it, with the seeds and the tiny version where they were asked for.
+
+        Example:
+            >>> from gspool.experiments.registry import find
+            >>> find("toy").command(RunOptions(quick=True))
+            'gspool reproduce toy --quick'
+        """
+        words = ["gspool reproduce", self.name]
+        if options is not None:
+            words += [f"--seeds {','.join(map(str, options.seeds))}"] * bool(options.seeds) + [
+                "--quick"
+            ] * options.quick
+            if self.settings is not None and options.settings is not None:
+                usual = vars(self.settings())
+                words += [
+                    f"--{key} {value}" for key, value in vars(options.settings).items() if value != usual.get(key)
+                ]
+        return " ".join(words)

@@ -1,0 +1,110 @@
+"""The pages about the reproduction: every experiment with what it promises and what was measured."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gspool.experiments import registry
+from gspool.experiments.certificate import read_result
+
+if TYPE_CHECKING:
+    from gspool.experiments.experiment import Experiment
+
+PAGE = Path("docs/reproduction.md")
+# What stands between these in README.md is the table of the experiments.
+_TABLE = re.compile(r"(<!-- reproduction -->).*?(<!-- /reproduction -->)", re.DOTALL)
+INTRODUCTION = """# The paper, reproduced
+
+<!-- Written by `gspool report` from results/*.json; edit the experiments, not this page. -->
+
+Each section is one experiment: `gspool reproduce NAME` runs it, `gspool report` writes this page from what it measured.
+The paper's values stand beside ours. What has not been run is listed as such and never estimated; what did not come out
+as the paper says is said so.
+"""
+
+
+class Status(NamedTuple):
+    """Whether an experiment has been run, and when and where, or why not."""
+
+    done: bool
+    text: str
+
+
+def status(experiment: Experiment, results: Path) -> Status:
+    """Look up what has been run: every file of the experiment must be there for it to be done."""
+    there = [name for name in experiment.files if (results / f"{name}.json").is_file()]
+    records = [read_result(results / f"{name}.json") for name in there]
+    said = "; ".join(dict.fromkeys(f"{record['date']}, {record['device']}" for record in records))
+    missing = [name for name in experiment.files if name not in there]
+    if not missing:
+        left = "" if experiment.unfinished is None else experiment.unfinished(results)
+        return Status(not left, f"in part ({said}); missing: {left}" if left else said)
+    if there:
+        return Status(False, f"in part ({said}); missing: {', '.join(missing)}")
+    return Status(False, f"not run: {experiment.why_not_run}")
+
+
+def show_list(results: Path) -> None:
+    """Print every experiment with its promise, cost and status."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title="gspool reproduce NAME", title_justify="left", show_lines=True)
+    for column in ("name", "shows", "promise", "cost", "status"):
+        shown.add_column(column, overflow="fold")
+    for name in registry.names():
+        experiment = registry.find(name)
+        found = status(experiment, results)
+        shown.add_row(
+            name,
+            experiment.shows,
+            experiment.promise,
+            experiment.cost,
+            f"done: {found.text}" if found.done else found.text,
+        )
+    Console().print(shown)
+
+
+def page(results: Path) -> str:
+    """Write the whole of docs/reproduction.md."""
+    sections = [INTRODUCTION + "\n" + overview(results)]
+    for name in registry.names():
+        experiment = registry.find(name)
+        head = f"## {experiment.name}: {experiment.shows}\n\n`gspool reproduce {experiment.name}`, {experiment.cost}."
+        sections.append(f"{head}\n\n{experiment.render(results).strip()}")
+    return "\n\n".join(sections) + "\n"
+
+
+def overview(results: Path) -> str:
+    """Write the table of all experiments, which also stands in README.md."""
+    lines = ["| experiment | of the paper | what is to be seen | run |", "|---|---|---|---|"]
+    for name in registry.names():
+        experiment = registry.find(name)
+        lines.append(f"| {name} | {experiment.shows} | {experiment.promise} | {status(experiment, results).text} |")
+    return "\n".join(lines)
+
+
+def write_report(project: Path, check: bool = False) -> list[str]:
+    """Write the page and the table in README.md; give what changed.
+
+    Raises:
+        ValueError: if the folder has no results; or, with ``check``, if something is out of date.
+    """
+    results = project / "results"
+    if not results.is_dir():
+        raise ValueError(f"there is no folder {results}; run this where README.md, docs/ and results/ are")
+    texts = {project / PAGE: page(results)}
+    readme = project / "README.md"
+    if readme.is_file():
+        shown = overview(results)
+        texts[readme] = _TABLE.sub(lambda found: f"{found[1]}\n{shown}\n{found[2]}", readme.read_text(encoding="utf-8"))
+    stale = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    named = [path.relative_to(project).as_posix() for path in stale]
+    if check and stale:
+        raise ValueError(f"out of date: {', '.join(named)}; run gspool report")
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(texts[path], encoding="utf-8")
+    return named

@@ -1,0 +1,63 @@
+"""One training step on resident data, the same arithmetic as any other run of this project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gspool.experiments.resident.evaluation import autocast, channels_last
+from gspool.losses import LossParts
+from gspool.pooling.warm_start import WarmStart
+from gspool.training.build import build_optimiser
+from gspool.training.stream import mixed_seed
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64, UInt8
+    from torch import Tensor
+
+    from gspool.losses import MetricLoss
+    from gspool.training import TrainConfig
+
+
+class Learner(nn.Module):
+    """A model, its loss and its optimiser: `learn` makes one step of them."""
+
+    def __init__(self, model: Any, loss: MetricLoss, config: TrainConfig) -> None:
+        super().__init__()
+        self.model, self.loss, self.config = model, loss, config
+        self.optimiser = build_optimiser(config.optimiser, self)
+        if next(self.parameters()).is_cuda:
+            for group in self.optimiser.param_groups:
+                # One kernel for all parameters instead of a dozen: the step of Adam is the same.
+                group["fused"], group["foreach"] = True, False
+        self._warm_starts = [part for part in model.modules() if isinstance(part, WarmStart)]
+
+    def learn(self, images: UInt8[Tensor, "B 3 H W"], labels: Int64[Tensor, " B"], step: int) -> LossParts:
+        """Make one step; everything random in it is drawn from (seed, step)."""
+        settings = self.config
+        collecting = any(part.collecting for part in self._warm_starts)
+        torch.manual_seed(mixed_seed(settings.trainer.seed, step, 0))
+        with autocast(images.device, settings.trainer.precision):
+            embedded = self.model.embed(channels_last(images))
+        torch.manual_seed(mixed_seed(settings.trainer.seed, step))
+        parts = self._loss(embedded.embedding, labels, embedded.attributes, collecting)
+        self.optimiser.zero_grad(set_to_none=True)
+        parts.total.backward()
+        if settings.optimiser.clip:
+            learned = [each for group in self.optimiser.param_groups for each in group["params"]]
+            nn.utils.clip_grad_norm_(learned, settings.optimiser.clip)
+        self.optimiser.step()
+        return parts
+
+    def _loss(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, collecting: bool) -> LossParts:
+        if self.loss.zsr is None:
+            return self.loss(embeddings, labels)
+        if collecting:
+            # Until prototypes are chosen, attributes are flat and carry nothing to regularise.
+            metric = self.loss.metric(embeddings, labels)
+            # A gradient of zero and none at all differ: Adam decays a parameter that has one.
+            idle = sum(0.0 * parameter.sum() for parameter in self.loss.zsr.parameters())
+            return LossParts(total=(1 - self.loss.zsr_weight) * metric + idle, metric=metric)
+        return self.loss(embeddings, labels, None if attributes is None else attributes.to(embeddings.dtype))

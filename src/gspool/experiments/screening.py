@@ -1,0 +1,189 @@
+"""Supp. 1.5: which hyperparameters matter, by eight runs of a fractional factorial; then a grid of m and epsilon.
+
+Paper, CUB, validation MAP@R: epsilon matters most, lower mu and lambda are better, the number of prototypes hardly
+counts; 40.63 (C2) and 40.85 (PNCA) at best against 39.77 and 39.90 with average pooling. Ours: results/screening.json.
+
+    gspool reproduce screening --weights resnet50.safetensors --device cuda
+    gspool reproduce screening --part grid
+    gspool reproduce screening --quick
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from gspool.experiments.benchmark.arms import Arm
+from gspool.experiments.benchmark.study import StudySettings, run_study
+from gspool.experiments.benchmark.tables import number, table
+from gspool.experiments.certificate import read_result
+from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
+from gspool.experiments.report import caption
+
+FILE = "screening"
+LOSSES = ("c2", "pnca")
+
+
+class Corner(NamedTuple):
+    """One run of the factorial: its four settings, and the paper's MAP@R with C2 and with ProxyNCA++."""
+
+    prototypes: int
+    mu: float
+    epsilon: float
+    zsr: float
+    paper: tuple[float, float]
+
+
+# Half of the sixteen corners, those whose signs multiply to +1: main effects are not mixed up with each other.
+CORNERS = (
+    Corner(16, 0.3, 0.5, 0.1, (40.63, 40.59)),
+    Corner(16, 0.7, 0.5, 0.5, (40.41, 40.34)),
+    Corner(128, 0.3, 0.5, 0.5, (40.22, 40.35)),
+    Corner(128, 0.7, 0.5, 0.1, (40.07, 40.85)),
+    Corner(16, 0.3, 20.0, 0.5, (36.11, 40.51)),
+    Corner(16, 0.7, 20.0, 0.1, (39.11, 39.88)),
+    Corner(128, 0.3, 20.0, 0.1, (39.61, 39.12)),
+    Corner(128, 0.7, 20.0, 0.5, (35.36, 39.92)),
+)
+BASELINE = (39.77, 39.90)
+FACTORS = {"prototypes": (16, 128), "mu": (0.3, 0.7), "epsilon": (0.5, 20.0), "zsr": (0.1, 0.5)}
+GRID_PROTOTYPES, GRID_EPSILONS = (16, 32, 64, 128), (0.5, 1.0, 5.0, 10.0, 20.0)
+
+
+@dataclass(frozen=True)
+class ScreeningSettings(StudySettings):
+    """What may be chosen about the screening.
+
+    Args:
+        part: the factorial, the grid, or both.
+    """
+
+    part: Literal["factorial", "grid", "both"] = "both"
+
+
+def factorial_arms() -> tuple[Arm, ...]:
+    """List the eight corners and the baseline, for both losses."""
+    arms = []
+    for loss in LOSSES:
+        arms.append(Arm(loss, "gap"))
+        for corner in CORNERS:
+            options = {"prototypes": corner.prototypes, "mu": corner.mu, "epsilon": corner.epsilon}
+            name = f"m {corner.prototypes}, mu {corner.mu:g}, epsilon {corner.epsilon:g}, zsr {corner.zsr:g}"
+            arms.append(Arm(loss, "gsp", name, options, zsr=corner.zsr))
+    return tuple(arms)
+
+
+def grid_arms() -> tuple[Arm, ...]:
+    """List the grid of m and epsilon at mu 0.3 and lambda 0.1, for both losses."""
+    return tuple(
+        Arm(
+            loss,
+            "gsp",
+            f"m {count}, mu 0.3, epsilon {epsilon:g}, zsr 0.1",
+            {"prototypes": count, "mu": 0.3, "epsilon": epsilon},
+            zsr=0.1,
+        )
+        for loss in LOSSES
+        for count in GRID_PROTOTYPES
+        for epsilon in GRID_EPSILONS
+    )
+
+
+def run(options: RunOptions) -> None:
+    """Train what is missing, and write the figures."""
+    chosen = options.settings or ScreeningSettings()
+    part = chosen.part
+    arms = (factorial_arms() if part != "grid" else ()) + (grid_arms() if part != "factorial" else ())
+    # A corner of the factorial may lie on the grid.
+    unique = tuple({arm.name: arm for arm in arms}.values())
+    shared = StudySettings(**{key: value for key, value in vars(chosen).items() if key != "part"})
+    print(rendered(run_study(options, shared, unique, "tuning", FILE, EXPERIMENT.command(options))))
+
+
+def effects(value: dict[str, Any], loss: str) -> dict[str, float] | None:
+    """Give the main effect of each factor: the mean at its high level less the mean at its low, in points.
+
+    None until all eight corners have been trained.
+    """
+    found = {arm["arm"]: arm["validation_map"] for arm in value["arms"]}
+    arms = [arm for arm in factorial_arms() if arm.loss == loss and arm.pooling == "gsp"]
+    if any(found.get(arm.name) is None for arm in arms):
+        return None
+    return {
+        factor: math.fsum(
+            (1 if getattr(corner, factor) == high else -1) * found[arm.name]
+            for corner, arm in zip(CORNERS, arms, strict=True)
+        )
+        / (len(CORNERS) / 2)
+        for factor, (_, high) in FACTORS.items()
+    }
+
+
+def rendered(value: dict[str, Any]) -> str:
+    """Write the factorial with the paper's values beside ours, its main effects, and the grids."""
+    found = {arm["arm"]: arm for arm in value["arms"]}
+    rows = []
+    for place, loss in enumerate(LOSSES):
+        arms = [arm for arm in factorial_arms() if arm.loss == loss]
+        papers = [BASELINE[place], *(corner.paper[place] for corner in CORNERS)]
+        rows += [
+            {
+                "loss": loss,
+                "pooling": arm.pooling,
+                "setting": arm.variant,
+                "validation MAP@R": number(found[arm.name]["validation_map"]) if arm.name in found else "",
+                "paper": number(paper),
+            }
+            for arm, paper in zip(arms, papers, strict=True)
+        ]
+    lines = []
+    for loss in LOSSES:
+        main = effects(value, loss)
+        if main is not None:
+            told = ", ".join(f"{factor} {points:+.2f}" for factor, points in main.items())
+            lines.append(f"- {loss}, from the low level to the high, points of MAP@R: {told}")
+    grids = [grid for loss in LOSSES for grid in [grid_table(found, loss)] if grid]
+    return "\n\n".join([table(rows), *(["\n".join(lines)] if lines else []), *grids])
+
+
+def grid_table(found: dict[str, Any], loss: str) -> str:
+    """Write the grid of one loss, validation MAP@R and the entropy of the weights; nothing where none was trained."""
+    arms = {arm.name: arm for arm in grid_arms() if arm.loss == loss}
+    if not any(name in found for name in arms):
+        return ""
+    rows = []
+    for count in GRID_PROTOTYPES:
+        row = {"loss": loss, "m": str(count), "": "MAP@R, entropy"}
+        for epsilon in GRID_EPSILONS:
+            wanted = {"prototypes": count, "mu": 0.3, "epsilon": epsilon}
+            name = next(arm.name for arm in arms.values() if arm.pooling_options == wanted)
+            arm = found.get(name)
+            told = f"{number(arm['validation_map'])}, {number(arm['entropy'], '.3f')}" if arm else ""
+            row[f"epsilon {epsilon:g}"] = told
+        rows.append(row)
+    return table(rows)
+
+
+def render(results: Path) -> str:
+    """Write the section."""
+    path = results / f"{FILE}.json"
+    if not path.is_file():
+        return NOT_RUN
+    record = read_result(path)
+    return f"{rendered(record['value'])}\n\n{caption(FILE, record)}"
+
+
+EXPERIMENT = Experiment(
+    name="screening",
+    promise="epsilon matters most, smaller mu and lambda are better, the number of prototypes hardly counts",
+    shows="Supp. Table 5 and Figure 4",
+    cost="54 trainings of 3 repeats, about half an hour on one H200 for a single repeat",
+    files=(FILE,),
+    needs=("cub",),
+    run=run,
+    render=render,
+    settings=ScreeningSettings,
+    why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
+)

@@ -1,0 +1,333 @@
+"""The benchmark: the paper's settings, paired differences, and a study that goes on where it was left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gspool.evaluation import RunResult, retrieval_metrics
+from gspool.experiments.benchmark import experiment as benchmark
+from gspool.experiments.benchmark import runs as benchmark_runs
+from gspool.experiments.benchmark.arms import (
+    FAST,
+    LOSSES,
+    Arm,
+    paper_arms,
+    pooling_table_arms,
+    search_arms,
+    settings_of,
+)
+from gspool.experiments.benchmark.experiment import BenchmarkSettings, render, run, study_of
+from gspool.experiments.benchmark.figures import arm_figures, joined_figures, paired_difference
+from gspool.experiments.benchmark.paper import conventional_values, paper_values, pooling_table_value
+from gspool.experiments.benchmark.runs import fingerprint, jobs_of
+from gspool.experiments.benchmark.stand_in import stand_in
+from gspool.experiments.benchmark.store import Run, Store
+from gspool.experiments.benchmark.tables import verdicts
+from gspool.experiments.certificate import read_result
+from gspool.experiments.experiment import NOT_RUN, RunOptions
+from gspool.experiments.resident import Outcome
+from gspool.training.build import build_model
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def options(folder: Path, **chosen) -> RunOptions:
+    settings = BenchmarkSettings(losses="c2", **chosen)
+    return RunOptions(
+        seeds=(0,),
+        results=folder / "results",
+        work=folder / "work",
+        images=folder / "images",
+        quick=True,
+        settings=settings,
+    )
+
+
+def finished(arm: str, values: dict[tuple[int, int], float]) -> list[Run]:
+    loss, pooling, *variant = arm.split(" ", 2)
+    return [
+        Run(
+            {"arm": arm, "loss": loss, "pooling": pooling, "variant": "".join(variant), "fold": fold, "seed": seed},
+            {
+                "metrics": {"map@r": value, "p@1": 2 * value, "r@1": 2 * value},
+                "validation": value + 0.1,
+                "entropy": 0.9,
+                "learned": {"mu": 0.3},
+                "ending": "patience",
+                "steps": 10,
+                "best_step": 5,
+                "seconds": 1.0,
+                "images_per_second": 320.0,
+            },
+        )
+        for (fold, seed), value in values.items()
+    ]
+
+
+def test_the_papers_settings() -> None:
+    pair = settings_of(Arm("c2", "gsp"), "cub", "fair", "keras/resnet50", "w.safetensors", 7, "bf16-mixed")
+    assert (pair.data.classes_per_batch, pair.data.images_per_class, pair.schedule.warmup_epochs) == (8, 4, 0.0)
+    assert pair.model.pooling_options == {"prototypes": 64, "mu": 0.3, "epsilon": 5.0, "warm_start": 1024}
+    assert (pair.optimiser.lr, pair.optimiser.weight_decay, pair.trainer.patience) == (1e-5, 1e-4, 15)
+    assert (pair.loss.zsr, pair.model.freeze, pair.trainer.seed) == (0.1, "batchnorm", 7)
+    assert pair.model.backbone_options == {"weights": "w.safetensors"}
+    proxy = settings_of(Arm("panchor", "gsp"), "sop", "fair", "bninception", None, 0, "32-true")
+    assert (proxy.data.classes_per_batch, proxy.data.images_per_class, proxy.schedule.warmup_epochs) == (32, 1, 1.0)
+    assert (proxy.model.pooling_options["epsilon"], proxy.model.pooling_options["prototypes"]) == (0.5, 128)
+    assert (proxy.optimiser.proxies, proxy.optimiser.lr, proxy.trainer.evaluate_every) == (100.0, 5e-6, 1000)
+    plain = settings_of(Arm("pnca", "gap"), "cub", "fair", "keras/resnet50", None, 0, "32-true")
+    assert (plain.model.pooling_options, plain.loss.zsr) == ({}, 0.0)
+
+
+def test_the_other_protocols() -> None:
+    tuning = settings_of(Arm("c2", "gsp"), "cub", "tuning", "keras/resnet50", None, 0, "32-true")
+    assert (tuning.trainer.patience, tuning.trainer.evaluate_every) == (10, 100)
+    assert settings_of(Arm("c2", "gsp"), "sop", "tuning", "keras/resnet50", None, 0, "32-true").trainer.patience == 7
+    usual = settings_of(Arm("xbm+c1", "gap"), "cars196", "conventional", "keras/resnet50", None, 0, "32-true")
+    assert (usual.data.batch_size, usual.optimiser.weight_decay, usual.optimiser.lr) == (112, 4e-4, 1e-4)
+    assert (usual.trainer.monitor, usual.trainer.monitor_split, usual.schedule.name) == ("p@1", "test", "plateau")
+    inception = settings_of(Arm("xbm+c1", "gap"), "cub", "conventional", "bninception", None, 0, "32-true")
+    assert (inception.data.batch_size, inception.optimiser.weight_decay, inception.model.dim) == (128, 1e-4, 512)
+
+
+def test_an_arm_changes_what_it_says_and_nothing_else() -> None:
+    arm = Arm("c2", "gsp", "sharp", {"epsilon": 20.0}, FAST, zsr=0.0, changes={"optimiser__lr": 1e-4})
+    changed = settings_of(arm, "cub", "fair", "keras/resnet50", None, 0, "32-true")
+    paper = settings_of(Arm("c2", "gsp"), "cub", "fair", "keras/resnet50", None, 0, "32-true")
+    assert changed.model.pooling_options == {**paper.model.pooling_options, "epsilon": 20.0}
+    assert (changed.optimiser.multipliers, changed.loss.zsr, changed.optimiser.lr) == (FAST, 0.0, 1e-4)
+    changed.model.pooling_options["epsilon"], changed.optimiser.multipliers = 5.0, {}
+    changed.loss.zsr, changed.optimiser.lr = 0.1, 1e-5
+    assert changed == paper
+
+
+def test_settings_that_differ_have_other_fingerprints_and_a_moved_file_has_not() -> None:
+    arm = Arm("c2", "gsp")
+    here, there = (settings_of(arm, "cub", "fair", "keras/resnet50", path, 0, "32-true") for path in ("a/w.s", "b/w.s"))
+    assert fingerprint(here, arm) == fingerprint(there, arm)
+    there.model.pooling_options["epsilon"] = 6.0
+    assert fingerprint(here, arm) != fingerprint(there, arm)
+    assert fingerprint(here, arm) != fingerprint(here, replace(arm, token_start=4))
+
+
+def test_every_row_of_the_paper_is_there() -> None:
+    assert paper_values("cub", "c2", "gap").map == 20.58
+    assert paper_values("cars196", "panchor", "gsp").p1_joined == 86.46
+    assert paper_values("sop", "xbm+c1", "gsp").map_joined == 50.65
+    assert paper_values("inshop", "triplet", "gsp").map == 55.54
+    assert all(paper_values("cub", loss, pooling) for loss in LOSSES for pooling in ("gap", "gsp"))
+    assert pooling_table_value("c2", "cbam") == 18.45
+    assert pooling_table_value("ms", "cbam") is None
+    assert conventional_values("inshop", "bninception", "gap").map == 61.39
+
+
+def test_every_layer_of_the_pooling_table_can_be_made_and_has_its_value() -> None:
+    for arm in pooling_table_arms(("c2",)):
+        settings = settings_of(arm, "cub", "fair", "resnet20", None, 0, "32-true")
+        model = build_model(settings)
+        assert model.out_dim == (8192 if arm.variant == "64x128" else 128), arm.name
+        assert pooling_table_value("c2", arm.pooling, arm.variant) is not None, arm.name
+
+
+def test_names_of_arms_are_unique() -> None:
+    names = [arm.name for arm in [*paper_arms(LOSSES), *search_arms(LOSSES)]]
+    assert len(set(names)) == len(names)
+
+
+def test_paired_differences_against_numpy() -> None:
+    generator = np.random.default_rng(0)
+    places = [(fold, seed) for fold in range(4) for seed in range(3)]
+    gap, gsp = generator.normal(0.2, 0.01, 12), generator.normal(0.21, 0.01, 12)
+    ours = finished("c2 gsp", dict(zip(places, gsp, strict=True)))
+    theirs = finished("c2 gap", dict(zip(places[::-1], gap[::-1], strict=True)))
+    found = paired_difference(ours, theirs)
+    differences = 100 * (gsp - gap)
+    assert found.mean == pytest.approx(differences.mean())
+    assert found.std == pytest.approx(differences.std(ddof=1))
+    assert found.error == pytest.approx(differences.std(ddof=1) / np.sqrt(12))
+    assert (found.pairs, found.ahead) == (12, int((differences > 0).sum()))
+    assert paired_difference(ours[:2], theirs[:3]) is None
+
+
+def test_figures_of_an_arm() -> None:
+    gap = finished("c2 gap", {(0, 0): 0.2, (1, 0): 0.22})
+    gsp = finished("c2 gsp", {(0, 0): 0.23, (1, 0): 0.23, (2, 0): 0.5})
+    figures = arm_figures(gsp, gap)
+    assert figures["map"]["mean"] == pytest.approx(32.0)
+    assert figures["difference_from_gap"]["mean"] == pytest.approx(2.0)
+    assert figures["difference_from_gap"]["pairs"] == 2
+    assert figures["validation_map"] == pytest.approx(42.0)
+    assert (figures["folds"], figures["endings"]["patience"]) == ([0, 1, 2], 3)
+    assert arm_figures(gap, gap)["difference_from_gap"] is None
+
+
+def test_joined_embeddings_need_every_fold_with_every_seed() -> None:
+    labels = torch.arange(12) % 4
+    results: dict[tuple[int, int], RunResult | None] = {}
+    for fold in range(2):
+        for seed in range(2):
+            noise = torch.randn(12, 3, generator=torch.Generator().manual_seed(10 * fold + seed))
+            results[fold, seed] = RunResult(noise, retrieval_metrics(noise, labels))
+    found = joined_figures(results, 2, labels, None)
+    assert found is not None
+    assert found["combinations"] == 4
+    expected = []
+    for first in range(2):
+        for second in range(2):
+            parts = [results[0, first].embeddings, results[1, second].embeddings]
+            joined = np.concatenate([part / part.norm(dim=1, keepdim=True) for part in parts], axis=1)
+            expected.append(100 * retrieval_metrics(torch.tensor(joined), labels)["map@r"])
+    assert found["map_512D"]["mean"] == pytest.approx(np.mean(expected))
+    assert found["map_512D"]["std"] == pytest.approx(np.std(expected))
+    assert joined_figures({**results, (1, 1): None}, 2, labels, None) is None
+    assert joined_figures(results, 3, labels, None) is None
+
+
+def test_the_verdict_is_that_of_the_pairs_and_of_validation() -> None:
+    gap = finished("c2 gap", {(fold, 0): 0.2 for fold in range(4)})
+    paper = finished("c2 gsp", {(fold, 0): 0.19 + 0.01 * fold for fold in range(4)})
+    sharp = finished("c2 gsp sharp", {(fold, 0): 0.23 + 0.001 * fold for fold in range(4)})
+    told = verdicts([arm_figures(runs, gap) for runs in (gap, paper, sharp)]).splitlines()
+    assert len(told) == 2
+    assert "paper's setting: GSP is ahead of GAP by 0.50" in told[0]
+    assert "but by less than" in told[0]
+    assert "(sharp): GSP is ahead of GAP by 3.15 points of MAP@R over 4 paired runs, by more than" in told[1]
+    assert "tells nothing yet" in verdicts([arm_figures(paper[:1], gap)])
+
+
+def test_arms_of_one_fold_and_seed_see_the_same_and_folds_differ(tmp_path: Path) -> None:
+    chosen = options(tmp_path)
+    study = study_of(replace(chosen, seeds=(0, 1)))
+    jobs = jobs_of(study, stand_in().train.labels, chosen)
+    assert len(jobs) == 2 * 4 * 2
+    by_place: dict[tuple[int, int], set[int]] = {}
+    for job in jobs:
+        by_place.setdefault((job.asked["fold"], job.asked["seed"]), set()).add(job.settings.trainer.seed)
+        assert sorted([*job.train_classes, *job.validation_classes]) == list(range(12))
+        assert job.validation_classes == list(range(3 * job.asked["fold"], 3 * job.asked["fold"] + 3))
+    assert all(len(seeds) == 1 for seeds in by_place.values())
+    assert len(set().union(*by_place.values())) == 8
+
+
+def test_a_study_goes_on_where_it_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = options(tmp_path, folds="0,2")
+    run(first)
+    value = read_result(first.results / "benchmark_cub.json")["value"]
+    assert {arm["arm"]: arm["folds"] for arm in value["arms"]} == {"c2 gap": [0, 2], "c2 gsp": [0, 2]}
+    assert all(arm["joined"] is None for arm in value["arms"])
+    made: list[str] = []
+    whole = benchmark_runs.train_all
+    monkeypatch.setattr(
+        benchmark_runs,
+        "train_all",
+        lambda jobs, *rest, **more: (
+            made.extend(f"{job.asked['arm']} {job.asked['fold']}" for job in jobs) or whole(jobs, *rest, **more)
+        ),
+    )
+    run(options(tmp_path))
+    assert sorted(made) == ["c2 gap 1", "c2 gap 3", "c2 gsp 1", "c2 gsp 3"]
+    value = read_result(first.results / "benchmark_cub.json")["value"]
+    assert all(arm["joined"]["combinations"] == 1 for arm in value["arms"])
+    assert value["arms"][1]["difference_from_gap"]["pairs"] == 4
+    assert benchmark.unfinished(first.results).startswith("40 of 48 trainings")
+    shown = render(first.results)
+    assert "20.58" in shown
+    assert "27.12" in shown
+    assert "gspool reproduce benchmark" in shown
+    assert "images/benchmark_cub.png" in shown
+    assert (first.images / "benchmark_cub.png").stat().st_size > 10_000
+    # In another folder of finished trainings, those of the result are taken over and none is made again.
+    made.clear()
+    run(replace(options(tmp_path), work=tmp_path / "elsewhere"))
+    assert made == []
+    assert read_result(first.results / "benchmark_cub.json")["value"]["arms"][0]["joined"] is None
+    capsys.readouterr()
+
+
+def test_a_training_that_time_cut_short_is_made_again(tmp_path: Path) -> None:
+    chosen = options(tmp_path, folds="0")
+    run(chosen)
+    path = chosen.results / "benchmark_cub.json"
+    whole = read_result(path)["value"]
+    store = benchmark.store_of(study_of(chosen), chosen)
+    (cut,) = (each for each in store.runs() if each.asked["arm"] == "c2 gsp")
+    store.ledger.put(cut.asked, {**cut.found, "ending": "time", "metrics": {"map@r": 0.0, "p@1": 0.0, "r@1": 0.0}})
+    run(chosen)
+    again = read_result(path)["value"]
+    assert [arm["map"] for arm in again["arms"]] == [arm["map"] for arm in whole["arms"]]
+    assert all(arm["endings"]["time"] == 0 for arm in again["arms"])
+
+
+def test_the_conventional_protocol_reports_its_best_run(tmp_path: Path) -> None:
+    chosen = options(tmp_path, protocol="conventional")
+    chosen = replace(chosen, seeds=(0, 1), settings=replace(chosen.settings, losses="xbm+c1"))
+    run(chosen)
+    value = read_result(chosen.results / "benchmark_cub_conventional.json")["value"]
+    for arm in value["arms"]:
+        own = [each["found"]["metrics"] for each in value["runs"] if each["asked"]["arm"] == arm["arm"]]
+        assert len(own) == 2
+        assert arm["best_run"]["metrics"] == max(own, key=lambda metrics: metrics["p@1"])
+    assert "66.68" in render(chosen.results)
+
+
+def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
+    assert render(tmp_path) == NOT_RUN
+
+
+def test_wrong_choices_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="benchmarks are cub, cars196, sop, inshop, got 'birds'"):
+        study_of(options(tmp_path, data="birds"))
+    with pytest.raises(ValueError, match="no setting 'epsilon 21'; its settings are epsilon 20;"):
+        study_of(options(tmp_path, arms="search", variants="epsilon 20;epsilon 21"))
+    with pytest.raises(ValueError, match="folds 0 to 3, got '4'"):
+        study_of(options(tmp_path, folds="4"))
+    with pytest.raises(ValueError, match="protocols are fair, conventional and tuning, got 'unfair'"):
+        settings_of(Arm("c2", "gsp"), "cub", "unfair", "keras/resnet50", None, 0, "32-true")
+
+
+def test_a_gallery_is_kept_beside_its_queries(tmp_path: Path) -> None:
+    chosen = options(tmp_path)
+    job = jobs_of(study_of(chosen), stand_in().train.labels, chosen)[0]
+    outcome = Outcome(
+        {"map@r": 0.5, "p@1": 1.0}, None, 4, 4, "max_steps", None, 1.0, 1.0, [], {}, torch.ones(3, 2), torch.eye(2)
+    )
+    store = Store(tmp_path / "store")
+    store.put(job, outcome)
+    (again,) = Store(tmp_path / "store").runs()
+    result = Store(tmp_path / "store").result(again)
+    assert result is not None
+    assert result.gallery is not None
+    assert torch.equal(result.gallery, torch.eye(2))
+    assert torch.equal(result.embeddings, torch.ones(3, 2))
+    assert result.metrics == {"map@r": 0.5, "p@1": 1.0}
+
+
+def test_the_longest_of_several_runs_counts(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for steps, value in ((20, 0.3), (10, 0.9)):
+        (entry,) = finished("c2 gap", {(0, 0): value})
+        store.ledger.put({**entry.asked, "settings": str(steps)}, {**entry.found, "steps": steps})
+    assert [each.found["metrics"]["map@r"] for each in store.runs()] == [0.3]
+
+
+def test_some_settings_of_the_search_can_be_chosen(tmp_path: Path) -> None:
+    study = study_of(options(tmp_path, arms="both", variants="learned; epsilon 20"))
+    assert [arm.name for arm in study.arms] == ["c2 gap", "c2 gsp", "c2 gsp epsilon 20", "c2 gsp learned"]
+
+
+def test_the_experiment_names_its_command() -> None:
+    chosen = RunOptions(settings=BenchmarkSettings(losses="ms", processes=4))
+    assert benchmark.EXPERIMENT.command(chosen) == "gspool reproduce benchmark --losses ms --processes 4"

@@ -1,0 +1,340 @@
+"""The collage study: what is stitched, what is trained, what is tried, what is said about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gspool import data, losses
+from gspool.experiments import commands
+from gspool.experiments.certificate import read_result
+from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
+from gspool.experiments.collage import experiment as collage
+from gspool.experiments.collage import tables as collage_tables
+from gspool.experiments.collage.course import Course
+from gspool.experiments.collage.crew import train_missing
+from gspool.experiments.collage.loss import steady_loss
+from gspool.experiments.collage.maps import Splits, StitchedTiles, collage_maps, distilled_maps, stitched_tiles
+from gspool.experiments.collage.rows import ROWS, find_row, table_trainings
+from gspool.experiments.collage.search import combined, search_trainings, variants
+from gspool.experiments.collage.training import (
+    Ground,
+    Training,
+    model_of,
+    run_course,
+    settings_of,
+    train_one,
+)
+from gspool.experiments.collage.weights import quarter_shares, weight_on_object
+from gspool.experiments.experiment import NOT_RUN
+from gspool.experiments.ledger import Ledger
+from gspool.experiments.resident import ResidentSet, train_resident
+from gspool.models.cifar_resnet import ResNet20
+
+CLASSES, CHANNELS = 16, 12
+SMALL = {"prototypes": 8, "warm_start": 0}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_cifar100_stand_in(tmp_path_factory.mktemp("cifar"), images=1, test_images=1)
+
+
+@pytest.fixture(scope="module")
+def collages(root: Path) -> StitchedTiles:
+    return stitched_tiles(root, "cpu")
+
+
+def random_maps(seed: int, images_a_class: int = 8, side: int = 4) -> ResidentSet:
+    """Maps whose class shows in one quarter, among noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(CLASSES).repeat_interleave(images_a_class)
+    centres = torch.randn(CLASSES, CHANNELS, generator=torch.Generator().manual_seed(9))
+    maps = torch.randn(len(labels), CHANNELS, side, side, generator=generator)
+    maps[:, :, : side // 2, : side // 2] = (
+        centres[labels][:, :, None, None] + 0.3 * maps[:, :, : side // 2, : side // 2]
+    )
+    return ResidentSet.of(maps.half(), labels)
+
+
+@pytest.fixture(scope="module")
+def ground(collages: StitchedTiles) -> Ground:
+    maps = Splits(random_maps(0), random_maps(1), random_maps(2))
+    objects = {"test": torch.zeros(len(maps.test), dtype=torch.int64)}
+    known = collages._replace(objects={**collages.objects, **objects})
+    return Ground({("collage", "postactivation"): maps, ("distilled", "postactivation"): maps}, known, {})
+
+
+def test_stitching_on_the_device_equals_the_data_set(root: Path, collages: StitchedTiles) -> None:
+    from gspool.experiments.collage.maps import stitched
+
+    for split, part in zip(("train", "validation", "test"), collages.parts, strict=True):
+        images = data.create("collage", root, split)
+        rows = torch.arange(0, len(images), 7)
+        made = stitched(collages.tiles, part.pixels[rows].flatten(1)[:, :4])
+        assert torch.equal(made, torch.stack([images[int(row)][0] for row in rows]))
+        assert torch.equal(part.labels, images.labels)
+        places = part.pixels[:, 4, 0, 0]
+        assert torch.equal(places, collages.objects[split])
+
+
+def test_objects_of_the_splits_and_backgrounds_have_no_tile_in_common(collages: StitchedTiles) -> None:
+    def objects(part: ResidentSet) -> set[int]:
+        cells = part.pixels.flatten(1)
+        return set(cells[:, :4].gather(1, cells[:, 4:]).flatten().tolist())
+
+    train, validation, test = map(objects, collages.parts)
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
+    assert not (train | validation | test) & set(collages.backgrounds.tolist())
+
+
+def test_maps_are_those_of_the_backbone_in_evaluation_mode(root: Path, collages: StitchedTiles) -> None:
+    torch.manual_seed(0)
+    backbone = ResNet20()
+    few = collages._replace(
+        parts=Splits(*(ResidentSet.of(part.pixels[:3], part.labels[:3]) for part in collages.parts))
+    )
+    maps = collage_maps(backbone, few)
+    picture = data.create("collage", root, "test")[2][0][None]
+    with torch.no_grad():
+        mean = torch.tensor(backbone.pixels.mean)[:, None, None]
+        std = torch.tensor(backbone.pixels.std)[:, None, None]
+        expected = backbone((picture / 255 - mean) / std)
+    assert maps.test.pixels.dtype == torch.float16
+    torch.testing.assert_close(maps.test.pixels[2].float(), expected[0], atol=2e-2, rtol=2e-3)
+    alone = distilled_maps(backbone, root, "cpu", most=1)
+    assert alone.validation.pixels.shape == (CLASSES, 64, 8, 8)
+
+
+@pytest.mark.parametrize("name", ["c2", "pnca"])
+def test_losses_without_branches_equal_the_library_in_value_and_gradient(name: str) -> None:
+    torch.manual_seed(1)
+    loss = losses.create(name, num_classes=5, dim=6, preset="collage").double()
+    for scale in (1.0, 1e-3):
+        points = (torch.ones(20, 6) + scale * torch.randn(20, 6)).double().requires_grad_()
+        labels = torch.arange(5).repeat(4)
+        ours, theirs = steady_loss(loss, points, labels), loss(points, labels)
+        torch.testing.assert_close(ours, theirs)
+        inputs = [points, *loss.parameters()]
+        for mine, other in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), strict=True):
+            torch.testing.assert_close(mine, other)
+
+
+def test_a_loss_without_a_twin_is_refused() -> None:
+    with pytest.raises(ValueError, match="knows the losses c2 and pnca, got TripletMarginLoss"):
+        steady_loss(losses.create("triplet", num_classes=5, dim=6), torch.randn(4, 6), torch.arange(4))
+
+
+@pytest.mark.parametrize(("pooling", "loss"), [("gap", "c2"), ("gsp", "pnca")])
+def test_the_course_makes_the_steps_of_the_plain_training(ground: Ground, pooling: str, loss: str) -> None:
+    options = {"prototypes": 8, "warm_start": 128} if pooling == "gsp" else {}
+    training = Training(pooling, loss, seed=3, options=options, epochs=4, dim=16)
+    splits = ground.maps["collage", "postactivation"]
+    settings = settings_of(training, len(splits.train))
+    plain = train_resident(settings, *splits, "cpu", model=model_of(training, ground))
+    _, ours = run_course(training, ground, "cpu")
+    assert [round(row["map@r"], 4) for row in plain.curve] == [round(value, 4) for value in ours.curve]
+    assert ours.metrics["map@r"] == pytest.approx(plain.metrics["map@r"], abs=1e-4)
+    assert (ours.steps, ours.best_step, ours.captured) == (plain.steps, plain.best_step, False)
+    assert ours.entropy == pytest.approx(plain.entropy, abs=1e-5)
+
+
+def test_a_plateau_halves_the_rate_and_patience_ends_the_course(ground: Ground) -> None:
+    training = Training("gap", "c2", lr=0.0, epochs=20, patience=9, dim=8)
+    splits = ground.maps["collage", "postactivation"]
+    settings = settings_of(training, len(splits.train))
+    settings.optimiser.lr = 1e-30
+    course = Course(settings, splits, "cpu", model_of(training, ground))
+    result = course.run()
+    # The first evaluation is the best; after the sixth in vain the rate falls (Supp. 2.2), nine in vain end it.
+    assert len(result.curve) == 10
+    assert {group["lr"] for group in course.optimiser.param_groups} == {5e-31}
+
+
+@pytest.mark.parametrize("name", [row.name for row in ROWS])
+def test_every_row_of_the_table_learns(ground: Ground, name: str) -> None:
+    row = find_row(name)
+    changes = dict(row.changes)
+    if "gsp" in row.pooling:
+        changes["options"] = SMALL
+    training = Training(row.pooling, "pnca", **{"epochs": 1, **changes})
+    model = model_of(training, ground)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    course = Course(settings_of(training, 128), ground.maps["collage", "postactivation"], "cpu", model)
+    course.places.copy_(course.plan.rows_of(0))
+    course.step()
+    assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert model.out_dim == (8192 if "64x128" in name else 128)
+
+
+def test_the_table_has_the_rows_and_figures_of_the_paper() -> None:
+    assert len([row for row in ROWS if row.paper is not None]) == 21
+    assert find_row("GSP+ZSR").paper == {"c2": 22.68, "pnca": 27.61}
+    trainings = table_trainings((0, 1))
+    assert len(trainings) == 2 * 2 * len(ROWS)
+    assert len({str(training.asked()) for training in trainings.values()}) == len(trainings)
+    assert trainings["GSP+ZSR", "c2", 1].zsr == 0.5
+    assert trainings["GSP", "c2", 1].layer_options == {
+        "prototypes": 128,
+        "mu": 0.2,
+        "epsilon": 10.0,
+        "warm_start": 1024,
+    }
+
+
+def test_the_search_changes_one_setting_at_a_time() -> None:
+    usual = Training("gsp", "pnca")
+    for name, training in search_trainings("gsp", "pnca", seed=0).items():
+        different = [key for key in usual.asked() if training.asked()[key] != usual.asked()[key]]
+        assert len(different) == (name != "as the paper")
+    assert len(search_trainings("gap", "c2", seed=0)) == 1 + len(variants("gap", "c2"))
+
+
+def test_what_helped_is_joined_and_what_did_not_is_left_out() -> None:
+    reached = {each.name: 0.1 for each in variants("gsp", "pnca")}
+    reached |= {"as the paper": 0.2, "lr 1e-4": 0.3, "epsilon 20": 0.25, "epsilon 40": 0.4, "mu 0.1": 0.2}
+    joined = combined("gsp", "pnca", reached, seed=5)
+    assert joined == Training("gsp", "pnca", 5, lr=1e-4, options={"epsilon": 40.0})
+    assert combined("gsp", "pnca", {"as the paper": 0.5, "lr 1e-4": 0.3}, seed=0) is None
+
+
+def test_finished_trainings_are_not_made_again(ground: Ground, tmp_path: Path) -> None:
+    trainings = [Training("gap", "c2", seed, epochs=1, dim=8) for seed in (0, 1)]
+    path, said = tmp_path / "trainings.jsonl", []
+    train_missing(trainings[:1], ground, "cpu", Ledger(path), say=said.append)
+    train_missing(trainings, ground, "cpu", Ledger(path), say=said.append)
+    assert said[2] == "1 of 2 trainings are done, 1 to go"
+    assert len(said) == 4
+    assert Ledger(path).get(trainings[1].asked())["steps"] == 2
+
+
+def test_no_training_begins_once_the_time_is_up(ground: Ground, tmp_path: Path) -> None:
+    trainings = [Training("gap", "c2", seed, epochs=1, dim=8) for seed in (0, 1)]
+    ledger = Ledger(tmp_path / "trainings.jsonl")
+    train_missing(trainings, ground, "cpu", ledger, seconds=-1.0)
+    assert ledger.entries == {}
+
+
+def test_another_process_finds_what_this_one_finds(ground: Ground, tmp_path: Path) -> None:
+    trainings = [Training("gap", "c2", 0, epochs=1, dim=8)]
+    alone, crew = Ledger(tmp_path / "a.jsonl"), Ledger(tmp_path / "b.jsonl")
+    train_missing(trainings, ground, "cpu", alone)
+    train_missing(trainings, ground, "cpu", crew, processes=2)
+    for training in trainings:
+        assert crew.get(training.asked())["map@r"] == pytest.approx(alone.get(training.asked())["map@r"], abs=1e-6)
+
+
+def test_weight_on_the_object_is_a_quarter_for_average_pooling(ground: Ground) -> None:
+    found = train_one(Training("gap", "c2", epochs=1, dim=8), ground, "cpu")
+    assert found["on_object"] == pytest.approx(0.25)
+    assert train_one(Training("gmp", "c2", epochs=1, dim=8), ground, "cpu")["on_object"] is None
+
+
+def test_quarters_are_summed_as_a_loop_does() -> None:
+    weights = torch.rand(3, 24).softmax(1)
+    shares = quarter_shares(weights, (4, 6)).numpy()
+    grid = weights.view(3, 4, 6).numpy()
+    for image in range(3):
+        expected = [grid[image, r : r + 2, c : c + 3].sum() for r in (0, 2) for c in (0, 3)]
+        np.testing.assert_allclose(shares[image], expected, rtol=1e-5)
+
+
+def test_objects_are_stitched_anew_in_training_and_left_in_evaluation(collages: StitchedTiles) -> None:
+    from gspool.experiments.collage.models import CollageEmbedder, redrawn
+
+    torch.manual_seed(0)
+    objects = torch.arange(100, 130)[:, None]
+    pool = torch.arange(10)
+    drawn = [redrawn(objects, pool) for _ in range(2)]
+    for rows in drawn:
+        assert ((rows >= 100).sum(1) == 1).all()
+        assert torch.equal(rows[rows >= 100].sort().values, objects.flatten())
+    assert not torch.equal(*drawn)
+    model = CollageEmbedder(ResNet20(), "gap", 8, collages, {})
+    cells = collages.parts.test.pixels[:2]
+    model.eval()
+    assert torch.equal(model.embed(cells).embedding, model.embed(cells).embedding)
+    model.train()
+    assert not torch.equal(model.embed(cells).embedding, model.embed(cells).embedding)
+    assert weight_on_object(model, cells, collages.objects["test"]) == pytest.approx(0.25)
+
+
+def test_standardised_features_need_their_statistics() -> None:
+    from gspool.experiments.collage.models import MapHead, channel_statistics
+
+    maps = random_maps(0).pixels
+    maps[:, 3] = 1.5
+    statistics = channel_statistics(maps)
+    head = MapHead(CHANNELS, "gap", 4, "standardised", statistics)
+    torch.testing.assert_close(head.embed(maps[:2]).embedding.norm(dim=1), torch.ones(2))
+    assert float(statistics.std[3]) == 1.0
+    with pytest.raises(ValueError, match="statistics belong to standardised features"):
+        MapHead(CHANNELS, "gap", 4, "standardised")
+
+
+def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path)]
+    assert commands.run("reproduce", words) == 0
+    results = tmp_path / "quick" / "results"
+    value = read_result(results / "collage.json")["value"]
+    assert {row["row"] for row in value["frozen"]} == {"GAP", "GSP+ZSR"}
+    assert (results / "images" / "collage.png").stat().st_size < 300_000
+    page = collage.EXPERIMENT.render(results)
+    assert value["attention"]["collages"] == len(data.create("collage", tmp_path / "quick" / "stand-in", "train"))
+    for part in ("### Frozen", "### Which unstated", "### Distilled", "times GAP", "| CBAM | not run |", "(one seed)"):
+        assert part in page
+    capsys.readouterr()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a finished training was made again")
+
+    monkeypatch.setattr("gspool.experiments.collage.crew.train_one", refuse)
+    monkeypatch.setattr("gspool.experiments.collage.backbones.pretrain", refuse)
+    monkeypatch.setattr("gspool.experiments.collage.experiment.draw_attention", lambda *_: None)
+    monkeypatch.setattr("gspool.experiments.collage.study.collage_maps", refuse)
+    monkeypatch.setattr("gspool.experiments.collage.experiment.Study.ground", None)
+    assert commands.run("reproduce", words) == 0
+    assert capsys.readouterr().out.count(", 0 of them to be made") == 7
+
+
+def test_the_verdict_says_what_the_numbers_say() -> None:
+    def row(name: str, loss: str, figure: float) -> dict[str, object]:
+        return {"row": name, "loss": loss, "map@r": figure}
+
+    rows = [row("GAP", "c2", 8.0), row("GSP", "c2", 20.0), row("GSP+ZSR", "c2", 18.0), row("VLAD-(64x128)", "c2", 21.0)]
+    said = collage_tables._verdict(
+        [*rows, row("GAP", "pnca", 10.0), row("GSP", "pnca", 15.0), row("DeLF", "pnca", 16.0)]
+    )
+    assert said.splitlines() == [
+        "- C2: GSP 20.00 is 2.5 times GAP (8.00; paper 2.8 times), first among 2 rows of its size, "
+        "within three points of the paper's 22.68.",
+        "- PNCA: GSP 15.00 is 1.5 times GAP (10.00; paper 2.6 times), behind DeLF, "
+        "12.6 points below the paper's 27.61.",
+    ]
+    assert collage.EXPERIMENT.render(Path("nowhere")) == NOT_RUN
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("pooling", "loss"), [("gap", "c2"), ("gap", "pnca"), ("gsp", "c2"), ("solar", "pnca")])
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_captured_steps_equal_steps_made_one_by_one(
+    collages: StitchedTiles, pooling: str, loss: str, backend: str
+) -> None:
+    torch.set_float32_matmul_precision("highest")
+    splits = Splits(*(ResidentSet.of(part.pixels.cuda(), part.labels.cuda()) for part in map(random_maps, range(3))))
+    found = []
+    for captured in (True, False):
+        ground = Ground({("collage", "postactivation"): splits}, collages, {}, backend, captured)
+        options = {"prototypes": 16, "warm_start": 128} if pooling == "gsp" else {}
+        result = run_course(Training(pooling, loss, options=options, epochs=10, dim=16), ground, "cuda")[1]
+        assert result.captured == captured
+        found.append(result.curve)
+    np.testing.assert_allclose(found[0], found[1], atol=0.02)
+    assert found[0][-1] > found[0][0]

@@ -1,0 +1,169 @@
+"""`gspool reproduce` and `gspool report`: what a person types, and what they see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from gspool.experiments import commands, registry, reproduction_report
+from gspool.experiments.certificate import write_result
+from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Options of its own.
+
+    Args:
+        data: which data set.
+        folds: how many.
+    """
+
+    data: str = "cub"
+    folds: int = 4
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.options: list[RunOptions] = []
+
+    def __call__(self, options: RunOptions) -> None:
+        self.options.append(options)
+        write_result(options.results / "probe.json", {"x": 0.5}, command="gspool reproduce probe", seeds=[])
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
+    recorder = Recorder()
+    experiment = Experiment(
+        name="probe",
+        promise="nothing much",
+        shows="Table 0",
+        cost="a moment",
+        files=("probe",),
+        run=recorder,
+        render=lambda results: "**0.5**" if (results / "probe.json").is_file() else NOT_RUN,
+        settings=Knobs,
+        why_not_run="no time",
+    )
+    monkeypatch.setattr(registry, "MODULES", {"probe": "probe"})
+    monkeypatch.setattr(registry, "find", lambda name: experiment)
+    monkeypatch.chdir(tmp_path)
+    return recorder
+
+
+def test_options_reach_the_experiment(probe: Recorder) -> None:
+    words = "probe --root there --seeds 3,5 --device cpu --results out --work w --data sop --folds 2"
+    assert commands.run("reproduce", words.split()) == 0
+    assert probe.options == [
+        RunOptions(
+            root=Path("there"),
+            seeds=(3, 5),
+            device="cpu",
+            results=Path("out"),
+            images=Path("out/images"),
+            work=Path("w"),
+            settings=Knobs("sop", 2),
+        )
+    ]
+
+
+def test_results_and_pictures_go_where_the_documents_look_for_them(probe: Recorder) -> None:
+    assert commands.run("reproduce", ["probe"]) == 0
+    assert probe.options[0].results == Path("results")
+    assert probe.options[0].images == Path("docs/images")
+
+
+def test_a_quick_run_leaves_the_results_alone(probe: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run("reproduce", ["probe", "--quick"]) == 0
+    assert not Path("results").exists()
+    assert Path("runs/reproduce/quick/results/probe.json").is_file()
+    assert "measures nothing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["tokns"], 1, "there is no experiment 'tokns', did you mean tokens?"),
+        ([], 1, "name an experiment, one of toy"),
+        (["toy", "--seeds", "a,b"], 1, "seeds are whole numbers with commas between, such as 0,1,2, got 'a,b'"),
+    ],
+)
+def test_mistakes_are_answered_with_what_would_be_right(
+    words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run("reproduce", words) == status
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_option_is_answered_with_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        commands.run("reproduce", ["toy", "--sed", "1"])
+    assert "did you mean --seeds?" in capsys.readouterr().err
+
+
+def test_the_list_tells_what_was_run_and_what_not(probe: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run("reproduce", ["--list"]) == 0
+    assert "not run: no" in " ".join(capsys.readouterr().out.split())
+    commands.run("reproduce", ["probe"])
+    capsys.readouterr()
+    assert commands.run("reproduce", ["--list"]) == 0
+    assert "done: 20" in capsys.readouterr().out
+
+
+def test_part_of_the_results_is_not_done(probe: Recorder, tmp_path: Path) -> None:
+    experiment = replace(registry.find("probe"), files=("probe", "second"))
+    write_result(tmp_path / "probe.json", 1, command="gspool reproduce probe", seeds=[])
+    status = reproduction_report.status(experiment, tmp_path)
+    assert not status.done
+    assert "missing: second" in status.text
+    half = replace(registry.find("probe"), unfinished=lambda results: "3 trainings")
+    assert reproduction_report.status(half, tmp_path).text.endswith("missing: 3 trainings")
+    assert reproduction_report.status(replace(half, unfinished=lambda results: ""), tmp_path).done
+
+
+def test_the_report_is_written_once_and_then_up_to_date(probe: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("results").mkdir()
+    readme = Path("README.md")
+    readme.write_text("before\n<!-- reproduction -->\nold\n<!-- /reproduction -->\nafter\n")
+    assert commands.run("report", ["--check"]) == 1
+    assert "out of date: docs/reproduction.md, README.md; run gspool report" in capsys.readouterr().err
+    assert commands.run("report", []) == 0
+    assert NOT_RUN in Path("docs/reproduction.md").read_text()
+    assert commands.run("report", ["--check"]) == 0
+    commands.run("reproduce", ["probe"])
+    assert commands.run("report", ["--check"]) == 1
+    assert commands.run("report", []) == 0
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- reproduction -->\n| experiment |")
+    assert text.endswith("<!-- /reproduction -->\nafter\n")
+    assert "old" not in text
+    assert "**0.5**" in Path("docs/reproduction.md").read_text()
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run("report", ["--project", str(tmp_path)]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+
+
+def test_the_command_in_a_certificate_is_what_was_typed() -> None:
+    experiment = Experiment("probe", "", "", "", (), lambda _: None, lambda _: "", settings=Knobs)
+    assert experiment.command() == "gspool reproduce probe"
+    options = RunOptions(seeds=(1, 2), quick=True, settings=Knobs(folds=2))
+    assert experiment.command(options) == "gspool reproduce probe --seeds 1,2 --quick --folds 2"
+    assert experiment.command(RunOptions(settings=Knobs())) == "gspool reproduce probe"
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_experiment_says_what_it_is_and_renders_empty_handed(name: str, tmp_path: Path) -> None:
+    experiment = registry.find(name)
+    assert experiment.name == name
+    assert experiment.files
+    assert NOT_RUN in experiment.render(tmp_path)
+    assert not any(word.endswith(".") for word in (experiment.promise, experiment.shows, experiment.cost))
+
+
+def test_the_page_of_the_project_is_up_to_date(project: Path) -> None:
+    reproduction_report.write_report(project, check=True)

@@ -1,0 +1,99 @@
+"""The synthetic study: its hulls by a second computation, its training by its laws, its command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+from gspool.experiments import commands, tokens
+from gspool.experiments.certificate import read_result
+from gspool.experiments.experiment import NOT_RUN
+from gspool.experiments.tokens_hulls import hull_overlap
+from gspool.experiments.tokens_training import RANGE, TokenModel, TokenSettings, draw_samples, train_tokens
+
+TINY = TokenSettings(epochs=3, evaluate_every=1, samples_per_class=8, prototypes=8, lr=1e-2)
+
+
+def inside(point: np.ndarray, corners: np.ndarray) -> bool:
+    """Whether a point is a mean of others, with weights found by a linear programme."""
+    equal = np.vstack([corners.T, np.ones(len(corners))])
+    return linprog(np.zeros(len(corners)), A_eq=equal, b_eq=np.append(point, 1.0)).status == 0
+
+
+def test_hulls_overlap_as_a_linear_programme_says() -> None:
+    draws = np.random.default_rng(3)
+    centres = draws.uniform(-1, 1, (6, 2))
+    labels = np.repeat(np.arange(6), 7)
+    points = centres[labels] + draws.normal(0, 0.35, (42, 2))
+    expected = 0
+    for first in range(6):
+        for second in range(first + 1, 6):
+            a, b = points[labels == first], points[labels == second]
+            # A common point: weights over the one's corners and over the other's that meet.
+            equal = np.vstack([np.hstack([a.T, -b.T]), np.repeat([[1, 0], [0, 1]], 7, axis=1)])
+            expected += linprog(np.zeros(14), A_eq=equal, b_eq=[0, 0, 1, 1]).status == 0
+    strangers = [any(inside(points[i], points[labels == c]) for c in range(6) if c != labels[i]) for i in range(42)]
+    found = hull_overlap(points, labels)
+    assert 0 < expected < 15
+    assert found.pairs == expected
+    assert found.strangers == pytest.approx(np.mean(strangers))
+
+
+def test_training_is_repeatable_and_tokens_stay_in_their_range() -> None:
+    settings = replace(TINY, pooling="gsp", lr=0.5)
+    first, second = train_tokens(settings), train_tokens(settings)
+    assert first.curve == second.curve
+    assert torch.equal(first.tokens, second.tokens)
+    assert float(first.tokens.abs().max()) == pytest.approx(RANGE)
+    assert first.tokens.shape == (68, 2)
+    assert first.pooled.shape == (16 * 8, 2)
+
+
+def test_average_pooling_gives_background_its_share_of_the_tokens() -> None:
+    settings = replace(TINY, pooling="gap")
+    test = draw_samples("test", settings)
+    expected = (test.bags >= test.first_background).double().mean()
+    assert train_tokens(settings).background_weight == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_training_separates_what_it_is_shown() -> None:
+    outcome = train_tokens(replace(TINY, pooling="gsp", epochs=25))
+    assert outcome.map_at_r > outcome.curve[0] + 0.1
+    assert outcome.background_weight < 0.45
+
+
+def test_patience_ends_a_training_that_does_not_improve() -> None:
+    outcome = train_tokens(replace(TINY, lr=0.0, epochs=50, patience=3))
+    assert outcome.epochs == 4
+    seldom = train_tokens(replace(TINY, lr=0.0, epochs=50, patience=3, evaluate_every=2))
+    assert (seldom.epochs, len(seldom.curve)) == (6, 3)
+
+
+def test_the_model_pools_without_normalising() -> None:
+    torch.manual_seed(0)
+    model = TokenModel(5, replace(TINY, pooling="gap"))
+    pooled = model.pool(torch.tensor([[0, 0, 3, 4]])).pooled
+    torch.testing.assert_close(pooled[0], (2 * model.tokens[0] + model.tokens[3] + model.tokens[4]) / 4)
+
+
+def test_a_tiny_run_is_written_drawn_shown_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["tokens", "--quick", "--work", str(tmp_path)]
+    assert commands.run("reproduce", words) == 0
+    results = tmp_path / "quick" / "results"
+    value = read_result(results / "tokens.json")["value"]
+    assert [row["layer"] for row in value["rows"]] == ["GAP", "GSP"]
+    assert (results / "images" / "tokens.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    page = tokens.EXPERIMENT.render(results)
+    assert f"MAP@R {value['rows'][0]['MAP@R']:.1f} with GAP" in page
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a finished training was made again")
+
+    monkeypatch.setattr(tokens, "trained", refuse)
+    assert commands.run("reproduce", words) == 0
+    assert tokens.EXPERIMENT.render(tmp_path) == NOT_RUN

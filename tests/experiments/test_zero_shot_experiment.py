@@ -1,0 +1,94 @@
+"""Zero-shot prediction on CIFAR-10: what is described, what is predicted, what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gspool.experiments import commands, zero_shot
+from gspool.experiments.certificate import read_result
+from gspool.experiments.cifar_stand_in import write_cifar10_stand_in
+from gspool.experiments.collage.maps import Splits
+from gspool.experiments.collage.models import MapHead
+from gspool.experiments.experiment import NOT_RUN
+from gspool.experiments.resident import ResidentSet
+from gspool.experiments.zero_shot_training import (
+    ZeroShotTraining,
+    cifar10_maps,
+    describe,
+    settings_of,
+    train_zero_shot,
+)
+from gspool.models.backbone import Backbone
+from gspool.models.pixels import Pixels
+
+
+class Colours(Backbone):
+    """The image itself, coarser, as its features."""
+
+    def __init__(self) -> None:
+        super().__init__(channels=3, pixels=Pixels(size=32, resize=32))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.avg_pool2d(pixels, 8)
+
+
+@pytest.fixture(scope="module")
+def maps(tmp_path_factory: pytest.TempPathFactory) -> Splits:
+    return cifar10_maps(Colours(), write_cifar10_stand_in(tmp_path_factory.mktemp("cifar"), images=4), "cpu")
+
+
+def test_a_tenth_of_the_training_images_is_watched_and_none_is_in_both(maps: Splits) -> None:
+    assert [len(part) for part in maps] == [180, 20, 80]
+    assert maps.validation.labels.bincount().tolist() == [2] * 10
+    train = {tuple(row) for row in maps.train.pixels.flatten(1).tolist()}
+    assert not train & {tuple(row) for row in maps.validation.pixels.flatten(1).tolist()}
+
+
+def test_every_batch_holds_all_classes(maps: Splits) -> None:
+    settings = settings_of(ZeroShotTraining(), len(maps.train))
+    assert (settings.data.classes_per_batch, settings.data.images_per_class) == (10, 6)
+    assert settings.loss.name == "pnca"
+    assert settings.trainer.max_steps == 3_000
+
+
+@pytest.mark.parametrize("zsr", [0.0, 0.5])
+def test_a_training_gives_figures_of_a_thousand_splits(maps: Splits, zsr: float) -> None:
+    found = train_zero_shot(ZeroShotTraining(zsr=zsr, steps=12, images_per_class=4, dim=16), maps, "cpu")
+    assert found["chance"] == pytest.approx(0.2)
+    # The stand-in has a colour a class: the head tells them apart, and the rank of five is never below chance by much.
+    assert found["map@r"] > 0.3
+    for kind in ("l2", "cosine"):
+        assert 1 / 5 <= found[f"map_{kind}"] <= 1
+        assert found[f"accuracy_{kind}"] <= found[f"map_{kind}"]
+    histograms = torch.tensor(found["histograms"])
+    assert histograms.shape == (10, 8)
+    torch.testing.assert_close(histograms.sum(1), torch.ones(10), atol=1e-3, rtol=0)
+
+
+def test_attributes_and_embeddings_are_those_of_the_model_in_the_order_of_the_images(maps: Splits) -> None:
+    torch.manual_seed(0)
+    model = MapHead(3, "gsp", 8, prototypes=4)
+    seen = describe(model, maps.test, batch_size=7)
+    alone = model.embed(maps.test.pixels[13:14])
+    torch.testing.assert_close(seen.embeddings[13:14], alone.embedding.detach())
+    torch.testing.assert_close(seen.attributes[13:14], alone.attributes.detach())
+
+
+def test_a_layer_without_attributes_is_refused(maps: Splits) -> None:
+    with pytest.raises(ValueError, match="no attributes"):
+        describe(MapHead(3, "gmp", 8), ResidentSet.of(maps.test.pixels[:2], maps.test.labels[:2]))
+
+
+def test_a_tiny_run_is_written_and_shown(tmp_path: Path) -> None:
+    assert commands.run("reproduce", ["zero-shot", "--quick", "--device", "cpu", "--work", str(tmp_path)]) == 0
+    results = tmp_path / "quick" / "results"
+    value = read_result(results / "zero_shot.json")["value"]
+    assert [row["regularisation"] for row in value["rows"]] == ["without", "with"]
+    page = zero_shot.EXPERIMENT.render(results)
+    assert "guessing is right in 20 %" in page
+    assert "points of MAP by cosine" in page
+    assert (results / "images" / "zero_shot.png").is_file()
+    assert zero_shot.EXPERIMENT.render(tmp_path) == NOT_RUN
