@@ -32,7 +32,8 @@ LIBRARIES = ("pytorch-lightning", "pytorch-metric-learning", "matplotlib")
 def grid(quick: bool) -> list[dict[str, Any]]:
     """List what is compared: the learning rate for both, smoothing and prototype start for GSP."""
     rates = LEARNING_RATES[2:3] if quick else LEARNING_RATES
-    rows: list[dict[str, Any]] = [{"pooling": "gap", "lr": lr} for lr in rates]
+    # Every row has the same columns, so that the result reads as a table.
+    rows: list[dict[str, Any]] = [{"pooling": "gap", "lr": lr, "epsilon": "", "warm_start": ""} for lr in rates]
     starts = ((10.0, 0),) if quick else PROTOTYPE_STARTS
     rows += [
         {"pooling": "gsp", "lr": lr, "epsilon": epsilon, "warm_start": warm_start}
@@ -80,9 +81,10 @@ def choose(arguments: argparse.Namespace) -> None:
         figures = list(pool.map(validation_figure, jobs))
     for place, row in enumerate(rows):
         own = figures[place * len(CHOOSING_SEEDS) : (place + 1) * len(CHOOSING_SEEDS)]
-        row |= {"validation_map@r": round(statistics.mean(own), 2), "each": [round(each, 2) for each in own]}
+        row["validation MAP@R"] = round(statistics.mean(own), 2)
+        row |= {f"seed {seed}": round(each, 2) for seed, each in zip(CHOOSING_SEEDS, own, strict=True)}
     best = {
-        name: max((row for row in rows if row["pooling"] == name), key=lambda row: row["validation_map@r"])
+        name: max((row for row in rows if row["pooling"] == name), key=lambda row: row["validation MAP@R"])
         for name in ("gap", "gsp")
     }
     value = {"steps": arguments.steps, "rows": rows, "best": best}
