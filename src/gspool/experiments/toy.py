@@ -83,7 +83,8 @@ def summary(toy: Toy, selection: Selection) -> dict[str, float | str]:
         "mu": selection.mu,
         "epsilon": "linear programme" if selection.epsilon is None else selection.epsilon,
         "weight on red and blue": round(found, 4),
-        "weight on green": round(1 - found, 4),
+        # Masses sum to one up to rounding, which may leave less than nothing.
+        "weight on green": max(0.0, round(1 - found, 4)),
         "pixels in use": round(float(1 / selection.weights.square().sum()), 1),
     }
 
