@@ -79,7 +79,7 @@ def page(results: Path) -> str:
 
 def overview(results: Path) -> str:
     """Write the table of all experiments, which also stands in README.md."""
-    lines = ["| experiment | of the paper | what is to be seen | run |", "|---|---|---|---|"]
+    lines = ["| experiment | of the paper | what the paper promises | run |", "|---|---|---|---|"]
     for name in registry.names():
         experiment = registry.find(name)
         lines.append(f"| {name} | {experiment.shows} | {experiment.promise} | {status(experiment, results).text} |")
