@@ -33,13 +33,7 @@ from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.resident import Outcome
 from gspool.training.build import build_model
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def options(folder: Path, **chosen) -> RunOptions:

@@ -7,19 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from gspool.experiments import components, computation, mu, screening
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -17,13 +17,7 @@ from gspool.experiments.classification_lda import DiscriminantAnalysis
 from gspool.experiments.classification_training import Batches, ClassifierSettings, train_classifier
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def labelled(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -11,11 +11,8 @@ from training.tiny_run import tiny
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def runs_on_one_thread(one_thread):
+    """Runs are compared bit for bit."""
 
 
 @pytest.fixture(scope="session")

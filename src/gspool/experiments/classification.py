@@ -18,12 +18,12 @@ from typing import Any
 from gspool import data as data_sets
 from gspool.evaluation import mean_and_std
 from gspool.experiments.benchmark.tables import number, spread, table
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.certificate import write_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_training import ClassifierSettings, train_classifier
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.ledger import Ledger
-from gspool.experiments.report import caption
+from gspool.experiments.report import section
 
 FILE = "classification"
 SEEDS = (0, 1, 2)
@@ -136,12 +136,13 @@ def rendered(value: dict[str, Any]) -> str:
 
 def render(results: Path) -> str:
     """Write the section."""
-    path = results / f"{FILE}.json"
-    if not path.is_file():
-        return NOT_RUN
-    record = read_result(path)
+    return section(results, FILE, written)
+
+
+def written(record: dict[str, Any]) -> str:
+    """Write the table, and how many numbers were compared."""
     said = f"Features after LDA to {record['value']['runs'][0]['lda_dim']} dimensions, one less than classes at most."
-    return f"{said}\n\n{rendered(record['value'])}\n\n{caption(FILE, record)}"
+    return f"{said}\n\n{rendered(record['value'])}"
 
 
 EXPERIMENT = Experiment(

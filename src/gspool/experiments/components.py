@@ -15,9 +15,8 @@ from typing import Any
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.study import StudySettings, run_study
 from gspool.experiments.benchmark.tables import difference, number, spread, spread_of_runs, table
-from gspool.experiments.certificate import read_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
-from gspool.experiments.report import caption
+from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.report import section
 
 FILE = "components"
 # With mu = 1 every token counts the same, and the attributes are those of all of them.
@@ -88,11 +87,7 @@ def rows_of(value: dict[str, Any]) -> str:
 
 def render(results: Path) -> str:
     """Write the section."""
-    path = results / f"{FILE}.json"
-    if not path.is_file():
-        return NOT_RUN
-    record = read_result(path)
-    return f"{rows_of(record['value'])}\n\n{caption(FILE, record)}"
+    return section(results, FILE, lambda record: rows_of(record["value"]))
 
 
 EXPERIMENT = Experiment(

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import torch
 
 from gspool.experiments.benchmark.tables import table
-from gspool.experiments.certificate import read_result, write_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
-from gspool.experiments.report import caption
+from gspool.experiments.certificate import write_result
+from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.report import section
 from gspool.functional import clip_norm, distance, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
 
@@ -178,10 +178,11 @@ def growth(rows: list[dict[str, Any]]) -> str:
 
 def render(results: Path) -> str:
     """Write the section."""
-    path = results / f"{FILE}.json"
-    if not path.is_file():
-        return NOT_RUN
-    record = read_result(path)
+    return section(results, FILE, written)
+
+
+def written(record: dict[str, Any]) -> str:
+    """Write what was timed, the table and what it says."""
     size = Size(**record["value"]["size"])
     said = (
         f"{size.images} images of {size.tokens} features, {size.prototypes} prototypes; medians and standard "
@@ -190,7 +191,7 @@ def render(results: Path) -> str:
     )
     picture = "![Time against the number of iterations](images/computation.png)"
     found = growth(record["value"]["rows"])
-    return f"{said}\n\n{rendered(record['value'])}\n\n{found}\n\n{picture}\n\n{caption(FILE, record)}"
+    return f"{said}\n\n{rendered(record['value'])}\n\n{found}\n\n{picture}"
 
 
 EXPERIMENT = Experiment(

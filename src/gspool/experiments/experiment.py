@@ -46,7 +46,7 @@ class Experiment:
 
     Args:
         name: the word after ``gspool reproduce``.
-        promise: what is to be seen, in one sentence.
+        promise: what the paper lets one expect, in one sentence.
         shows: the table or figure of the paper.
         cost: how long it takes on what.
         needs: data sets, by their names in `gspool.data`; empty where everything is generated.

@@ -15,9 +15,8 @@ from typing import Any
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.study import StudySettings, run_study
 from gspool.experiments.benchmark.tables import validation_rows
-from gspool.experiments.certificate import read_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
-from gspool.experiments.report import caption
+from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.report import section
 
 FILE = "mu"
 MUS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -57,11 +56,8 @@ def draw(value: dict[str, Any], path: Path) -> None:
 
 def render(results: Path) -> str:
     """Write the section."""
-    path = results / f"{FILE}.json"
-    if not path.is_file():
-        return NOT_RUN
-    record = read_result(path)
-    return f"{validation_rows(record['value'])}\n\n![MAP@R against mu](images/mu.png)\n\n{caption(FILE, record)}"
+    picture = "![MAP@R against mu](images/mu.png)"
+    return section(results, FILE, lambda record: f"{validation_rows(record['value'])}\n\n{picture}")
 
 
 EXPERIMENT = Experiment(

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.experiments.certificate import read_result
+from gspool.experiments.experiment import NOT_RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _OPENED = re.compile(r"<!-- results:(?P<marker>[^>]*?) -->")
 _FILLED = re.compile(_OPENED.pattern + r"(?P<old>(?:(?!<!-- results:).)*?)<!-- /results -->", re.DOTALL)
@@ -128,6 +129,15 @@ def caption(name: str, record: Mapping[str, Any]) -> str:
         f"*results/{name}.json: `{record['command']}`, {record['device']}, torch {record['versions']['torch']}, "
         f"{state}{record['date']}*"
     )
+
+
+def section(results: Path, name: str, write: Callable[[dict[str, Any]], str]) -> str:
+    """Write the section of an experiment from its result, and where that comes from; `NOT_RUN` where there is none."""
+    path = results / f"{name}.json"
+    if not path.is_file():
+        return NOT_RUN
+    record = read_result(path)
+    return f"{write(record)}\n\n{caption(name, record)}"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -18,9 +18,8 @@ from typing import Any, Literal, NamedTuple
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.study import StudySettings, run_study
 from gspool.experiments.benchmark.tables import number, table
-from gspool.experiments.certificate import read_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
-from gspool.experiments.report import caption
+from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.report import section
 
 FILE = "screening"
 LOSSES = ("c2", "pnca")
@@ -168,11 +167,7 @@ def grid_table(found: dict[str, Any], loss: str) -> str:
 
 def render(results: Path) -> str:
     """Write the section."""
-    path = results / f"{FILE}.json"
-    if not path.is_file():
-        return NOT_RUN
-    record = read_result(path)
-    return f"{rendered(record['value'])}\n\n{caption(FILE, record)}"
+    return section(results, FILE, lambda record: rendered(record["value"]))
 
 
 EXPERIMENT = Experiment(

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gspool.experiments.certificate import read_result, write_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
+from gspool.experiments.certificate import write_result
+from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.ledger import Ledger
-from gspool.experiments.report import caption, table
+from gspool.experiments.report import section, table
 from gspool.experiments.tokens_hulls import hull_overlap
 from gspool.experiments.tokens_picture import draw
 from gspool.experiments.tokens_training import TokenSettings, train_tokens
@@ -99,10 +99,12 @@ def summary(layer: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def render(results: Path) -> str:
+    """Write the section."""
+    return section(results, "tokens", written)
+
+
+def written(record: dict[str, Any]) -> str:
     """Show the picture, the table, and whether the promise is kept."""
-    if not (results / "tokens.json").is_file():
-        return NOT_RUN
-    record = read_result(results / "tokens.json")
     value = record["value"]
     gap, gsp = value["rows"]
     pairs = "pairs of hulls that overlap"
@@ -122,7 +124,6 @@ def render(results: Path) -> str:
             "The share of background differs from sample to sample, so average pooling stretches a class along a ray "
             "from the background outwards; what leaves the background out does not.",
             table(value["rows"], ".2f"),
-            caption("tokens", record),
         )
     )
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.experiments.certificate import read_result, write_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
-from gspool.experiments.report import caption, table
+from gspool.experiments.certificate import write_result
+from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.report import section, table
 from gspool.experiments.toy_picture import draw
 from gspool.functional import distance, hard_selection, partial_transport
 
@@ -109,10 +109,12 @@ def run(options: RunOptions) -> None:
 
 
 def render(results: Path) -> str:
+    """Write the section."""
+    return section(results, "toy", written)
+
+
+def written(record: dict[str, Any]) -> str:
     """Show the figure and the table under it."""
-    if not (results / "toy.json").is_file():
-        return NOT_RUN
-    record = read_result(results / "toy.json")
     return "\n\n".join(
         (
             "![Weights of the pixels for several mu and epsilon](images/toy.png)",
@@ -120,7 +122,6 @@ def render(results: Path) -> str:
             "the weight. Paper: with mu too small the linear programme leaves out part of what it should find, and the "
             "smoothed problem shares its mass among all of it. *Pixels in use* is 1 / sum p².",
             table(record["value"], "g"),
-            caption("toy", record),
         )
     )
 

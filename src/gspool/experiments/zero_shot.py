@@ -18,14 +18,14 @@ from typing import Any
 import torch
 
 from gspool import data
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.certificate import write_result
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
 from gspool.experiments.collage.training import ZSR
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.ledger import Ledger
-from gspool.experiments.report import caption, table
+from gspool.experiments.report import section, table
 from gspool.experiments.zero_shot_picture import draw
 from gspool.experiments.zero_shot_training import KINDS, ZeroShotTraining, cifar10_maps, train_zero_shot
 
@@ -125,10 +125,12 @@ def paired_gains(runs: Mapping[str, Mapping[str, Any]], name: str, seeds: Sequen
 
 
 def render(results: Path) -> str:
+    """Write the section."""
+    return section(results, "zero_shot", written)
+
+
+def written(record: dict[str, Any]) -> str:
     """Show the histograms, the table, and whether the promise is kept."""
-    if not (results / "zero_shot.json").is_file():
-        return NOT_RUN
-    record = read_result(results / "zero_shot.json")
     value = record["value"]
     rows = [
         {
@@ -167,7 +169,6 @@ def render(results: Path) -> str:
             f"The regularisation changes, seed by seed: {'; '.join(said)}. The paper shows a clear gain; "
             + ("so do we." if clear else "with a frozen backbone and these settings it is not beyond two errors here."),
             table(rows, ".2f"),
-            caption("zero_shot", record),
         )
     )
 

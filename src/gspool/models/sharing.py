@@ -26,7 +26,7 @@ def model_place(source: str | Path) -> str | Path:
     """Find the model behind a name: that of a finished run, a saved model's folder, or a name of the hub as it is.
 
     Raises:
-        ValueError: if the folder is a run that has not finished.
+        ValueError: if the folder is a run that has not finished, or is missing in a folder that is there.
 
     Example:
         >>> model_place("owner/name")
@@ -37,7 +37,18 @@ def model_place(source: str | Path) -> str | Path:
         return folder / RUN_MODEL
     if (folder / RUN_CONFIG).is_file() and not (folder / CONFIG).is_file():
         raise ValueError(f"the run in {folder} has not finished; go on with it by: gspool train --resume {folder}")
-    return folder if folder.is_dir() else source
+    if folder.is_dir():
+        return folder
+    if len(folder.parts) > 1 and folder.parent.is_dir():
+        # The hub would be asked for it, which takes long to fail; and its names have no folder of this machine in them.
+        raise ValueError(f"there is no model {folder}; {folder.parent} holds {_names_in(folder.parent)}")
+    return source
+
+
+def _names_in(folder: Path) -> str:
+    """List some of the folders in a folder, for a message."""
+    names = sorted(each.name for each in folder.iterdir() if each.is_dir())
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "") if names else "no folder at all"
 
 
 def known_facts(place: str | Path) -> CardFacts:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.models import Embedder
+from gspool.models.sharing import model_place
 from gspool.search.explain_image import as_input, evaluating
 
 if TYPE_CHECKING:
     from gspool.models import Embedded
 
-# What `gspool train` calls the parts of a run's folder; training stands beside search and is not imported by it.
-RUN_CONFIG, RUN_MODEL = "config.yaml", "model"
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -40,22 +39,7 @@ def load_model(source: str | Path, device: str | torch.device | None = None) -> 
         8
     """
     place = torch_device(device)
-    folder = Path(source).expanduser()
-    if (folder / RUN_MODEL / "config.json").is_file():
-        folder = folder / RUN_MODEL
-    elif (folder / RUN_CONFIG).is_file():
-        raise ValueError(f"the run in {folder} has not finished; go on with it by: gspool train --resume {folder}")
-    elif not folder.is_dir() and len(folder.parts) > 1 and folder.parent.is_dir():
-        # The hub would be asked for it, which takes long to fail; and its names have no folder of this machine in them.
-        raise ValueError(f"there is no model {folder}; {folder.parent} holds {_names_in(folder.parent)}")
-    # A word that is no folder here goes on as it was written: it may be a name of the hub.
-    return Embedder.from_pretrained(folder if folder.is_dir() else source).to(place).eval()
-
-
-def _names_in(folder: Path) -> str:
-    """List some of the folders in a folder, for a message."""
-    names = sorted(each.name for each in folder.iterdir() if each.is_dir())
-    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "") if names else "no folder at all"
+    return Embedder.from_pretrained(model_place(source)).to(place).eval()
 
 
 def torch_device(device: str | torch.device | None = None) -> torch.device:

@@ -13,7 +13,7 @@ from gspool.training.config import DataConfig, TrainConfig
 from gspool.training.embed import Evaluation, evaluate_images
 from gspool.training.fit import FitResult, fit
 from gspool.training.parsing import read_config
-from gspool.training.run_folder import CONFIG, MODEL, REPORT, open_run_folder
+from gspool.training.run_folder import CONFIG, REPORT, open_run_folder
 from gspool.training.sets import image_set
 
 if TYPE_CHECKING:
@@ -104,18 +104,17 @@ def evaluate_run(
         FileNotFoundError: if the data is not there.
     """
     from gspool.models import Embedder
+    from gspool.models.sharing import model_place
 
     folder = Path(run).expanduser()
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give the folder of a run, or of a saved model")
-    is_run = (folder / CONFIG).exists()
-    if is_run and not (folder / MODEL).exists():
-        raise ValueError(f"the run in {folder} has not finished; go on with it by: gspool train --resume {folder}")
+    place = model_place(folder)
     if data is None:
-        if not is_run:
+        if not (folder / CONFIG).exists():
             raise ValueError(f"{folder} is a model without a run, so it has no data of its own; give --data.name")
         data = read_config(folder / CONFIG).data
-    model = Embedder.from_pretrained(folder / MODEL if is_run else folder)
+    model = Embedder.from_pretrained(place)
     model.to(_device(device))
     images = image_set(data, split, model.pixels, progress=progress)
     return evaluate_images(model, images, ks=ks, workers=data.workers, progress=progress)
