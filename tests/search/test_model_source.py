@@ -9,7 +9,7 @@ import torch
 
 from gspool import Embedder
 from gspool.search import fingerprint, load_model
-from gspool.search.model_source import embed_batch, torch_device
+from gspool.search.model_source import embed_batch
 
 
 def test_a_saved_folder_and_the_folder_of_a_run_give_the_same_model(small_model, model_folder, tmp_path):
@@ -45,14 +45,6 @@ def test_a_folder_without_a_model_says_what_was_found(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"notes\.txt"):
         load_model(tmp_path)
-
-
-def test_wrong_devices_are_refused():
-    with pytest.raises(ValueError, match="no device"):
-        torch_device("gpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="no GPU"):
-            torch_device("cuda")
 
 
 def test_the_fingerprint_follows_weights_pixels_and_settings_and_nothing_else(small_model, model_folder):

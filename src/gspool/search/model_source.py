@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.models import Embedder
+from gspool.models.device import chosen_device
 from gspool.models.sharing import model_place
 from gspool.search.explain_image import as_input, evaluating
 
@@ -38,29 +39,8 @@ def load_model(source: str | Path, device: str | torch.device | None = None) -> 
         ...     load_model(folder, device="cpu").out_dim
         8
     """
-    place = torch_device(device)
+    place = chosen_device(device)
     return Embedder.from_pretrained(model_place(source)).to(place).eval()
-
-
-def torch_device(device: str | torch.device | None = None) -> torch.device:
-    """Choose where to compute: what was asked for, otherwise a GPU where there is one.
-
-    Raises:
-        ValueError: if there is no such device here.
-
-    Example:
-        >>> torch_device("cpu")
-        device(type='cpu')
-    """
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"{device!r} is no device; give cpu, cuda or cuda:NUMBER") from error
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"the device {device!s} was asked for and torch sees no GPU here; leave it out, or give cpu")
-    return place
 
 
 def fingerprint(model: Embedder) -> str:

@@ -7,8 +7,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
 from gspool.training.config import DataConfig, TrainConfig
 from gspool.training.embed import Evaluation, evaluate_images
 from gspool.training.fit import FitResult, fit
@@ -104,6 +102,7 @@ def evaluate_run(
         FileNotFoundError: if the data is not there.
     """
     from gspool.models import Embedder
+    from gspool.models.device import chosen_device
     from gspool.models.sharing import model_place
 
     folder = Path(run).expanduser()
@@ -115,24 +114,6 @@ def evaluate_run(
             raise ValueError(f"{folder} is a model without a run, so it has no data of its own; give --data.name")
         data = read_config(folder / CONFIG).data
     model = Embedder.from_pretrained(place)
-    model.to(_device(device))
+    model.to(chosen_device(device))
     images = image_set(data, split, model.pixels, progress=progress)
     return evaluate_images(model, images, ks=ks, workers=data.workers, progress=progress)
-
-
-def _device(name: str | None) -> torch.device:
-    """Give the device of a name, or the best there is.
-
-    Raises:
-        ValueError: if there is no such device here.
-    """
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        # The first tensor there tells whether it can be used at all.
-        return torch.zeros(1, device=name).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        first = str(error).splitlines()[0]
-        raise ValueError(
-            f"device {name!r} cannot be used here ({first}); use cpu, or cuda where there is one"
-        ) from error
