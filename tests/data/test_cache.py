@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from gspool import data
 from gspool.data import FileImages, ImageSet, cache, cache_files, cached
-from gspool.data.decode import BrokenImageError, decode
+from gspool.data.decode import BrokenImageError, Interpolation, decode
 
 # Python 3.12 and later warn when a process with threads forks, as loaders do by default.
 FORK_IS_MEANT = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -34,7 +34,7 @@ def pictures(tmp_path: Path) -> ImageSet:
 
 
 def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, shorter_side: int | None = None) -> torch.Tensor:
+    def refuse(path: Path, *how: object) -> torch.Tensor:
         raise AssertionError(f"{path} was decoded again")
 
     monkeypatch.setattr(cache, "decode", refuse)
@@ -101,12 +101,14 @@ def test_the_bound_is_kept_and_what_is_past_it_is_decoded(pictures: ImageSet, tm
 
 
 def test_another_list_resize_or_content_is_another_cache(pictures: ImageSet, tmp_path: Path) -> None:
-    def stem(images: ImageSet, side: int = 16) -> str:
-        return cached(images, tmp_path / "cache", shorter_side=side).images.stem.name
+    def stem(images: ImageSet, side: int = 16, interpolation: Interpolation = "bilinear") -> str:
+        kept = cached(images, tmp_path / "cache", shorter_side=side, interpolation=interpolation)
+        return kept.images.stem.name
 
     first = stem(pictures)
     assert stem(pictures) == first
     assert stem(pictures, 17) != first
+    assert stem(pictures, interpolation="bicubic") != first
     paths = pictures.images.paths
     assert stem(ImageSet(FileImages(paths[::-1]), [0] * 10, ("a",), name="toy")) != first
     Image.new("RGB", (20, 20)).save(paths[3])

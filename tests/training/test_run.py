@@ -114,6 +114,21 @@ def test_a_broken_picture_stops_before_training_or_is_left_out(tmp_path):
     assert len(image_set(config.data, "train", pixels)) == 7
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_the_cache_resizes_as_the_backbone_is_evaluated(tmp_path, monkeypatch, interpolation):
+    monkeypatch.setenv("GSPOOL_DATA", str(tmp_path / "data"))
+    draw_classes(tmp_path / "pictures")
+    options = {"fractions": [0.34, 0.33, 0.33]}
+    config = DataConfig(name="folder", root=str(tmp_path / "pictures"), options=options, transform="crop", cache=True)
+    pixels = Pixels(size=16, resize=17, interpolation=interpolation)
+    kept = image_set(config, "test", pixels)
+    config.cache = False
+    fresh = image_set(config, "test", pixels)
+    for (seen, _), (expected, _) in zip(kept, fresh, strict=True):
+        # Pillow and torchvision round differently, by one level; the other interpolation is dozens away.
+        assert int((seen.int() - expected.int()).abs().max()) <= 1
+
+
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_a_broken_picture_among_those_of_the_evaluation_is_found_before_training(tmp_path, split, monkeypatch):
     from gspool.training.module import EmbeddingTraining

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 # Named one by one: Pillow knows some forty formats, and pictures from outside should not reach parsers nobody needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+Interpolation = Literal["bilinear", "bicubic"]
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 # EXIF orientations that turn a picture on its side (5 to 8 of the standard).
 _SIDEWAYS = frozenset({5, 6, 7, 8})
 _ORIENTATION_TAG = 0x0112
+_RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 class BrokenImageError(ValueError):
@@ -58,10 +60,12 @@ def stored_size(path: Path, shorter_side: int | None = None) -> tuple[int, int]:
     return size_after_resize(width, height, shorter_side)
 
 
-def decode(path: Path, shorter_side: int | None = None) -> UInt8[Tensor, "3 H W"]:
+def decode(
+    path: Path, shorter_side: int | None = None, interpolation: Interpolation = "bilinear"
+) -> UInt8[Tensor, "3 H W"]:
     """Decode a JPEG, PNG or WebP file, whatever its name says, to RGB, upright, on white where it is transparent.
 
-    With ``shorter_side`` it is resized so (bilinear with antialiasing, the first step of the paper's augmentation).
+    With ``shorter_side`` it is resized so, with antialiasing; bilinear is the first step of the paper's augmentation.
     The tensor is a channels-last view: what a decoder writes and what resizing reads fastest.
 
     Raises:
@@ -80,7 +84,7 @@ def decode(path: Path, shorter_side: int | None = None) -> UInt8[Tensor, "3 H W"
             image = as_rgb(ImageOps.exif_transpose(file))
             size = size_after_resize(*image.size, shorter_side)
             if size != image.size:
-                image = image.resize(size, Image.Resampling.BILINEAR)
+                image = image.resize(size, _RESAMPLING[interpolation])
             pixels = np.array(image)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as problem:
         raise BrokenImageError(f"{path}: {reason(path, problem)}") from problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -11,6 +11,8 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from jaxtyping import UInt8
     from torch import Tensor
+
+    from gspool.data.decode import Interpolation
 
 RESIZE = 256
 CROP = 227
@@ -63,7 +65,7 @@ def train_transform(
 
 
 def evaluation_transform(
-    size: int = CROP, *, resize: int | None = RESIZE, interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    size: int = CROP, *, resize: int | None = RESIZE, interpolation: Interpolation = "bilinear"
 ) -> Callable[[Any], Any]:
     """Make the evaluation transform: shorter side to 256, the middle 227 x 227 pixels.
 

@@ -32,7 +32,12 @@ def image_set(
     """
     images = data.create(config.name, config.root, split, **config.options)
     if config.cache:
-        images = data.cached(images, shorter_side=pixels.resize if config.transform == "crop" else None)
+        # As the transforms would resize: training as the paper does, evaluation as the backbone wants.
+        images = data.cached(
+            images,
+            shorter_side=pixels.resize if config.transform == "crop" else None,
+            interpolation="bilinear" if training else pixels.interpolation,
+        )
     if config.check != "none" and not _in_memory(images):
         images = data.check_images(images, config.check, progress=progress).images
     return images.with_transform(_transform(config, pixels, training))
