@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gspool.search import corpus, decode_ahead, embed_corpus
+from gspool.search import corpus, decode_ahead, embed_corpus, embed_stream
 from gspool.search.image_list import list_images
 from gspool.search.index import open_index
 from gspool.search.lance_table import open_table
@@ -53,7 +53,7 @@ def test_an_interrupted_run_goes_on_to_the_very_same_file(kind, small_model, pic
     whole = tmp_path / f"whole.{kind}"
     embed_corpus(small_model, pictures, whole, batch_size=4)
     monkeypatch.setattr(corpus, "SECONDS_AT_ONCE", 0.0)
-    embed, calls = corpus.embed_batch, []
+    embed, calls = embed_stream.embed_batch, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -61,7 +61,7 @@ def test_an_interrupted_run_goes_on_to_the_very_same_file(kind, small_model, pic
             raise KeyboardInterrupt
         return embed(*arguments)
 
-    monkeypatch.setattr(corpus, "embed_batch", interrupted)
+    monkeypatch.setattr(embed_stream, "embed_batch", interrupted)
     broken = tmp_path / f"broken.{kind}"
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
@@ -90,16 +90,16 @@ def test_a_killed_process_leaves_whole_rows(model_folder, small_model, tmp_path)
     # The fourth batch never ends, so that the kill comes in the middle.
     program = f"""
 import time
-from gspool.search import corpus
+from gspool.search import corpus, embed_stream
 corpus.SECONDS_AT_ONCE = 0.0
-embed, calls = corpus.embed_batch, []
+embed, calls = embed_stream.embed_batch, []
 def stuck(*arguments):
     calls.append(1)
     if len(calls) == 4:
         print("stuck", flush=True)
         time.sleep(600)
     return embed(*arguments)
-corpus.embed_batch = stuck
+embed_stream.embed_batch = stuck
 corpus.embed_corpus({str(model_folder)!r}, {str(root)!r}, {str(out)!r}, batch_size=4, device="cpu")
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from gspool.search.bad_list import BadList
-from gspool.search.decode_ahead import LIMITS, Broken, Decoded, Limits, decode_ahead
+from gspool.search.decode_ahead import LIMITS, Broken, Limits
+from gspool.search.embed_stream import EmbeddedBatch, Seen, StreamSettings, embed_stream
 from gspool.search.image_list import Listed, list_images
-from gspool.search.model_source import default_precision, embed_batch, fingerprint, load_model
+from gspool.search.model_source import default_precision, fingerprint, load_model
+from gspool.search.ray_stream import ray_stream
 from gspool.search.vector_files import VectorWriter, only_writer, open_writer
 from gspool.search.vector_rows import VectorRows, VectorSettings
 from gspool.terminal.bar import WorkBar, work_bar
@@ -52,6 +54,8 @@ def embed_corpus(
     workers: int | None = None,
     device: str | torch.device | None = None,
     limits: Limits = LIMITS,
+    ray: str | None = None,
+    actors: int | None = None,
     progress: bool = False,
 ) -> EmbeddedCorpus:
     """Embed pictures into a .lance table, a .parquet or an .npz file; go on, where the file has some of them already.
@@ -69,6 +73,8 @@ def embed_corpus(
         workers: threads that decode; one a core, at most 16, unless given.
         device: where to compute, for a model given by name.
         limits: the largest file and picture to read.
+        ray: spread the work over a Ray cluster: ``auto``, its address, or ``local``; see `ray_stream`.
+        actors: models at work in that cluster; one a GPU unless given.
         progress: show a bar.
 
     Raises:
@@ -101,10 +107,10 @@ def embed_corpus(
     began = time.perf_counter()
     with only_writer(place), work_bar("embedding", 0, total, progress, unit="images") as bar:
         writer = open_writer(place, settings)
-        work = _Work(network, writer, bar, chosen, BadList(place))
-        done = Done(writer.paths())
-        threads = workers or min(os.cpu_count() or 1, 16)
-        work.run(_new(sources, done, bar), batch_size, threads, limits)
+        work = _Work(writer, bar, BadList(place))
+        new = _new(sources, Done(writer.paths()), bar)
+        how = StreamSettings(batch_size, chosen, workers or min(os.cpu_count() or 1, 16), limits)
+        work.run(embed_stream(new, network, how) if ray is None else ray_stream(new, network, how, ray, actors))
         writer.finish()
     seconds = time.perf_counter() - began
     bad = work.bad
@@ -141,41 +147,32 @@ def _new(sources: Sequence[str | Path], done: Done, bar: WorkBar) -> Iterator[Li
 
 
 class _Work:
-    """The loop: decoded pictures to batches, batches to vectors, vectors to the file."""
+    """The end of the stream: vectors to the file, broken pictures to their list."""
 
-    def __init__(self, model: Embedder, writer: VectorWriter, bar: WorkBar, precision: str, bad: BadList) -> None:
-        self.model, self.writer, self.bar, self.precision, self.bad = model, writer, bar, precision, bad
+    def __init__(self, writer: VectorWriter, bar: WorkBar, bad: BadList) -> None:
+        self.writer, self.bar, self.bad = writer, bar, bad
         self.embedded = 0
-        self.pending: list[Decoded] = []
+        self.pending: list[Seen] = []
         self.vectors: list[torch.Tensor] = []
         self.saved = time.monotonic()
 
-    def run(self, images: Iterator[Listed], batch_size: int, workers: int, limits: Limits) -> None:
-        batch: list[Decoded] = []
-        pictures = decode_ahead(images, self.model, workers, ahead=2 * batch_size + workers, limits=limits)
+    def run(self, stream: Generator[EmbeddedBatch | Broken, None, None]) -> None:
         try:
-            for picture in pictures:
-                if isinstance(picture, Broken):
-                    self.bad.add(picture)
+            for piece in stream:
+                if isinstance(piece, Broken):
+                    self.bad.add(piece)
                     self.bar.advance(f"{self.bad.count:,} bad")
-                    continue
-                batch.append(picture)
-                if len(batch) == batch_size:
-                    self._embed(batch)
-                    batch = []
-            if batch:
-                self._embed(batch)
+                else:
+                    self._take(piece)
         finally:
-            pictures.close()
+            stream.close()
             # Whole batches only: what comes after an interruption is then batched, and so rounded, as without one.
             self._save()
 
-    def _embed(self, batch: list[Decoded]) -> None:
-        vectors = embed_batch(self.model, torch.stack([picture.image for picture in batch]), self.precision).embedding
-        self.vectors.append(vectors.float().cpu())
-        # The pixels have done their work; names and sizes wait for the file.
-        self.pending += [picture._replace(image=torch.empty(0)) for picture in batch]
-        self.bar.advance(steps=len(batch))
+    def _take(self, batch: EmbeddedBatch) -> None:
+        self.vectors.append(batch.vectors)
+        self.pending += batch.pictures
+        self.bar.advance(steps=len(batch.pictures))
         if len(self.pending) >= ROWS_AT_ONCE or time.monotonic() - self.saved >= SECONDS_AT_ONCE:
             self._save()
 

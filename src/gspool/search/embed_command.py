@@ -31,6 +31,14 @@ def embed_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--max_bytes", type=int, default=64 * 2**20, help="The largest file to read.")
     parser.add_argument("--max_pixels", type=int, default=80_000_000, help="The largest picture to decode.")
     parser.add_argument("--recall", type=float, default=0.98, help="Of the approximate index of a large .lance table.")
+    parser.add_argument(
+        "--ray",
+        type=str | None,
+        default=None,
+        metavar="ADDRESS",
+        help="Work by a Ray cluster: auto, an address, local.",
+    )
+    parser.add_argument("--actors", type=int | None, default=None, help="Models at work in the cluster; one a GPU.")
     parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
     given = parser.parse_args(list(arguments))
     from gspool.search.corpus import embed_corpus
@@ -47,6 +55,8 @@ def embed_command(arguments: Sequence[str]) -> None:
             workers=given["workers"],
             device=given["device"],
             limits=Limits(given["max_bytes"], given["max_pixels"]),
+            ray=given["ray"],
+            actors=given["actors"],
             progress=given["progress"],
         )
     except KeyboardInterrupt:

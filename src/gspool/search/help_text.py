@@ -6,6 +6,7 @@ Embed pictures: one vector an image, with its path, label and size, in a file th
     gspool embed runs/NAME pictures/ --out vectors.lance           a folder; labels are its sub-folders
     gspool embed runs/NAME "scans/**/*.png" list.csv --out vectors.parquet
     gspool embed owner/name pictures/ --out vectors.npz            a model of the Hugging Face hub
+    gspool embed runs/NAME /shared/pictures --out vectors.lance --ray auto     by all machines of a Ray cluster
 
 A .lance table is for `gspool search`; .parquet and .npz are for other programs (and can be searched too). A CSV list
 has a column path and may have a column label. Run the same command again after Ctrl-C, a crash, or when pictures have
