@@ -119,7 +119,7 @@ def near_gradient_kernel(
             nearest = tl.load(kept + image * 4 * N + 3 * N + row, mask=real, other=0.0).to(tl.int32)
             add_near_gradient(
                 tokens + image * stride_b, row * stride_n, real, stride_d, prototypes, kept + norms_at,
-                grad_tokens + image * grad_stride_b, tl.where(row < N, row * grad_stride_n, -1), grad_stride_d,
+                grad_tokens + image * grad_stride_b, row * grad_stride_n, row < N, grad_stride_d,
                 accumulated, 1.0 / tl.maximum(norm, 1.0), nearest, near_pull, M, D,
                 BM, BS, PRECISION, OPERAND, ATOMIC, True, PROTOTYPES,
             )  # fmt: skip

@@ -20,9 +20,12 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 @triton.jit
 def known_multiple(size, HINT: tl.constexpr):
-    """Tell the compiler what a size is a multiple of, so that loads become wide; a size of 1 is a constant to it."""
+    """Tell the compiler what a size is a multiple of, so that loads become wide; a size of 1 is a constant to it.
+
+    ``tl.multiple_of`` would be lost on a kernel's own argument; the compiler believes in a product.
+    """
     if HINT > 1:
-        return tl.multiple_of(size, HINT)
+        return (size // HINT) * HINT
     else:
         return size
 

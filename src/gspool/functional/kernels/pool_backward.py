@@ -168,23 +168,24 @@ def pool_backward_kernel(
         along = toward * (scale * scale) + total * (length * length)
         own_factor = total - tl.where(norm > 1.0, along, 0.0)
 
-        grad_row_offset = tl.where(row < N, row * grad_stride_n, -1)
+        # Rows that do not exist keep their offsets: any other number there would keep the stores from being wide.
+        grad_row_offset, there = row * grad_stride_n, row < N
         # There is no memory for a gradient that nobody wants.
         image_grad = grad_tokens + image * grad_stride_b if TOKENS else None
         if SLICED:
             address = image_grad + grad_row_offset[:, None] + column[None, :] * grad_stride_d
-            tl.store(address, pull.to(grad_tokens.dtype.element_ty), mask=(row < N)[:, None] & (column < M)[None, :])
+            tl.store(address, pull.to(grad_tokens.dtype.element_ty), mask=there[:, None] & (column < M)[None, :])
             tl.store(factors + image * 2 * N + row, own_factor, mask=row < N)
             tl.store(factors + image * 2 * N + N + row, near_pull, mask=row < N)
         else:
             spread_gradient(
                 image_tokens, row_offset, real, stride_d, clipped, grad_pooled + image * D,
-                image_grad, grad_row_offset, grad_stride_d, accumulated, work, pull, weight, own_factor, M, D,
+                image_grad, grad_row_offset, there, grad_stride_d, accumulated, work, pull, weight, own_factor, M, D,
                 BM, BS, GRADIENT_PRECISION, OPERAND, STAGES, ATOMIC, TOKENS, PROTOTYPES,
             )  # fmt: skip
             if close:
                 add_near_gradient(
-                    image_tokens, row_offset, real, stride_d, prototypes, w_norms, image_grad, grad_row_offset,
+                    image_tokens, row_offset, real, stride_d, prototypes, w_norms, image_grad, grad_row_offset, there,
                     grad_stride_d, accumulated, scale, nearest, near_pull, M, D,
                     BM, BS, GRADIENT_PRECISION, OPERAND, ATOMIC, TOKENS, PROTOTYPES,
                 )  # fmt: skip

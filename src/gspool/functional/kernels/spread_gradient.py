@@ -32,12 +32,12 @@ def add_to_sums(address, pulled, inside, ATOMIC: tl.constexpr):
 
 @triton.jit
 def spread_gradient(
-    tokens, row_offset, real, stride_d, clipped, grad_pooled, grad_tokens, grad_row_offset, grad_stride_d,
+    tokens, row_offset, real, stride_d, clipped, grad_pooled, grad_tokens, grad_row_offset, there, grad_stride_d,
     accumulated, turn, pull, weight, own_factor, M, D,
     BM: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr, OPERAND: tl.constexpr, STAGES: tl.constexpr,
     ATOMIC: tl.constexpr, TOKENS: tl.constexpr, PROTOTYPES: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile's token gradient and add its part of the prototypes' gradient."""
+    """Write a tile's token gradient and add its part of the prototypes' gradient; ``there`` says which rows exist."""
     column = tl.arange(0, BM)
     pieces = tl.cdiv(D, BD)
     for piece in tl.range(0, pieces, num_stages=STAGES):
@@ -51,7 +51,7 @@ def spread_gradient(
             gradient = f.to(tl.float32) * own_factor[:, None] + weight[:, None] * g[None, :]
             gradient -= multiply_gradient(pull, w, PRECISION, OPERAND)
             address = grad_tokens + grad_row_offset[:, None] + channel[None, :] * grad_stride_d
-            inside = (grad_row_offset >= 0)[:, None] & (channel < D)[None, :]
+            inside = there[:, None] & (channel < D)[None, :]
             tl.store(address, gradient.to(grad_tokens.dtype.element_ty), mask=inside)
         if PROTOTYPES:
             pulled = multiply_gradient(tl.trans(pull), f, PRECISION, OPERAND)
@@ -61,7 +61,7 @@ def spread_gradient(
 
 @triton.jit
 def add_near_gradient(
-    tokens, row_offset, real, stride_d, prototypes, w_norms, grad_tokens, grad_row_offset, grad_stride_d,
+    tokens, row_offset, real, stride_d, prototypes, w_norms, grad_tokens, grad_row_offset, there, grad_stride_d,
     accumulated, scale, nearest, near_pull, M, D,
     BM: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr, OPERAND: tl.constexpr,
     ATOMIC: tl.constexpr, TOKENS: tl.constexpr, PROTOTYPES: tl.constexpr,
@@ -81,7 +81,7 @@ def add_near_gradient(
         _, offset = offset_piece(tokens, row_offset, real, stride_d, prototypes, nearest, near_scale, scale, channel, D)
         if TOKENS:
             address = grad_tokens + grad_row_offset[:, None] + channel[None, :] * grad_stride_d
-            inside = (grad_row_offset >= 0)[:, None] & (channel < D)[None, :]
+            inside = there[:, None] & (channel < D)[None, :]
             gradient = tl.load(address, mask=inside, other=0.0).to(tl.float32) + near_pull[:, None] * offset
             tl.store(address, gradient.to(grad_tokens.dtype.element_ty), mask=inside)
         if PROTOTYPES:
