@@ -12,22 +12,14 @@ import torch
 from gspool.evaluation import RunResult, retrieval_metrics
 from gspool.experiments.benchmark import experiment as benchmark
 from gspool.experiments.benchmark import runs as benchmark_runs
-from gspool.experiments.benchmark.arms import (
-    FAST,
-    LOSSES,
-    Arm,
-    paper_arms,
-    pooling_table_arms,
-    search_arms,
-    settings_of,
-)
+from gspool.experiments.benchmark.arms import LOSSES, Arm, paper_arms, pooling_table_arms, settings_of
 from gspool.experiments.benchmark.experiment import BenchmarkSettings, render, run, study_of
 from gspool.experiments.benchmark.figures import arm_figures, joined_figures, paired_difference
 from gspool.experiments.benchmark.paper import conventional_values, paper_values, pooling_table_value
 from gspool.experiments.benchmark.runs import fingerprint, jobs_of
+from gspool.experiments.benchmark.search import FAST, search_arms
 from gspool.experiments.benchmark.stand_in import stand_in
 from gspool.experiments.benchmark.store import Run, Store
-from gspool.experiments.benchmark.tables import verdicts
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.resident import Outcome
@@ -166,7 +158,7 @@ def test_figures_of_an_arm() -> None:
     assert arm_figures(gap, gap)["difference_from_gap"] is None
 
 
-def test_joined_embeddings_need_every_fold_with_every_seed() -> None:
+def test_joined_embeddings_need_every_fold_of_a_repeat() -> None:
     labels = torch.arange(12) % 4
     results: dict[tuple[int, int], RunResult | None] = {}
     for fold in range(2):
@@ -184,20 +176,14 @@ def test_joined_embeddings_need_every_fold_with_every_seed() -> None:
             expected.append(100 * retrieval_metrics(torch.tensor(joined), labels)["map@r"])
     assert found["map_512D"]["mean"] == pytest.approx(np.mean(expected))
     assert found["map_512D"]["std"] == pytest.approx(np.std(expected))
-    assert joined_figures({**results, (1, 1): None}, 2, labels, None) is None
+    assert (found["repeats"], found["combinations"]) == (2, 4)
+    # A repeat that lacks a fold does not count, and the other one still does.
+    part = joined_figures({**results, (1, 1): None}, 2, labels, None)
+    assert part is not None
+    assert (part["repeats"], part["combinations"]) == (1, 1)
+    assert part["map_512D"]["mean"] == pytest.approx(expected[0])
+    assert joined_figures({**results, (1, 1): None, (0, 0): None}, 2, labels, None) is None
     assert joined_figures(results, 3, labels, None) is None
-
-
-def test_the_verdict_is_that_of_the_pairs_and_of_validation() -> None:
-    gap = finished("c2 gap", {(fold, 0): 0.2 for fold in range(4)})
-    paper = finished("c2 gsp", {(fold, 0): 0.19 + 0.01 * fold for fold in range(4)})
-    sharp = finished("c2 gsp sharp", {(fold, 0): 0.23 + 0.001 * fold for fold in range(4)})
-    told = verdicts([arm_figures(runs, gap) for runs in (gap, paper, sharp)]).splitlines()
-    assert len(told) == 2
-    assert "paper's setting: GSP is ahead of GAP by 0.50" in told[0]
-    assert "but by less than" in told[0]
-    assert "(sharp): GSP is ahead of GAP by 3.15 points of MAP@R over 4 paired runs, by more than" in told[1]
-    assert "tells nothing yet" in verdicts([arm_figures(paper[:1], gap)])
 
 
 def test_arms_of_one_fold_and_seed_see_the_same_and_folds_differ(tmp_path: Path) -> None:
@@ -299,7 +285,7 @@ def test_a_gallery_is_kept_beside_its_queries(tmp_path: Path) -> None:
         {"map@r": 0.5, "p@1": 1.0}, None, 4, 4, "max_steps", None, 1.0, 1.0, [], {}, torch.ones(3, 2), torch.eye(2)
     )
     store = Store(tmp_path / "store")
-    store.put(job, outcome)
+    store.put(job, outcome, "a processor")
     (again,) = Store(tmp_path / "store").runs()
     result = Store(tmp_path / "store").result(again)
     assert result is not None
@@ -307,6 +293,7 @@ def test_a_gallery_is_kept_beside_its_queries(tmp_path: Path) -> None:
     assert torch.equal(result.gallery, torch.eye(2))
     assert torch.equal(result.embeddings, torch.ones(3, 2))
     assert result.metrics == {"map@r": 0.5, "p@1": 1.0}
+    assert again.found["device"] == "a processor"
 
 
 def test_the_longest_of_several_runs_counts(tmp_path: Path) -> None:

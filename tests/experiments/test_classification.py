@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import torch
 from PIL import Image
 
 from gspool import data
-from gspool.experiments import classification
+from gspool.experiments import classification, classification_jobs
 from gspool.experiments.certificate import read_result
+from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
+from gspool.experiments.classification_batches import Batches, ClassifierSettings, hold_out
 from gspool.experiments.classification_lda import DiscriminantAnalysis
-from gspool.experiments.classification_training import Batches, ClassifierSettings, train_classifier
+from gspool.experiments.classification_steps import ClassifierSteps, one_cycle
+from gspool.experiments.classification_training import PooledClassifier, train_classifier
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,8 +83,12 @@ def pictures(tmp_path: Path) -> Path:
 
 def test_images_in_folders_are_classified(pictures: Path) -> None:
     train, test = (data.create("folder", pictures, split) for split in ("train", "test"))
-    settings = ClassifierSettings("small_cnn", "gsp", {"prototypes": 2}, {"width": 2}, epochs=6, batch_size=6, lr=0.1)
-    found = train_classifier(train, test, settings, "cpu")
+    settings = ClassifierSettings("small_cnn", "gsp", {"prototypes": 2}, {"width": 2}, epochs=8, batch_size=5, lr=0.1)
+    learned, held_out = hold_out(train, 0.1)
+    assert (len(learned), len(held_out)) == (10, 2)
+    found = train_classifier(learned, held_out, test, settings, "cpu")
+    assert found.validation == 1.0
+    assert not found.captured
     assert found.accuracy == 1.0
     assert found.metrics["p@1"] == 1.0
     assert found.lda_dim == 1
@@ -98,6 +106,72 @@ def test_evaluation_sees_every_image_once_and_training_only_whole_batches(pictur
     assert not torch.equal(first[0], other[0])
 
 
+def test_what_is_held_out_is_not_learned_from_and_every_class_gives_its_share(pictures: Path) -> None:
+    images = data.create("folder", pictures, "train")
+    learned, held_out = hold_out(images, 0.34)
+    seen = [part.images.indices.tolist() for part in (learned, held_out)]
+    assert sorted(seen[0] + seen[1]) == list(range(len(images)))
+    assert held_out.labels.bincount().tolist() == [2, 2]
+    assert hold_out(images, 0.34)[1].images.indices.tolist() == seen[1]
+    with pytest.raises(ValueError, match="class 'blue' has 1 training images"):
+        hold_out(images.subset([0, *range(6, 12)]), 0.5)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 40, 1000])
+def test_the_cycle_is_that_of_torch(steps: int) -> None:
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 1.0)
+    if steps == 1:
+        assert 0 < one_cycle(0, 1, 0.3) <= 0.3
+        return
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, 0.3, total_steps=steps, pct_start=0.2, cycle_momentum=False
+    )
+    for step in range(steps):
+        assert one_cycle(step, steps, 0.3) == pytest.approx(optimiser.param_groups[0]["lr"], rel=1e-9)
+        optimiser.step()
+        if step + 1 < steps:
+            schedule.step()
+
+
+def test_steps_are_those_of_plain_sgd() -> None:
+    torch.manual_seed(0)
+    pixels, labels = torch.rand(4, 6, 3, 4, 4), torch.randint(3, (4, 6))
+    ours = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
+    plain = copy.deepcopy(ours)
+    steps = ClassifierSteps(ours, 0.5, 1e-2, 4, "32-true", captured=True)
+    optimiser = torch.optim.SGD(plain.parameters(), 0.5, momentum=0.9, nesterov=True, weight_decay=1e-2)
+    for step in range(4):
+        with steps.at_work():
+            steps.step(pixels[step], labels[step])
+        optimiser.param_groups[0]["lr"] = one_cycle(step, 4, 0.5)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(plain(pixels[step]), labels[step]).backward()
+        optimiser.step()
+    torch.testing.assert_close(ours[1].weight, plain[1].weight)
+    assert steps.graph is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pooling", ["gap", "gsp"])
+def test_captured_steps_learn_what_steps_made_one_by_one_learn(pooling: str) -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    pixels = torch.randint(256, (12, 64, 3, 32, 32), generator=generator, dtype=torch.uint8, device="cuda")
+    labels = torch.randint(5, (12, 64), generator=generator, device="cuda")
+    found = []
+    for captured in (True, False):
+        torch.manual_seed(0)
+        network = PooledClassifier(ClassifierSettings("resnet20", pooling), 5).cuda()
+        network = network.to(memory_format=torch.channels_last).train()
+        steps = ClassifierSteps(network, 0.01, 5e-4, 12, "bf16-mixed", captured)
+        with steps.at_work():
+            for each in range(12):
+                steps.step(pixels[each], labels[each])
+        torch.cuda.synchronize()
+        assert (steps.graph is not None) == captured
+        found.append(network.linear.weight.detach())
+    torch.testing.assert_close(*found, atol=2e-2, rtol=0)
+
+
 def test_the_tiny_version_runs_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert classification.EXPERIMENT.render(tmp_path) == NOT_RUN
     monkeypatch.setattr(classification, "POOLINGS", {name: classification.POOLINGS[name] for name in ("gap", "gsp")})
@@ -105,9 +179,23 @@ def test_the_tiny_version_runs_and_is_not_run_twice(tmp_path: Path, monkeypatch:
     classification.run(options)
     value = read_result(tmp_path / "r" / "classification.json")["value"]
     assert [run["pooling"] for run in value["runs"]] == ["gap", "gsp"]
-    monkeypatch.setattr(classification, "train_classifier", None)
+    assert value["chosen"] == "gsp"
+    assert "| gsp (chosen) |" in classification.rendered(value)
+    monkeypatch.setattr(classification_jobs, "train_classifier", None)
     classification.run(options)
     assert read_result(tmp_path / "r" / "classification.json")["value"] == value
-    assert "resnet20" in classification.EXPERIMENT.render(tmp_path / "r") or "small_cnn" in classification.rendered(
-        value
-    )
+    page = classification.EXPERIMENT.render(tmp_path / "r")
+    assert "small_cnn" in page
+    assert "The chosen GSP against average pooling, by seed: accuracy" in page
+
+
+def test_jobs_side_by_side_find_what_one_finds_alone(tmp_path: Path) -> None:
+    root = write_cifar100_stand_in(tmp_path, images=4, test_images=2)
+    settings = ClassifierSettings("small_cnn", "gap", {}, {"width": 2}, epochs=1, batch_size=100)
+    job = classification_jobs.Job("cifar100", root, True, 0.25, settings, "cpu")
+    key = ("gap", 0)
+    found = [dict(classification_jobs.train_jobs({key: job}, processes))[key] for processes in (1, 2)]
+    for each in found:
+        assert each.pop("seconds") > 0
+        each |= each.pop("metrics")
+    assert found[0] == pytest.approx(found[1])

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from gspool import data, losses
+from gspool import ZSRLoss, data, losses
 from gspool.experiments import commands
 from gspool.experiments.certificate import read_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
+from gspool.experiments.collage import attention
 from gspool.experiments.collage import experiment as collage
 from gspool.experiments.collage import tables as collage_tables
 from gspool.experiments.collage.course import Course
-from gspool.experiments.collage.crew import train_missing
-from gspool.experiments.collage.loss import steady_loss
+from gspool.experiments.collage.crew import TrainingsBrokenError, gather_crew, train_missing
+from gspool.experiments.collage.loss import SteadyInverse, steady_loss, steady_zsr
 from gspool.experiments.collage.maps import Splits, StitchedTiles, collage_maps, distilled_maps, stitched_tiles
+from gspool.experiments.collage.picture import read
+from gspool.experiments.collage.recipe import Training, settings_of
 from gspool.experiments.collage.rows import ROWS, find_row, table_trainings
-from gspool.experiments.collage.search import combined, search_trainings, variants
-from gspool.experiments.collage.training import (
-    Ground,
-    Training,
-    model_of,
-    run_course,
-    settings_of,
-    train_one,
-)
+from gspool.experiments.collage.search import Variant, around, changed, combined, search_trainings, variants
+from gspool.experiments.collage.search_text import search_text
+from gspool.experiments.collage.study import Study
+from gspool.experiments.collage.training import Ground, model_of, run_course, splits_of, train_one
+from gspool.experiments.collage.tuning import best_of, joined, nearby, search
 from gspool.experiments.collage.weights import quarter_shares, weight_on_object
-from gspool.experiments.experiment import NOT_RUN
+from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.resident import ResidentSet, train_resident
 from gspool.models.cifar_resnet import ResNet20
@@ -64,7 +65,8 @@ def random_maps(seed: int, images_a_class: int = 8, side: int = 4) -> ResidentSe
 def ground(collages: StitchedTiles) -> Ground:
     maps = Splits(random_maps(0), random_maps(1), random_maps(2))
     objects = {"test": torch.zeros(len(maps.test), dtype=torch.int64)}
-    known = collages._replace(objects={**collages.objects, **objects})
+    halves = {split: part.labels * 2 + torch.arange(len(part)) % 2 for split, part in maps._asdict().items()}
+    known = collages._replace(objects={**collages.objects, **objects}, sub_classes=halves)
     return Ground({("collage", "postactivation"): maps, ("distilled", "postactivation"): maps}, known, {})
 
 
@@ -91,6 +93,24 @@ def test_objects_of_the_splits_and_backgrounds_have_no_tile_in_common(collages: 
     assert not train & test
     assert not validation & test
     assert not (train | validation | test) & set(collages.backgrounds.tolist())
+
+
+def test_every_super_class_has_its_own_two_classes_and_one_on_validation(collages: StitchedTiles) -> None:
+    for split, part in collages.parts._asdict().items():
+        pairs = set(zip(part.labels.tolist(), collages.sub_classes[split].tolist(), strict=True))
+        each = 1 if split == "validation" else 2
+        assert len(pairs) == len({inner for _, inner in pairs}) == each * CLASSES
+        assert all(sum(label == outer for outer, _ in pairs) == each for label in range(CLASSES))
+
+
+def test_sub_classes_are_learned_where_asked(ground: Ground) -> None:
+    training = Training("gap", "pnca", epochs=1, dim=8, labels="sub-classes")
+    splits = splits_of(training, ground)
+    assert (splits.train.num_classes, splits.validation.num_classes) == (2 * CLASSES, CLASSES)
+    found = train_one(training, ground, "cpu")
+    assert 0 < found["by_sub_class"] < found["map@r"]
+    with pytest.raises(ValueError, match="sub-classes are known of collages"):
+        splits_of(replace(training, data="distilled"), ground)
 
 
 def test_maps_are_those_of_the_backbone_in_evaluation_mode(root: Path, collages: StitchedTiles) -> None:
@@ -123,6 +143,31 @@ def test_losses_without_branches_equal_the_library_in_value_and_gradient(name: s
         inputs = [points, *loss.parameters()]
         for mine, other in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), strict=True):
             torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize(("classes", "repeats"), [(32, 1), (5, 3)])
+def test_regularisation_by_products_equals_the_library_in_value_and_gradient(classes: int, repeats: int) -> None:
+    torch.manual_seed(2)
+    zsr = ZSRLoss(classes, dim=7, repeats=repeats)
+    labels = torch.arange(64) % classes
+    for sharpness in (0.1, 30.0):
+        attributes = (sharpness * torch.randn(64, 24)).softmax(1).requires_grad_()
+        found = []
+        for loss in (zsr(attributes, labels), None):
+            torch.manual_seed(5)
+            loss = zsr(attributes, labels) if loss is not None else steady_zsr(zsr, attributes, labels)
+            found.append([loss.detach(), *torch.autograd.grad(loss, [attributes, zsr.class_embeddings])])
+        for theirs, ours in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_the_inverse_holds_for_the_worst_batch_and_has_the_right_gradient() -> None:
+    alike = torch.ones(64, 64, dtype=torch.float64) * (torch.arange(64) < 32) * (torch.arange(64) < 32)[:, None]
+    matrix = (alike + 0.05 * torch.eye(64, dtype=torch.float64))[None]
+    torch.testing.assert_close(SteadyInverse.apply(matrix, 0.05), matrix.inverse(), rtol=1e-9, atol=1e-9)
+    drawn = torch.randn(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    small = (drawn @ drawn.mT + torch.eye(4, dtype=torch.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda each: SteadyInverse.apply(each, 0.5), small)
 
 
 def test_a_loss_without_a_twin_is_refused() -> None:
@@ -190,7 +235,7 @@ def test_the_table_has_the_rows_and_figures_of_the_paper() -> None:
 def test_the_search_changes_one_setting_at_a_time() -> None:
     usual = Training("gsp", "pnca")
     for name, training in search_trainings("gsp", "pnca", seed=0).items():
-        different = [key for key in usual.asked() if training.asked()[key] != usual.asked()[key]]
+        different = [key for key in vars(usual) if vars(training)[key] != vars(usual)[key]]
         assert len(different) == (name != "as the paper")
     assert len(search_trainings("gap", "c2", seed=0)) == 1 + len(variants("gap", "c2"))
 
@@ -200,7 +245,103 @@ def test_what_helped_is_joined_and_what_did_not_is_left_out() -> None:
     reached |= {"as the paper": 0.2, "lr 1e-4": 0.3, "epsilon 20": 0.25, "epsilon 40": 0.4, "mu 0.1": 0.2}
     joined = combined("gsp", "pnca", reached, seed=5)
     assert joined == Training("gsp", "pnca", 5, lr=1e-4, options={"epsilon": 40.0})
+    assert combined("gsp", "pnca", reached, seed=5, leave=("lr",)).lr == 1e-3
     assert combined("gsp", "pnca", {"as the paper": 0.5, "lr 1e-4": 0.3}, seed=0) is None
+
+
+def test_settings_added_later_do_not_change_what_was_asked_before() -> None:
+    before = {
+        *("pooling", "loss", "seed", "options", "dim", "zsr", "lr", "proxies"),
+        *("features", "flavour", "data", "backbone", "epochs", "patience"),
+    }
+    assert set(Training("gap", "c2").asked()) == before
+    assert set(Training("gap", "c2", classes_per_batch=8).asked()) == before | {"classes_per_batch"}
+
+
+@pytest.mark.parametrize("variant", [each for each in variants("gsp", "pnca") if each.setting != "flavour"])
+def test_every_variant_of_the_search_can_be_trained(ground: Ground, variant: Variant) -> None:
+    small = Training("gsp", "pnca", options={"prototypes": 8, "warm_start": 64}, epochs=1, dim=16)
+    training = changed(small, variant.changes)
+    if "prototypes" in variant.name:
+        training = changed(training, {"options": {"warm_start": 0}})
+    course = Course(settings_of(training, 128), splits_of(training, ground), "cpu", model_of(training, ground))
+    embed = course.model.head.embed.weight
+    before = embed.detach().clone()
+    for step in range(2):
+        course.places.copy_(course.plan.rows_of(step))
+        course.step()
+    assert torch.equal(before, embed) == (variant.name == "embedding as drawn")
+    assert len(course.splits.train.labels[course.places].unique()) == training.classes_per_batch
+    assert {group["weight_decay"] for group in course.optimiser.param_groups} == {training.weight_decay}
+
+
+def test_embedding_after_pooling_maps_the_pooled_vector(ground: Ground) -> None:
+    training = Training("gsp", "c2", options=SMALL, dim=5, embedding="after")
+    model = model_of(training, ground)
+    maps = ground.maps["collage", "postactivation"].test.pixels[:3]
+    weights = model.embed(maps).weights
+    pooled = torch.stack([(weights[k] * maps[k].float().flatten(1)).sum(1) for k in range(3)])
+    expected = torch.nn.functional.normalize(pooled @ model.head.embed.weight.T)
+    torch.testing.assert_close(model.embed(maps).embedding, expected)
+    with pytest.raises(ValueError, match="varied on frozen maps only"):
+        model_of(replace(training, backbone="fine-tuned"), ground)
+
+
+def test_around_the_best_every_neighbour_is_tried_once() -> None:
+    start = Training("gsp", "c2", options={"epsilon": 40.0})
+    near = around(start)
+    assert {(each.lr, each.layer_options["epsilon"], each.layer_options["mu"]) for each in near.values()} == {
+        (3e-3, 40.0, 0.2),
+        (1e-3 / 3, 40.0, 0.2),
+        (1e-3, 80.0, 0.2),
+        (1e-3, 20.0, 0.2),
+        (1e-3, 40.0, 0.4),
+        (1e-3, 40.0, 0.1),
+    }
+    trainings = {("gsp", "c2", "a"): start, ("gsp", "c2", "epsilon 20"): near["epsilon 20"]}
+    found = {key: {"validation": 0.2 if key[2] == "a" else 0.1} for key in trainings}
+    tried = nearby(1, trainings, found)
+    assert len(tried) == 5
+    found |= {key: {"validation": 0.0} for key in tried}
+    assert nearby(2, trainings | tried, found) == {}
+
+
+def test_the_best_is_looked_for_with_each_backbone_apart(tmp_path: Path) -> None:
+    other = Training("gap", "c2", flavour="preactivation-bottleneck")
+    trainings = {("gap", "c2", "a"): Training("gap", "c2"), ("gap", "c2", "b"): other}
+    found = {("gap", "c2", "a"): {"validation": 0.1}, ("gap", "c2", "b"): {"validation": 0.2}}
+    best = best_of(trainings, found)
+    assert {place: name for place, (name, _) in best.items()} == {
+        ("gap", "c2", "postactivation"): "a",
+        ("gap", "c2", "preactivation-bottleneck"): "b",
+    }
+    study = Study(RunOptions(work=tmp_path))
+    reached = {"as the paper": 0.1, "lr 1e-4": 0.2, "pre-activation ResNet20": 0.3}
+    together = joined(study, {("gap", "c2", name): {"validation": value} for name, value in reached.items()})
+    assert {each.flavour for each in together.values()} == {"postactivation", "preactivation-bottleneck"}
+    assert {each.lr for each in together.values()} == {1e-4}
+
+
+def test_the_search_climbs_to_the_best_of_a_known_hill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation that is highest at epsilon 80, mu 0.1, lr 3e-4 and falls off in logarithms."""
+
+    def height(training: Training) -> float:
+        options = training.layer_options
+        far = abs(np.log(training.lr / 3e-4))
+        if training.pooling == "gsp":
+            far += abs(np.log(options["epsilon"] / 80)) + abs(np.log(options["mu"] / 0.1))
+        return float(np.exp(-far))
+
+    def known(self: Study, what: str, trainings: dict) -> dict:
+        return {key: {"validation": height(each)} for key, each in trainings.items()}
+
+    monkeypatch.setattr(Study, "train", known)
+    searched = search(Study(RunOptions(work=tmp_path)))
+    for (pooling, _, _), (_, training) in searched.best.items():
+        assert training.lr == pytest.approx(3e-4)
+        if pooling == "gsp":
+            assert (training.layer_options["epsilon"], training.layer_options["mu"]) == (80.0, 0.1)
+    assert 100 < len(searched.found) < 145
 
 
 def test_finished_trainings_are_not_made_again(ground: Ground, tmp_path: Path) -> None:
@@ -224,9 +365,33 @@ def test_another_process_finds_what_this_one_finds(ground: Ground, tmp_path: Pat
     trainings = [Training("gap", "c2", 0, epochs=1, dim=8)]
     alone, crew = Ledger(tmp_path / "a.jsonl"), Ledger(tmp_path / "b.jsonl")
     train_missing(trainings, ground, "cpu", alone)
-    train_missing(trainings, ground, "cpu", crew, processes=2)
+    with gather_crew(ground, "cpu", 2) as workers:
+        train_missing(trainings, ground, "cpu", crew, workers)
     for training in trainings:
         assert crew.get(training.asked())["map@r"] == pytest.approx(alone.get(training.asked())["map@r"], abs=1e-6)
+
+
+def test_what_breaks_is_told_after_the_rest_is_done_and_the_longest_begin_first(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    class Workers:
+        def submit(self, _: object, training: Training) -> Future:
+            begun.append(training.pooling)
+            future: Future = Future()
+            if training.pooling == "tfm":
+                future.set_exception(RuntimeError("no such luck"))
+            else:
+                future.set_result({"map@r": 0.5, "steps": 1, "seconds": 1.0})
+            return future
+
+    ledger = Ledger(tmp_path / "trainings.jsonl")
+    trainings = [Training("gap", "c2"), Training("gsp", "c2"), Training("tfm", "c2", options={"layers": 8})]
+    with pytest.raises(TrainingsBrokenError, match=r"1 of 3 trainings broke.*no such luck"):
+        train_missing(trainings, ground, "cpu", ledger, Workers(), say=lambda _: None)
+    assert begun == ["tfm", "gsp", "gap"]
+    assert len(ledger.entries) == 2
 
 
 def test_weight_on_the_object_is_a_quarter_for_average_pooling(ground: Ground) -> None:
@@ -297,11 +462,41 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
 
     monkeypatch.setattr("gspool.experiments.collage.crew.train_one", refuse)
     monkeypatch.setattr("gspool.experiments.collage.backbones.pretrain", refuse)
-    monkeypatch.setattr("gspool.experiments.collage.experiment.draw_attention", lambda *_: None)
     monkeypatch.setattr("gspool.experiments.collage.study.collage_maps", refuse)
     monkeypatch.setattr("gspool.experiments.collage.experiment.Study.ground", None)
     assert commands.run("reproduce", words) == 0
-    assert capsys.readouterr().out.count(", 0 of them to be made") == 7
+    assert capsys.readouterr().out.count(", 0 of them to be made") == 4
+    maps = tmp_path / "quick" / "collage" / "attention.safetensors"
+    (results / "images" / "collage.png").unlink()
+    monkeypatch.setattr("gspool.experiments.collage.picture.find_spec", lambda _: None)
+    assert commands.run("reproduce", words) == 0
+    assert "where it is: python -m gspool.experiments.collage.attention" in capsys.readouterr().out
+    assert not (results / "images" / "collage.png").exists()
+    attention.main(["--maps", str(maps), "--picture", str(tmp_path / "drawn.png")])
+    assert (tmp_path / "drawn.png").is_file()
+
+
+def test_maps_that_are_not_there_are_told() -> None:
+    with pytest.raises(ValueError, match=r"no file attention\.safetensors of weights to draw"):
+        read(Path("nowhere") / "attention.safetensors")
+
+
+def test_the_search_is_told_with_the_settings_it_chose() -> None:
+    asked = Training("gsp", "c2", options={"epsilon": 40.0}, lr=1e-4).asked()
+    rows = [
+        {"pooling": "gsp", "loss": "c2", "variant": name, "validation": value}
+        for name, value in (("as the paper", 20.0), ("epsilon 40", 24.0), ("what helped, together", 25.0))
+    ]
+    said = search_text(
+        {
+            "best": {"gsp c2 postactivation": "epsilon 40"},
+            "best_settings": {"gsp c2 postactivation": asked},
+            "search": rows,
+        }
+    )
+    assert "GSP C2: *epsilon 40*" in said
+    assert "GSP C2: lr 0.0001, epsilon 40.0." in said
+    assert "epsilon 40 (+4.0); what helped, together: +5.0" in said
 
 
 def test_the_verdict_says_what_the_numbers_say() -> None:
@@ -321,20 +516,60 @@ def test_the_verdict_says_what_the_numbers_say() -> None:
     assert collage.EXPERIMENT.render(Path("nowhere")) == NOT_RUN
 
 
+def on_a_gpu(captured: bool, collages: StitchedTiles, backend: str, **weights: dict[str, torch.Tensor]) -> Ground:
+    splits = Splits(*(ResidentSet.of(part.pixels.cuda(), part.labels.cuda()) for part in map(random_maps, range(3))))
+    return Ground({("collage", "postactivation"): splits}, collages, weights, backend, captured)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize(("pooling", "loss"), [("gap", "c2"), ("gap", "pnca"), ("gsp", "c2"), ("solar", "pnca")])
+@pytest.mark.parametrize(
+    ("pooling", "loss", "zsr"),
+    [
+        ("gap", "c2", 0),
+        ("gap", "pnca", 0),
+        ("gsp", "c2", 0),
+        ("gsp", "pnca", 0.5),
+        ("solar", "pnca", 0),
+        ("tfm", "c2", 0),
+    ],
+)
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_captured_steps_equal_steps_made_one_by_one(
-    collages: StitchedTiles, pooling: str, loss: str, backend: str
+    collages: StitchedTiles, pooling: str, loss: str, zsr: float, backend: str
 ) -> None:
     torch.set_float32_matmul_precision("highest")
-    splits = Splits(*(ResidentSet.of(part.pixels.cuda(), part.labels.cuda()) for part in map(random_maps, range(3))))
     found = []
     for captured in (True, False):
-        ground = Ground({("collage", "postactivation"): splits}, collages, {}, backend, captured)
         options = {"prototypes": 16, "warm_start": 128} if pooling == "gsp" else {}
-        result = run_course(Training(pooling, loss, options=options, epochs=10, dim=16), ground, "cuda")[1]
+        training = Training(pooling, loss, options=options, epochs=10, dim=16, zsr=zsr)
+        result = run_course(training, on_a_gpu(captured, collages, backend), "cuda")[1]
         assert result.captured == captured
         found.append(result.curve)
-    np.testing.assert_allclose(found[0], found[1], atol=0.02)
+    # Halves of the classes are drawn from generators that differ inside and outside of a graph.
+    np.testing.assert_allclose(found[0], found[1], atol=0.05 if zsr else 0.02)
     assert found[0][-1] > found[0][0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("pooling", "zsr"), [("gap", 0.0), ("gmp", 0.0), ("gsp", 0.5)])
+def test_a_backbone_that_learns_is_captured_too(collages: StitchedTiles, pooling: str, zsr: float) -> None:
+    parts = Splits(*(ResidentSet.of(part.pixels.cuda(), part.labels) for part in collages.parts))
+    there = collages._replace(tiles=collages.tiles.cuda(), parts=parts, backgrounds=collages.backgrounds.cuda())
+    weights = {name: value.cuda() for name, value in ResNet20().state_dict().items()}
+    ground = on_a_gpu(True, there, "triton", postactivation=weights)
+    options = {"prototypes": 8, "warm_start": 64} if pooling == "gsp" else {}
+    training = Training(pooling, "pnca", options=options, epochs=12, dim=16, zsr=zsr, backbone="fine-tuned", lr=1e-4)
+    result = run_course(training, ground, "cuda")[1]
+    assert result.captured
+    assert all(np.isfinite(result.curve))
+
+
+@pytest.mark.gpu
+def test_after_a_step_that_cannot_be_captured_the_training_goes_on_without(
+    collages: StitchedTiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Training, "can_be_captured", True)
+    training = Training("gemax", "pnca", epochs=10, dim=16)
+    result = run_course(training, on_a_gpu(True, collages, "torch"), "cuda")[1]
+    after = run_course(replace(training, pooling="gap"), on_a_gpu(True, collages, "torch"), "cuda")[1]
+    assert (result.captured, after.captured) == (False, True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.study import StudySettings, run_study
-from gspool.experiments.benchmark.tables import difference, number, spread, spread_of_runs, table
+from gspool.experiments.benchmark.tables import concatenated, difference, number, separate, table
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.report import section
 
@@ -67,15 +67,15 @@ def rows_of(value: dict[str, Any]) -> str:
     rows = []
     for arm in value["arms"]:
         zsr, gsp = MARKS[arm["arm"]]
-        joined, paper = arm["joined"] or {}, PAPER[value["data"]][arm["arm"]]
+        paper = PAPER[value["data"]][arm["arm"]]
         rows.append(
             {
                 "ZSR": zsr,
                 "GSP": gsp,
                 "data": value["data"],
-                "MAP@R 128D": spread_of_runs(joined.get("map_128D") or arm["map"], arm["runs"]),
+                "MAP@R 128D": separate(arm, "map"),
                 "paper": number(paper[1]),
-                "MAP@R 512D": spread(joined.get("map_512D")),
+                "MAP@R 512D": concatenated(arm),
                 "paper 512D": number(paper[0]),
                 "ahead of GAP, paired": difference(arm),
                 "entropy": number(arm["entropy"], ".4f"),

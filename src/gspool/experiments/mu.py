@@ -9,6 +9,7 @@ validation classes of the tuning protocol (one of five parts held out), with C2.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ def run(options: RunOptions) -> None:
     """Train what is missing, write the figures, draw the curve."""
     chosen = options.settings or StudySettings()
     value = run_study(options, chosen, ARMS, "tuning", FILE, EXPERIMENT.command(options))
-    draw(value, options.images / "mu.png")
+    if find_spec("matplotlib") is None:
+        print("mu.png is not drawn, for want of matplotlib; `--train false` draws it where there is one")
+    else:
+        draw(value, options.images / "mu.png")
     print(validation_rows(value))
 
 

@@ -6,24 +6,32 @@ Ours: results/benchmark_DATA.json, with the ResNet50 of Keras, from which the au
     gspool reproduce benchmark --data cub --weights resnet50.safetensors --device cuda
     gspool reproduce benchmark --arms search --folds 0 --seeds 0       # the settings tried beyond the paper's
     gspool reproduce benchmark --protocol conventional --losses xbm+c1
+    gspool reproduce benchmark --seconds 500                           # what can be done in this time
+    gspool reproduce benchmark --train false                           # figures of what has been trained
     gspool reproduce benchmark --quick
 
-Every training is kept when it ends, and none is made twice: a later call adds folds, seeds, losses and layers.
+Every training is kept when it ends, and none is made twice: a later call adds folds, seeds, losses and layers. They are
+made repeat by repeat, GAP and GSP of a fold together, so that whatever time allows is a comparison of pairs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from gspool.evaluation import PROTOCOLS
-from gspool.experiments.benchmark.arms import DATA, POOLINGS, Arm, paper_arms, pooling_table_arms, search_arms
+from gspool.experiments.benchmark.arms import DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
 from gspool.experiments.benchmark.figures import study_figures
-from gspool.experiments.benchmark.runs import Study, ground_of, train_missing
-from gspool.experiments.benchmark.section import SEEDS, file_name, render, render_study, unfinished
+from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
+from gspool.experiments.benchmark.search import BEST, best_arms, named_variants, search_arms
+from gspool.experiments.benchmark.section import file_name, render, render_study, unfinished
 from gspool.experiments.benchmark.store import Store
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.certificate import device_name, read_result, write_result
 from gspool.experiments.experiment import Experiment, RunOptions
 
 LIBRARIES = ("pytorch-metric-learning", "torchvision")
@@ -39,13 +47,16 @@ class BenchmarkSettings:
         losses: names with commas between.
         poolings: names with commas between; "all" for those of Table 2, "table" for those of the pooling table.
         arms: paper (its settings), search (settings beyond them, for GSP), or both.
-        variants: which of the settings of search, with semicolons between; all if none are named.
+        variants: which of the settings of search, with semicolons between; all if none are named. "best" is that which
+            is furthest ahead of GAP on validation classes.
         folds: which folds, with commas between; all of the protocol's if none are named.
         backbone: a name of gspool.models.list_backbones().
         weights: the file of its ImageNet weights.
         processes: trainings at a time.
-        seconds: no training begins after this long, and those under way end at their next evaluation; 0 for no limit.
+        seconds: no training begins that would not end within this time, going by those that have ended; those under way
+            then end at their next evaluation, and the next call goes on with them; 0 for no limit.
         max_steps: an end for runs that early stopping does not end; 0 for none.
+        train: false trains nothing and writes the figures of what has been trained, here or elsewhere.
     """
 
     data: str = "cub"
@@ -60,6 +71,7 @@ class BenchmarkSettings:
     processes: int = 8
     seconds: float = 0.0
     max_steps: int = 0
+    train: bool = True
 
 
 def study_of(options: RunOptions) -> Study:
@@ -81,7 +93,9 @@ def study_of(options: RunOptions) -> Study:
         named = POOLINGS if chosen.poolings == "all" else tuple(chosen.poolings.split(","))
         arms += pooling_table_arms(losses) if chosen.poolings == "table" else paper_arms(losses, named)
     if chosen.arms != "paper":
-        arms += [arm for arm in search_arms(losses) if not chosen.variants or arm.variant in _variants(chosen.variants)]
+        # The best of them is known once finished trainings have been looked at.
+        named = () if chosen.variants == BEST else tuple(named_variants(chosen.variants))
+        arms += [arm for arm in search_arms(losses) if arm.variant in named]
     return Study(
         data=chosen.data,
         protocol=chosen.protocol,
@@ -94,15 +108,6 @@ def study_of(options: RunOptions) -> Study:
         seconds=chosen.seconds or None,
         max_steps=chosen.max_steps,
     )
-
-
-def _variants(text: str) -> list[str]:
-    known = [arm.variant for arm in search_arms(("c2",))]
-    words = [word.strip() for word in text.split(";")]
-    unknown = [word for word in words if word not in known]
-    if unknown:
-        raise ValueError(f"the search has no setting {'; '.join(unknown)!r}; its settings are {'; '.join(known)}")
-    return words
 
 
 def store_of(study: Study, options: RunOptions) -> Store:
@@ -118,33 +123,60 @@ def run(options: RunOptions) -> None:
     store = store_of(study, options)
     if path.is_file():
         store.adopt(read_result(path)["value"]["runs"])
-    ground = ground_of(study, options)
+    chosen = options.settings or BenchmarkSettings()
+    if chosen.arms != "paper" and chosen.variants == BEST:
+        best = best_arms(chosen.losses.split(","), store.runs(), PROTOCOLS[study.protocol].folds)
+        study = replace(study, arms=(*study.arms, *best))
+    ground = ground_of(study, options) if chosen.train else labels_of(study, options)
     try:
-        train_missing(study, ground, store, options)
+        if chosen.train:
+            train_missing(study, ground, store, options)
     finally:
         # What is done counts, also where another training broke.
         if store.runs():
             write_figures(path, study, store, ground, options, EXPERIMENT.command(options))
     value = read_result(path)["value"]
     if study.protocol == "fair":
-        from gspool.experiments.benchmark.picture import draw
-
-        draw(value, options.images / f"{path.stem}.png")
+        draw_where_possible(value, options.images / f"{path.stem}.png")
     print(render_study(value))
+
+
+def draw_where_possible(value: dict[str, Any], path: Path) -> None:
+    """Draw the figure, or say how to do it later: a machine that trains need not have matplotlib."""
+    if find_spec("matplotlib") is None:
+        print(f"{path.name} is not drawn, for want of matplotlib; `--train false` draws it where there is one")
+        return
+    from gspool.experiments.benchmark.picture import draw
+
+    draw(value, path)
 
 
 def write_figures(
     path: Path, study: Study, store: Store, ground: Any, options: RunOptions, command: str, wanted: Any = None
 ) -> None:
-    """Write the figures of a store's trainings with their birth certificate."""
+    """Write the figures of a store's trainings with their birth certificate, whose device is that of the trainings."""
     value = {
         "data": study.data,
         "protocol": study.protocol,
         "backbone": study.backbone,
         **study_figures(store, PROTOCOLS[study.protocol], ground, wanted),
     }
+    before = read_result(path) if path.is_file() else {"device": device_name(torch.device(options.device))}
+    devices = {run["found"].get("device", before["device"]) for run in value["runs"]}
     seeds = sorted({run["asked"]["seed"] for run in value["runs"]})
-    write_result(path, value, command=command, seeds=seeds, libraries=LIBRARIES, device=options.device)
+    record = write_result(path, value, command=command, seeds=seeds, libraries=LIBRARIES, device=options.device)
+    if devices != {record["device"]}:
+        # Put together elsewhere: the certificate stays that of the trainings, as far as it is known.
+        note = f"Put together from finished trainings on {record['device']}."
+        record = {
+            **record,
+            **before,
+            "value": value,
+            "seeds": seeds,
+            "device": ", ".join(sorted(devices)),
+            "note": note,
+        }
+        path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 EXPERIMENT = Experiment(

@@ -35,7 +35,9 @@ class Difference(NamedTuple):
 
 
 def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "map@r") -> Difference | None:
-    """Compare two arms run by run; None where they share no fold and seed.
+    """Compare two arms run by run; None where they share no fold and seed, or were not measured.
+
+    ``metric`` is one of the test classes, or "validation" for what was watched on the validation classes.
 
     Example:
         >>> from gspool.experiments.benchmark.store import Run
@@ -46,8 +48,8 @@ def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "
         >>> round(found.mean, 3), round(found.std, 3), found.pairs, found.ahead
         (1.0, 1.0, 3, 2)
     """
-    beside = {run.place: run.found["metrics"][metric] for run in other}
-    values = [100 * (run.found["metrics"][metric] - beside[run.place]) for run in runs if run.place in beside]
+    ours, theirs = _by_place(runs, metric), _by_place(other, metric)
+    values = [100 * (value - theirs[place]) for place, value in ours.items() if place in theirs]
     if not values:
         return None
     count = len(values)
@@ -56,13 +58,24 @@ def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "
     return Difference(mean, std, std / math.sqrt(count), count, sum(value > 0 for value in values))
 
 
+def _by_place(runs: Sequence[Run], metric: str) -> dict[tuple[int, int], float]:
+    values = {run.place: run.found["validation"] if metric == "validation" else run.found["metrics"] for run in runs}
+    return {
+        place: value if metric == "validation" else value[metric]
+        for place, value in values.items()
+        if value is not None
+    }
+
+
 def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
     """Give the figures of one arm in percent: means over its runs, and its paired difference from the baseline."""
     metrics = mean_and_std([run.found["metrics"] for run in runs])
     mean = {name: math.fsum(run.found[name] for run in runs) / len(runs) for name in MEANS}
     entropies = [run.found["entropy"] for run in runs if run.found["entropy"] is not None]
     watched = [run.found["validation"] for run in runs if run.found["validation"] is not None]
-    difference = None if runs[0].asked == baseline[0].asked else paired_difference(runs, baseline)
+    same = runs[0].asked == baseline[0].asked
+    difference = None if same else paired_difference(runs, baseline)
+    watched_difference = None if same else paired_difference(runs, baseline, "validation")
     asked = runs[0].asked
     return {
         "arm": asked["arm"],
@@ -80,6 +93,7 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
         "entropy": math.fsum(entropies) / len(entropies) if entropies else None,
         "learned": _means([run.found["learned"] for run in runs]),
         "difference_from_gap": None if difference is None else difference._asdict(),
+        "validation_difference": None if watched_difference is None else watched_difference._asdict(),
         "endings": {
             word: sum(run.found["ending"] == word for run in runs) for word in ("patience", "max_steps", "time")
         },
@@ -107,14 +121,16 @@ def joined_figures(
 ) -> dict[str, Any] | None:
     """Give the fair protocol's figures over all combinations of one repeat a fold, 128D and 512D, in percent.
 
-    None unless every fold has been trained with every seed, and all embeddings are there.
+    Repeats count of which every fold has been trained and all embeddings are there; None where there is none.
     """
-    whole = {place: result for place, result in results.items() if result is not None}
-    seeds = sorted({seed for _, seed in results})
-    if any((fold, seed) not in whole for fold in range(folds) for seed in seeds):
+    there = {place: result for place, result in results.items() if result is not None}
+    seeds = sorted({seed for _, seed in there if all((fold, seed) in there for fold in range(folds))})
+    whole = {(fold, seed): there[fold, seed] for fold in range(folds) for seed in seeds}
+    if not whole:
         return None
     average = fair_average(whole, labels, gallery)
     return {
+        "repeats": len(seeds),
         "combinations": len(average.combinations),
         **{
             f"{metric}_{size}": {"mean": 100 * values[name].mean, "std": 100 * values[name].std}
@@ -148,10 +164,8 @@ def study_figures(
         figures = arm_figures(runs, baseline)
         figures["joined"] = None
         if protocol.report == "combinations":
-            results = {run.place: store.result(run) for run in runs}
-            figures["joined"] = joined_figures(
-                results, protocol.folds, questions.cpu(), None if gallery is None else gallery.cpu()
-            )
+            results = {run.place: store.result(run, labels.device) for run in runs}
+            figures["joined"] = joined_figures(results, protocol.folds, questions, gallery)
         figures["best_run"] = {"metrics": max((run.found["metrics"] for run in runs), key=lambda one: one["p@1"])}
         arms.append(figures)
     return {"arms": arms, "runs": [_short(run) for name in names for run in by_arm[name]]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -16,7 +17,8 @@ from gspool import data as data_sets
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import Arm, settings_of
 from gspool.experiments.benchmark.stand_in import Ground, made_tiny, stand_in
-from gspool.experiments.resident import Job, load_resident, train_all
+from gspool.experiments.certificate import device_name
+from gspool.experiments.resident import Job, Pace, ResidentSet, load_resident, train_all
 from gspool.training.parsing import plain
 
 if TYPE_CHECKING:
@@ -45,36 +47,38 @@ class Study:
 
 
 def jobs_of(study: Study, labels: torch.Tensor, options: RunOptions) -> list[Job]:
-    """List every training of a study, seeds outermost, so that a first round over everything comes early.
+    """List every training of a study in the order in which it tells most, wherever it is cut off.
 
-    All arms of a (fold, seed) begin from the same seed, see the same batches and the same crops: their differences are
-    paired.
+    Repeat by repeat; in each, first the paper's settings over all folds, then the settings tried beyond them, fold by
+    fold. The arms of a fold stand together: they begin from the same seed, see the same batches and the same crops, so
+    that their differences are paired.
     """
     protocol = PROTOCOLS[study.protocol]
     precision = "bf16-mixed" if torch.device(options.device).type == "cuda" else "32-true"
+    by_fold = {fold: protocol.fold(labels, fold) for fold in study.folds}
+    rounds = [[arm for arm in study.arms if bool(arm.variant) == beyond] for beyond in (False, True)]
     jobs = []
-    for seed in study.seeds:
-        for fold in study.folds:
-            classes = protocol.fold(labels, fold)
-            for arm in study.arms:
-                settings = settings_of(
-                    arm, study.data, study.protocol, study.backbone, study.weights, 1_000 * seed + fold, precision
-                )
-                if study.max_steps:
-                    settings.trainer.max_steps = study.max_steps
-                if options.quick:
-                    settings = made_tiny(settings)
-                asked = {
-                    "arm": arm.name,
-                    "loss": arm.loss,
-                    "pooling": arm.pooling,
-                    "variant": arm.variant,
-                    "fold": fold,
-                    "seed": seed,
-                    "settings": fingerprint(settings, arm),
-                }
-                train, validation = classes.train_classes.tolist(), classes.validation_classes.tolist()
-                jobs.append(Job(asked, settings, train, validation, arm.token_start))
+    for seed, arms, fold in itertools.product(study.seeds, rounds, study.folds):
+        for arm in arms:
+            settings = settings_of(
+                arm, study.data, study.protocol, study.backbone, study.weights, 1_000 * seed + fold, precision
+            )
+            if study.max_steps:
+                settings.trainer.max_steps = study.max_steps
+            if options.quick:
+                settings = made_tiny(settings)
+            asked = {
+                "arm": arm.name,
+                "loss": arm.loss,
+                "pooling": arm.pooling,
+                "variant": arm.variant,
+                "fold": fold,
+                "seed": seed,
+                "settings": fingerprint(settings, arm),
+            }
+            classes = by_fold[fold]
+            train, validation = classes.train_classes.tolist(), classes.validation_classes.tolist()
+            jobs.append(Job(asked, settings, train, validation, arm.token_start))
     return jobs
 
 
@@ -103,18 +107,34 @@ def ground_of(study: Study, options: RunOptions) -> Ground:
     return Ground(*(load_resident(images, options.device, workers=workers, progress=shown) for images in sets))
 
 
+def labels_of(study: Study, options: RunOptions) -> Ground:
+    """Give the labels of a benchmark with a single pixel an image: enough for figures of what has been trained."""
+    if options.quick:
+        return stand_in(options.device)
+    sets = [data_sets.create(study.data, options.root, split) for split in ("train", "test")]
+    asks = [None if each.roles is None else torch.tensor([role == "query" for role in each.roles]) for each in sets]
+    pixels = [torch.zeros(len(each), 3, 1, 1, dtype=torch.uint8) for each in sets]
+    return Ground(*(ResidentSet.of(pixels[i], sets[i].labels, asks[i]) for i in range(2)))
+
+
 def train_missing(study: Study, ground: Ground, store: Store, options: RunOptions) -> None:
-    """Make the trainings of a study that the store does not hold, and again those that time cut short.
+    """Make the trainings of a study that the store does not hold, and go on with those that time cut short.
 
     Raises:
         RuntimeError: if a training broke, after all others are done.
     """
     jobs = jobs_of(study, ground.train.labels.cpu(), options)
-    missing = [job for job in jobs if (store.get(job.asked) or {"ending": "time"})["ending"] == "time"]
+    for job in jobs:
+        store.share(job.asked)
+    missing = [
+        job._replace(unfinished=store.unfinished(job.asked))
+        for job in jobs
+        if (store.get(job.asked) or {"ending": "time"})["ending"] == "time"
+    ]
     print(f"{len(jobs) - len(missing)} of {len(jobs)} trainings are done, {len(missing)} to go", flush=True)
 
     def kept(job: Job, outcome: Outcome) -> None:
-        store.put(job, outcome)
+        store.put(job, outcome, device_name(torch.device(options.device)))
         flat = "" if outcome.entropy is None else f", entropy {outcome.entropy:.4f}"
         print(
             f"{job.asked['arm']}, fold {job.asked['fold']}, seed {job.asked['seed']}: test MAP@R "
@@ -124,4 +144,11 @@ def train_missing(study: Study, ground: Ground, store: Store, options: RunOption
         )
 
     processes = 1 if options.quick else study.processes
-    train_all(missing, *ground, options.device, kept, processes=processes, seconds=study.seconds)
+    pace = Pace(
+        (f"{run.asked['loss']} {run.asked['pooling']}", run.found["seconds"])
+        for run in store.runs()
+        if run.found["ending"] != "time"
+    )
+    left = train_all(missing, *ground, options.device, kept, processes=processes, seconds=study.seconds, pace=pace)
+    if left:
+        print(f"no time for {len(left)} more; the same command goes on with them", flush=True)

@@ -6,25 +6,28 @@ from pathlib import Path
 from typing import Any
 
 from gspool.evaluation import PROTOCOLS
-from gspool.experiments.benchmark.arms import DATA, paper_arms
+from gspool.experiments.benchmark.arms import DATA, SEEDS, paper_arms
+from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.selection import FILE as SELECTION
 from gspool.experiments.benchmark.selection import rendered as selection_table
-from gspool.experiments.benchmark.tables import conventional_rows, fair_rows, table, verdicts
+from gspool.experiments.benchmark.tables import conventional_rows, fair_rows, table
+from gspool.experiments.benchmark.verdict import verdicts
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN
 from gspool.experiments.report import caption
 
-SEEDS = (0, 1, 2)
 SELECTION_EXPLAINED = (
     "Prototypes are chosen by k-center on some training images, and the weights looked at on others: how flat they "
     "are, how they go with the length of the backbone's features, and how long, against the average, what is pooled is."
 )
 EXPLAINED = {
-    "fair": "± is the standard deviation over the combinations of one repeat a fold where all folds have been trained, "
-    "else over single runs. Differences from GAP are between runs of the same fold and seed, which see the same "
-    "batches and crops. Entropy is that of the pooling weights on the test images, 1 where all weigh the same. Runs "
-    "that time cut short, before early stopping had ended them, are counted and marked; a later call makes them again. "
-    "The paper's values are those of BN-Inception.",
+    "fair": "± is the standard deviation over the combinations of one repeat a fold where all runs are there, else "
+    "over single runs; 512D joins the models of all folds, of every repeat that is complete. Differences from GAP are "
+    "between runs of the same fold and seed, which see the same batches and crops, with the standard error of their "
+    "mean. GSP is called ahead or behind only where the 95 % interval of the mean difference leaves 0 out (Student's "
+    "t). Entropy is that of the pooling weights on the test images, 1 where all weigh the same. Runs that time cut "
+    "short, before early stopping had ended them, are counted and marked; a later call ends them. The paper's values "
+    "are those of BN-Inception.",
     "conventional": "The best of the repeats by R@1, as in the paper.",
 }
 
@@ -43,14 +46,34 @@ def render_study(value: dict[str, Any]) -> str:
     """Write the table of one benchmark, and its verdicts."""
     if value["protocol"] == "conventional":
         return table(conventional_rows(value["data"], value["backbone"], value["arms"]))
-    parts = [table(fair_rows(value["data"], value["arms"])), verdicts(value["arms"])]
+    promised = PROTOCOLS["fair"].folds * len(SEEDS)
+    parts = [
+        table(fair_rows(value["data"], value["arms"], promised)),
+        verdicts(value["arms"], promised),
+        untried(value["arms"]),
+    ]
     left_out = [
         f"{run['arm']} on fold {run['fold']} ({run['steps']} steps, MAP@R {100 * run['map@r']:.2f})"
         for run in value.get("left_out", [])
     ]
     if left_out:
         parts.append(f"Not counted, because time cut them short and nothing stands beside them: {'; '.join(left_out)}.")
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
+
+
+def untried(arms: list[dict[str, Any]]) -> str:
+    """Say which settings of the search have not been trained yet; nothing where all have.
+
+    Example:
+        >>> untried([{"arm": arm.name, "loss": "c2"} for arm in search_arms(("c2",))[1:]])
+        'Settings of the search that have not been tried yet: c2: epsilon 20.'
+    """
+    done = {arm["arm"] for arm in arms}
+    told = []
+    for loss in dict.fromkeys(arm["loss"] for arm in arms if arm["loss"] in ("c2", "pnca")):
+        left = [arm.variant for arm in search_arms((loss,)) if arm.name not in done]
+        told += [f"{loss}: {'; '.join(left)}"] if left else []
+    return f"Settings of the search that have not been tried yet: {'. '.join(told)}." if told else ""
 
 
 def render(results: Path) -> str:

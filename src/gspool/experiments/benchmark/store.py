@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,8 @@ from gspool.evaluation import RunResult
 from gspool.experiments.ledger import Ledger
 
 if TYPE_CHECKING:
+    import torch
+
     from gspool.experiments.resident import Job, Outcome
 
 EMBEDDINGS = "embeddings"
@@ -56,8 +59,25 @@ class Store:
         """Give what a training found, or None where it has not been made."""
         return self.ledger.get(asked)
 
-    def put(self, job: Job, outcome: Outcome) -> None:
-        """Keep a training: embeddings first, the line that makes it count last."""
+    def share(self, asked: dict[str, Any]) -> None:
+        """Take a training that was made under another name with the same settings for this one, with its embeddings.
+
+        Studies name what they vary: mu 0.3 of one is m 64, epsilon 5 of another, and the paper's setting of a third.
+        """
+        done = self.get(asked)
+        if done is not None and done["ending"] != "time":
+            return
+        same = ("settings", "fold", "seed")
+        for entry in list(self.ledger.entries.items()):
+            twin = Run(json.loads(entry[0]), entry[1])
+            if all(twin.asked[name] == asked[name] for name in same) and twin.found["ending"] != "time":
+                if self.path(twin.asked).is_file():
+                    shutil.copyfile(self.path(twin.asked), self.path(asked))
+                self.ledger.put(asked, twin.found)
+                return
+
+    def put(self, job: Job, outcome: Outcome, device: str) -> None:
+        """Keep a training and the name of the device that made it: embeddings first, the line that counts last."""
         from safetensors.torch import save_file
 
         tensors = {EMBEDDINGS: outcome.embeddings.half().contiguous()}
@@ -65,16 +85,16 @@ class Store:
             tensors["gallery"] = outcome.gallery.half().contiguous()
         self.folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, self.path(job.asked))
-        self.ledger.put(job.asked, outcome.record())
+        self.ledger.put(job.asked, {**outcome.record(), "device": device})
 
-    def result(self, run: Run) -> RunResult | None:
+    def result(self, run: Run, device: torch.device | str = "cpu") -> RunResult | None:
         """Give a training as the protocols of `gspool.evaluation` average it; None without its embeddings."""
         from safetensors.torch import load_file
 
         path = self.path(run.asked)
         if not path.is_file():
             return None
-        tensors = load_file(path)
+        tensors = load_file(path, str(device))
         gallery = tensors.get("gallery")
         return RunResult(
             tensors[EMBEDDINGS].float(), run.found["metrics"], None if gallery is None else gallery.float()
@@ -82,6 +102,14 @@ class Store:
 
     def path(self, asked: dict[str, Any]) -> Path:
         """Name the file of the embeddings of a training."""
-        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
-        words = f"{asked['arm']} fold{asked['fold']} seed{asked['seed']} {key}"
-        return self.folder / f"{''.join(c if c.isalnum() or c in '.-' else '_' for c in words)}.safetensors"
+        return self.folder / f"{_file_name(asked)}.safetensors"
+
+    def unfinished(self, asked: dict[str, Any]) -> Path:
+        """Name the file of the state of a training that time cut short."""
+        return self.folder / "unfinished" / f"{_file_name(asked)}.pt"
+
+
+def _file_name(asked: dict[str, Any]) -> str:
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+    words = f"{asked['arm']} fold{asked['fold']} seed{asked['seed']} {key}"
+    return "".join(c if c.isalnum() or c in ".-" else "_" for c in words)

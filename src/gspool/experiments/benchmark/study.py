@@ -8,7 +8,7 @@ from typing import Any
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.experiment import BenchmarkSettings, store_of, study_of, write_figures
-from gspool.experiments.benchmark.runs import ground_of, train_missing
+from gspool.experiments.benchmark.runs import ground_of, labels_of, train_missing
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import RunOptions
 
@@ -23,8 +23,10 @@ class StudySettings:
         backbone: a name of gspool.models.list_backbones().
         weights: the file of its ImageNet weights.
         processes: trainings at a time.
-        seconds: no training begins after this long, and those under way end at their next evaluation; 0 for no limit.
+        seconds: no training begins that would not end within this time, going by those that have ended; those under way
+            then end at their next evaluation, and the next call goes on with them; 0 for no limit.
         max_steps: an end for runs that early stopping does not end; 0 for none.
+        train: false trains nothing and writes the figures of what has been trained, here or elsewhere.
     """
 
     data: str = "cub"
@@ -34,6 +36,7 @@ class StudySettings:
     processes: int = 8
     seconds: float = 0.0
     max_steps: int = 0
+    train: bool = True
 
 
 def run_study(
@@ -56,8 +59,13 @@ def run_study(
     store = store_of(study, options)
     if path.is_file():
         store.adopt(read_result(path)["value"]["runs"])
-    ground = ground_of(study, options)
-    train_missing(study, ground, store, options)
-    write_figures(path, study, store, ground, options, command, [arm.name for arm in arms])
+    ground = ground_of(study, options) if chosen.train else labels_of(study, options)
+    try:
+        if chosen.train:
+            train_missing(study, ground, store, options)
+    finally:
+        # What is done counts, also where another training broke.
+        if {arm.name for arm in arms} & {run.asked["arm"] for run in store.runs()}:
+            write_figures(path, study, store, ground, options, command, [arm.name for arm in arms])
     value: dict[str, Any] = read_result(path)["value"]
     return value

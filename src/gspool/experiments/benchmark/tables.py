@@ -1,4 +1,4 @@
-"""The benchmarks' tables and their verdict, in Markdown."""
+"""The benchmarks' tables, in Markdown."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def spread_of_runs(value: dict[str, float], runs: int) -> str:
     return spread(value) if runs > 1 else number(value["mean"])
 
 
+def separate(arm: Mapping[str, Any], metric: str) -> str:
+    """Write a metric of single models: over the combinations where those hold every run, else over the runs."""
+    joined = arm["joined"] or {}
+    complete = joined.get("combinations", 1) > 1 and joined["repeats"] * len(arm["folds"]) == arm["runs"]
+    return spread_of_runs(joined[f"{metric}_128D"] if complete else arm[metric], arm["runs"])
+
+
+def concatenated(arm: Mapping[str, Any]) -> str:
+    """Write MAP@R of the concatenated models of all folds; nothing where no repeat is complete."""
+    joined = arm["joined"]
+    return "" if joined is None else spread_of_runs(joined["map_512D"], joined["combinations"])
+
+
 def number(value: float | None, style: str = ".2f") -> str:
     """Write a number, or nothing."""
     return "" if value is None else format(value, style)
@@ -36,31 +49,31 @@ def table(rows: Sequence[dict[str, str]]) -> str:
 
 
 def difference(figures: dict[str, Any]) -> str:
-    """Write how far an arm is ahead of GAP in paired runs."""
+    """Write how far an arm is ahead of GAP in paired runs: the mean, its standard error, and how many are ahead."""
     found = figures["difference_from_gap"]
     if found is None:
         return ""
-    told = f"± {found['std']:.2f}, " if found["pairs"] > 1 else ""
+    told = f"error {found['error']:.2f}, " if found["pairs"] > 1 else ""
     return f"{found['mean']:+.2f} ({told}{found['ahead']} of {found['pairs']} ahead)"
 
 
-def fair_rows(data: str, arms: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Give the rows of the fair protocol, the paper's values beside ours."""
+def fair_rows(data: str, arms: Sequence[dict[str, Any]], promised: int) -> list[dict[str, str]]:
+    """Give the rows of the fair protocol, the paper's values beside ours; ``promised`` runs an arm are to be made."""
     rows = []
     for arm in arms:
         paper = paper_values(data, arm["loss"], arm["pooling"]) if not arm["variant"] else None
         single = pooling_table_value(arm["loss"], arm["pooling"], arm["variant"]) if data == "cub" else None
-        joined = arm["joined"] or {}
+        cut = arm["endings"]["time"]
         rows.append(
             {
                 "loss": arm["loss"],
                 "pooling": arm["pooling"],
                 "setting": arm["variant"] or "paper's",
-                "MAP@R 128D": spread_of_runs(joined.get("map_128D") or arm["map"], arm["runs"]),
+                "MAP@R 128D": separate(arm, "map"),
                 "paper": number(paper.map if paper else single),
-                "MAP@R 512D": spread(joined.get("map_512D")),
+                "MAP@R 512D": concatenated(arm),
                 "paper 512D": number(paper.map_joined) if paper else "",
-                "P@1 128D": spread_of_runs(joined.get("p1_128D") or arm["p1"], arm["runs"]),
+                "P@1 128D": separate(arm, "p1"),
                 "paper P@1": number(paper.p1) if paper else "",
                 "ahead of GAP, paired": difference(arm),
                 "validation MAP@R": number(arm["validation_map"]),
@@ -68,7 +81,7 @@ def fair_rows(data: str, arms: Sequence[dict[str, Any]]) -> list[dict[str, str]]
                 "best step": number(arm["mean_best_step"], ".0f"),
                 "steps": number(arm["mean_steps"], ".0f"),
                 "images/s": number(arm["mean_images_per_second"], ".0f"),
-                "runs (cut short)": f"{arm['runs']} ({arm['endings']['time']})",
+                "runs": f"{arm['runs']} of {promised}" + (f", {cut} cut short" if cut else ""),
             }
         )
     return rows
@@ -111,33 +124,4 @@ def validation_rows(value: Mapping[str, Any]) -> str:
             }
             for arm in value["arms"]
         ]
-    )
-
-
-def verdicts(arms: Sequence[dict[str, Any]]) -> str:
-    """Say for every loss whether GSP is ahead of GAP: at the paper's setting, and at the one validation chose."""
-    lines = []
-    for loss in dict.fromkeys(arm["loss"] for arm in arms):
-        own = [arm for arm in arms if arm["loss"] == loss and arm["pooling"] == "gsp" and arm["difference_from_gap"]]
-        if not own:
-            continue
-        paper = [arm for arm in own if not arm["variant"]]
-        chosen = max(own, key=lambda arm: arm["validation_map"] or 0.0)
-        told = [_verdict(f"{loss}, the paper's setting", paper[0])] if paper else []
-        if chosen["variant"]:
-            told.append(_verdict(f"{loss}, chosen on validation classes ({chosen['variant']})", chosen))
-        lines += [f"- {each}" for each in told]
-    return "\n".join(lines)
-
-
-def _verdict(what: str, arm: dict[str, Any]) -> str:
-    found = arm["difference_from_gap"]
-    if found["pairs"] < 2:
-        return f"{what}: {found['mean']:+.2f} in a single pair of runs, which tells nothing yet."
-    settled = abs(found["mean"]) > found["std"]
-    word = "ahead of" if found["mean"] > 0 else "behind"
-    how = "by more than" if settled else "but by less than"
-    return (
-        f"{what}: GSP is {word} GAP by {abs(found['mean']):.2f} points of MAP@R over {found['pairs']} paired runs, "
-        f"{how} the standard deviation of the pairs ({found['std']:.2f}; standard error {found['error']:.2f})."
     )

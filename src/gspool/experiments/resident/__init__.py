@@ -12,6 +12,7 @@ from gspool.experiments.resident.fleet import Job, train_all
 from gspool.experiments.resident.folded_norms import fold_frozen_norms
 from gspool.experiments.resident.images import ResidentSet, load_resident
 from gspool.experiments.resident.outcome import Outcome
+from gspool.experiments.resident.pace import Pace
 from gspool.experiments.resident.train import train_resident
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "FeatureMapEmbedder",
     "Job",
     "Outcome",
+    "Pace",
     "ResidentSet",
     "centre_boxes",
     "draw_crops",

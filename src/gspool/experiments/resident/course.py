@@ -71,6 +71,10 @@ class ResidentCourse:
         self.last_loss = torch.zeros(())
         self._since = self._started = time.perf_counter()
 
+    def began(self, started: float) -> None:
+        """Set when the run began, for one that goes on: the clock of the training itself starts now."""
+        self._started, self._since = started, time.perf_counter()
+
     def make_step(self) -> None:
         """Freeze or thaw the backbone, set the rate, and learn from the next batch."""
         self._set_rates()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import multiprocessing
 
 from gspool.experiments.resident.outcome import Outcome
+from gspool.experiments.resident.pace import Pace
 from gspool.experiments.resident.prototype_start import start_from_tokens
 from gspool.experiments.resident.train import train_resident
+from gspool.experiments.resident.waiting import Waiting
 from gspool.training.build import build_model
 
 if TYPE_CHECKING:
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 class Job(NamedTuple):
     """One training: what it answers, its settings, which classes it learns from and is watched on.
 
-    ``token_start`` images choose the prototypes before the first step, where it is not 0.
+    ``token_start`` images choose the prototypes before the first step, where it is not 0. ``unfinished`` is the file
+    for its state where time ends it: it goes on from there when it is made again.
     """
 
     asked: dict[str, Any]
@@ -31,6 +35,7 @@ class Job(NamedTuple):
     train_classes: list[int]
     validation_classes: list[int]
     token_start: int = 0
+    unfinished: Path | None = None
 
 
 class Failure(NamedTuple):
@@ -49,6 +54,7 @@ def train_all(
     *,
     processes: int = 1,
     seconds: float | None = None,
+    pace: Pace | None = None,
 ) -> list[Job]:
     """Make every training, ``processes`` of them at a time, and hand over each outcome as soon as it is there.
 
@@ -62,7 +68,9 @@ def train_all(
         device: where the images are.
         on_outcome: called in this process with every finished training.
         processes: how many at a time; 1 trains in this process.
-        seconds: after this long no other training begins, and those under way end at their next evaluation.
+        seconds: no training begins that would not end within this time, going by ``pace``, nor any after it: what is
+            done is always the first of the jobs. Trainings under way then end at their next evaluation.
+        pace: how long trainings take, where something is known about it beforehand.
 
     Returns:
         The jobs that were not begun for want of time.
@@ -71,36 +79,41 @@ def train_all(
         RuntimeError: if a training broke, after all others are done.
     """
     end = None if seconds is None else time.time() + seconds
+    queue = Waiting(jobs, end, Pace() if pace is None else pace)
     if processes <= 1:
-        for place, job in enumerate(jobs):
-            if end is not None and time.time() > end:
-                return list(jobs[place:])
-            on_outcome(job, run_job(job, train, test, device, end))
-        return []
+        while (number := queue.next()) is not None:
+            outcome = run_job(jobs[number], train, test, device, end)
+            queue.note(jobs[number], outcome)
+            on_outcome(jobs[number], outcome)
+        return queue.left()
     context = multiprocessing.get_context("spawn")
     asked, answered = context.Queue(), context.Queue()
-    for number in range(len(jobs)):
-        asked.put(number)
     arguments = (list(jobs), train, test, str(device), asked, answered, end)
     crew = [context.Process(target=_work, args=arguments) for _ in range(min(processes, len(jobs)))]
+    working = 0
     for worker in crew:
-        asked.put(None)
         worker.start()
-    failures, undone = [], []
-    for _ in jobs:
-        number, answer = _next_answer(answered, crew)
+        number = queue.next()
+        asked.put(number)
+        working += number is not None
+    failures = []
+    while working:
+        answer_to, answer = _next_answer(answered, crew)
         if isinstance(answer, Failure):
             failures.append(answer)
-        elif answer is None:
-            undone.append(jobs[number])
         else:
-            on_outcome(jobs[number], _unpacked(answer))
+            outcome = _unpacked(answer)
+            queue.note(jobs[answer_to], outcome)
+            on_outcome(jobs[answer_to], outcome)
+        number = queue.next()
+        asked.put(number)
+        working -= number is None
     for worker in crew:
         worker.join()
     if failures:
         told = "\n".join(f"{failure.asked}: {failure.told}" for failure in failures)
         raise RuntimeError(f"{len(failures)} of {len(jobs)} trainings broke; the others are done. {told}")
-    return undone
+    return queue.left()
 
 
 def run_job(
@@ -115,7 +128,9 @@ def run_job(
         side, seed = model.pixels.crop[0], settings.trainer.seed
         start_from_tokens(model, learned_from, settings.data, side, job.token_start, seed)
     seconds = None if end is None else max(end - time.time(), 0.0)
-    return train_resident(settings, learned_from, validation, test, device, model=model, seconds=seconds)
+    return train_resident(
+        settings, learned_from, validation, test, device, model=model, seconds=seconds, unfinished=job.unfinished
+    )
 
 
 def _next_answer(answered: Any, crew: list[Any]) -> tuple[int, Any]:
@@ -139,9 +154,6 @@ def _work(
     """Take one job after the other until there are none; runs in a process of its own."""
     torch.set_num_threads(1)
     while (number := asked.get()) is not None:
-        if end is not None and time.time() > end:
-            answered.put((number, None))
-            continue
         try:
             answered.put((number, _packed(run_job(jobs[number], train, test, device, end))))
         except Exception:

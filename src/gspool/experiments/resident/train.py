@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gspool.experiments.resident.course import ResidentCourse
+from gspool.experiments.resident.unfinished import go_on, keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from gspool.experiments.resident.images import ResidentSet
     from gspool.experiments.resident.outcome import Ending, Outcome
@@ -27,6 +29,7 @@ def train_resident(
     model: Any = None,
     seconds: float | None = None,
     say: Callable[[str], None] | None = None,
+    unfinished: Path | None = None,
 ) -> Outcome:
     """Train as ``settings`` say, restore the best evaluation, and measure it on ``test``.
 
@@ -43,13 +46,19 @@ def train_resident(
         model: a model of your own, such as a `FeatureMapEmbedder`; otherwise one is built from the settings.
         seconds: how long at most; a run that ends so says so in its outcome.
         say: told a line at every evaluation.
+        unfinished: a file for the state of a run that time ends. Where it exists, the run goes on from there, and ends
+            with the numbers of one that was never cut; it is deleted when the run has come to its end.
 
     Raises:
         ValueError: if a setting does not fit.
         DivergedError: if the loss is not finite.
     """
-    started = time.perf_counter()
+    begun = started = time.perf_counter()
     course = ResidentCourse(settings, train, validation, test, torch.device(device), model)
+    if unfinished is not None and unfinished.is_file():
+        # As if it had begun that much earlier: figures count all of the run, the limit this call alone.
+        started -= go_on(course, unfinished)
+        course.began(started)
     ending: Ending = "max_steps"
     while course.step < settings.trainer.max_steps:
         course.make_step()
@@ -58,7 +67,12 @@ def train_resident(
             if course.monitor.stopped:
                 ending = "patience"
                 break
-            if seconds is not None and time.perf_counter() - started > seconds:
+            if seconds is not None and time.perf_counter() - begun > seconds:
                 ending = "time"
                 break
+    if unfinished is not None:
+        if ending == "time":
+            keep(course, unfinished, time.perf_counter() - started)
+        else:
+            unfinished.unlink(missing_ok=True)
     return course.finish(ending, started)

@@ -1,0 +1,57 @@
+"""How long a training will take, going by those that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gspool.experiments.resident.fleet import Job
+
+
+class Pace:
+    """The longest training of each kind so far; a kind is a loss and a pooling layer.
+
+    Early stopping ends trainings after very different numbers of steps. The longest is a careful guess: a training that
+    is begun and cut short is lost, while one that is not begun leaves its share of the device to the others.
+
+    Args:
+        known: kinds and seconds of earlier trainings, which count until one of this call has ended: those may have been
+            made on another device, or fewer at a time.
+
+    Example:
+        >>> pace = Pace([("c2 gsp", 300.0)])
+        >>> pace.expected("c2 gsp"), pace.expected("pnca gap"), Pace().expected("c2 gsp")
+        (300.0, 300.0, 0.0)
+        >>> pace.note("c2 gsp", 100.0)
+        >>> pace.expected("c2 gsp"), pace.expected("pnca gap")
+        (100.0, 100.0)
+    """
+
+    def __init__(self, known: Iterable[tuple[str, float]] = ()) -> None:
+        self._known = _longest(known)
+        self._noted: list[tuple[str, float]] = []
+
+    def note(self, kind: str, seconds: float) -> None:
+        """Take note of a training of this call that has come to its end."""
+        self._noted.append((kind, seconds))
+
+    def expected(self, kind: str) -> float:
+        """Give the seconds of the longest of this kind, else of any; 0 where nothing has ended yet."""
+        noted = _longest(self._noted)
+        for found in (noted, self._known):
+            if kind in found:
+                return found[kind]
+        return max((noted or self._known).values(), default=0.0)
+
+
+def kind_of(job: Job) -> str:
+    """Name what decides how long a training takes."""
+    return f"{job.settings.loss.name} {job.settings.model.pooling}"
+
+
+def _longest(ended: Iterable[tuple[str, float]]) -> dict[str, float]:
+    longest: dict[str, float] = {}
+    for kind, seconds in ended:
+        longest[kind] = max(seconds, longest.get(kind, 0.0))
+    return longest

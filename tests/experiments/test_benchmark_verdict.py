@@ -1,0 +1,125 @@
+"""The verdict on GSP follows from the pairs, and the setting beside the paper's from validation classes alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gspool.experiments.benchmark.arms import Arm
+from gspool.experiments.benchmark.figures import arm_figures
+from gspool.experiments.benchmark.search import best_arms, search_arms
+from gspool.experiments.benchmark.section import render_study
+from gspool.experiments.benchmark.store import Run
+from gspool.experiments.benchmark.verdict import STUDENT, interval, verdict, verdicts
+
+Values = dict[tuple[int, int], float]
+
+
+def finished(arm: Arm, test: Values, validation: Values | None = None, ending: str = "patience") -> list[Run]:
+    watched = test if validation is None else validation
+    return [
+        Run(
+            {
+                "arm": arm.name,
+                "loss": arm.loss,
+                "pooling": arm.pooling,
+                "variant": arm.variant,
+                "fold": place[0],
+                "seed": place[1],
+            },
+            {
+                "metrics": {"map@r": value, "p@1": 2 * value, "r@1": 2 * value},
+                "validation": watched[place],
+                "entropy": 0.9,
+                "learned": {"mu": 0.3},
+                "ending": ending,
+                "steps": 10,
+                "best_step": 5,
+                "seconds": 1.0,
+                "images_per_second": 320.0,
+                "curve": "",
+            },
+        )
+        for place, value in test.items()
+    ]
+
+
+def over_folds(*values: float) -> Values:
+    return {(fold, 0): value for fold, value in enumerate(values)}
+
+
+GAP, PAPER = Arm("c2", "gap"), Arm("c2", "gsp")
+SHARP, LEARNED = search_arms(("c2",))[:2]
+
+
+def test_the_interval_is_that_of_student() -> None:
+    assert [round(float(stats.t.ppf(0.975, freedom)), 3) for freedom in range(1, 12)] == list(STUDENT)
+    differences = np.random.default_rng(0).normal(0.5, 1.0, 12)
+    error = differences.std(ddof=1) / np.sqrt(12)
+    expected = stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)
+    assert interval({"mean": differences.mean(), "error": error, "pairs": 12}) == pytest.approx(expected, abs=1e-3)
+    # Beyond twelve pairs it is never too narrow.
+    wide = interval({"mean": 0.0, "error": 1.0, "pairs": 30})[1]
+    assert wide > stats.t.ppf(0.975, 29)
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "pairs", "word"),
+    [(1.0, 0.3, 12, "ahead"), (-1.0, 0.3, 12, "behind"), (0.5, 0.3, 12, "cannot tell"), (5.0, 0.0, 1, "cannot tell")],
+)
+def test_a_difference_is_told_only_where_the_interval_leaves_zero_out(mean, error, pairs, word) -> None:
+    assert verdict({"mean": mean, "error": error, "pairs": pairs}) == word
+
+
+def test_the_words_hold_the_pairs_the_error_and_the_entropy() -> None:
+    gap = finished(GAP, over_folds(0.2, 0.2, 0.2, 0.2))
+    paper = finished(PAPER, over_folds(0.19, 0.2, 0.21, 0.22))
+    told = verdicts([arm_figures(gap, gap), arm_figures(paper, gap)], 12)
+    assert told.startswith(
+        "- c2, the paper's setting: **cannot tell**. Over 4 of 12 pairs of runs the difference is +0.50"
+    )
+    assert "standard error of 0.65 (95 % interval -1.55 to +2.55), less than the standard deviation" in told
+    assert told.endswith("1.29. The entropy of its weights is 0.9000.")
+    ahead = finished(PAPER, over_folds(0.21, 0.211, 0.212, 0.213), ending="time")
+    told = verdicts([arm_figures(ahead, gap)], 12)
+    assert "**GSP is ahead of GAP**" in told
+    assert "more than the standard deviation" in told
+    assert told.endswith("Time cut 4 of its runs short.")
+    assert "**GSP is behind GAP**" in verdicts([arm_figures(finished(PAPER, over_folds(0.1, 0.101)), gap)], 12)
+    single = verdicts([arm_figures(paper[:1], gap)], 12)
+    assert "**cannot tell** from 1 of 12 pairs of runs, -1.00 points" in single
+
+
+def test_validation_chooses_by_pairs_because_folds_differ_by_more_than_settings() -> None:
+    gap = finished(GAP, over_folds(0.2, 0.2), over_folds(0.44, 0.30))
+    # On the easy fold alone a setting looks better than one on both; it is no candidate.
+    easy = finished(SHARP, {(0, 0): 0.3}, {(0, 0): 0.47})
+    both = finished(LEARNED, over_folds(0.19, 0.19), over_folds(0.45, 0.31))
+    told = verdicts([arm_figures(runs, gap) for runs in (gap, easy, both)], 12)
+    assert told.startswith("- c2, learned, which validation chose (+1.00 there) out of 1:")
+    # Test classes have no say: the other is far ahead there.
+    worse = finished(SHARP, over_folds(0.4, 0.4), over_folds(0.43, 0.29))
+    told = verdicts([arm_figures(runs, gap) for runs in (gap, worse, both)], 12)
+    assert told.startswith("- c2, learned, which validation chose (+1.00 there) out of 2:")
+
+
+def test_the_best_setting_needs_every_fold_and_looks_at_validation() -> None:
+    gap = finished(GAP, over_folds(0.2, 0.2), over_folds(0.44, 0.30))
+    sharp = finished(SHARP, over_folds(0.4, 0.4), over_folds(0.43, 0.29))
+    learned = finished(LEARNED, over_folds(0.1, 0.1), over_folds(0.45, 0.31))
+    assert best_arms(["c2"], [*gap, *sharp, *learned], 2) == [LEARNED]
+    assert best_arms(["c2"], [*gap, *sharp, *learned[:1]], 2) == [SHARP]
+    cut = finished(LEARNED, over_folds(0.1, 0.1), over_folds(0.45, 0.31), ending="time")
+    assert best_arms(["c2"], [*gap, *sharp, *cut], 2) == [SHARP]
+    with pytest.raises(ValueError, match="no setting of the search has been trained with c2 on all 4 folds"):
+        best_arms(["c2"], [*gap, *sharp], 4)
+
+
+def test_part_of_a_table_says_how_much_there_is_and_what_is_missing() -> None:
+    gap, paper = finished(GAP, over_folds(0.2, 0.2)), finished(PAPER, over_folds(0.21, 0.2))
+    arms = [{**arm_figures(runs, gap), "joined": None} for runs in (gap, paper)]
+    shown = render_study({"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": arms})
+    assert "| 2 of 12 |" in shown
+    assert "+0.50 (error 0.50, 1 of 2 ahead)" in shown
+    assert "have not been tried yet: c2: epsilon 20; learned;" in shown
