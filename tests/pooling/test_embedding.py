@@ -56,6 +56,26 @@ def test_average_pooling_does_not_care_for_the_place() -> None:
     torch.testing.assert_close(head(x), head.embed(x).mean((2, 3)))
 
 
+def test_the_embedding_may_stand_on_the_other_side() -> None:
+    x = torch.randn(2, 6, 3, 3)
+    after = create_embedding("gsp", dim=6, out_dim=4, embedding="after", prototypes=5)
+    assert isinstance(after, PoolThenEmbed)
+    assert after.layer.dim == 6
+    weights = after.pool(x).weights
+    # The weights do not look at the embedded features.
+    torch.nn.init.normal_(after.embed.weight)
+    torch.testing.assert_close(after.pool(x).weights, weights)
+    before = create_embedding("gmp", dim=6, out_dim=4, embedding="before")
+    torch.testing.assert_close(before(x), before.embed(x).amax((2, 3)))
+
+
+def test_a_place_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="'before' or 'after' the layer, got 'beside'"):
+        create_embedding("gsp", dim=6, out_dim=4, embedding="beside")
+    with pytest.raises(ValueError, match="vlad has its embedding inside"):
+        create_embedding("vlad", dim=6, out_dim=4, embedding="after")
+
+
 @pytest.mark.parametrize("name", registry.list())
 def test_every_layer_embeds(name: str) -> None:
     head = create_embedding(name, dim=24, out_dim=128)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 from torch.nn.functional import conv2d, linear
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from gspool.functional.results import Pooled
 
 
-def create_embedding(name: str, dim: int, out_dim: int, **options: Any) -> PoolingLayer:
+def create_embedding(
+    name: str, dim: int, out_dim: int, *, embedding: Literal["before", "after"] | None = None, **options: Any
+) -> PoolingLayer:
     """Make a pooling layer and the linear embedding that belongs to it, from ``dim`` channels to ``out_dim``.
 
     The embedding is a 1x1 convolution without bias, Glorot-uniform at the start. It stands where the layer's class
@@ -28,10 +30,11 @@ def create_embedding(name: str, dim: int, out_dim: int, **options: Any) -> Pooli
         name: one of `list()`.
         dim: number of channels of the backbone's features.
         out_dim: length of the embedding. A layer with sizes of its own may give another: read ``layer.out_dim``.
+        embedding: put it ``before`` or ``after`` the layer instead.
         **options: keyword arguments of the layer's class.
 
     Raises:
-        ValueError: if there is no such layer or option, or a size is not a positive integer.
+        ValueError: if there is no such layer, option or place for the embedding, or a size is not a positive integer.
         ImportError: if the layer is one of timm's and timm is not installed.
 
     Example:
@@ -44,9 +47,13 @@ def create_embedding(name: str, dim: int, out_dim: int, **options: Any) -> Pooli
     check_options(name, options)
     if not isinstance(out_dim, int) or out_dim < 1:
         raise ValueError(f"out_dim is the length of the embedding and must be a positive integer, got {out_dim!r}")
+    if embedding not in (None, "before", "after"):
+        raise ValueError(f"embedding says where the embedding stands, 'before' or 'after' the layer, got {embedding!r}")
     if layer.embedding == "inside":
+        if embedding is not None:
+            raise ValueError(f"{name} has its embedding inside, so it cannot stand {embedding} it")
         return layer(dim, out_dim=out_dim, **options)
-    if layer.embedding == "after":
+    if (embedding or layer.embedding) == "after":
         return PoolThenEmbed(layer(dim, **options), out_dim)
     return EmbedThenPool(dim, layer(out_dim, **options))
 

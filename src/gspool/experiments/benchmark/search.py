@@ -56,6 +56,7 @@ def _search_of(loss: str) -> list[Arm]:
         sharp(", zsr scale 1", changes={"loss__zsr_options": {"scale": 1.0}}),
         sharp(", 16 prototypes", {"prototypes": 16}),
         sharp(", 128 prototypes", {"prototypes": 128}),
+        sharp(", embedded after", {"embedding": "after"}),
         sharp(", warm-up 3", changes={"schedule__warmup_epochs": 3.0}),
     ]
 
