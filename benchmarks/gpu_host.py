@@ -3,7 +3,8 @@
     PYTHONPATH=src python benchmarks/gpu_host.py --out results    # one H200, ten seconds
 
 ``nothing`` is an autograd function in Python that only allocates its results: what no such function can go below.
-``one thread`` keeps the backward pass in the thread that called it.
+``one thread`` keeps the backward pass in the thread that called it. The launch is that of the smallest kernel, once
+through Triton's binder and once prepared, as the package does it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpu_pooling import ROWS, Problem, arguments_of, average, certificate, eager_time
-from gspool.functional.kernels import pool_op
+from gpu_pooling import EPSILON, MU, ROWS, Problem, arguments_of, average, certificate, eager_time
+from gspool.functional.kernels import clipped_prototypes, pool_forward_launch, pool_op, pool_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,10 +50,27 @@ def measure(problem: Problem) -> dict[str, float]:
     return times
 
 
+def one_launch(problem: Problem) -> dict[str, float]:
+    """Time the kernel that clips the prototypes, started in both ways."""
+    settings = pool_settings.Settings(None, MU, None, EPSILON, None, False, "tf32x3")
+    tokens, prototypes = problem.tokens.detach(), problem.prototypes.detach()
+    (*_, kept, clipped), plan = pool_forward_launch.pool_forward(tokens, prototypes, settings, 1)
+    M, D = prototypes.shape
+    fixed = {"BD": 1024, "PARTS": plan.kind.parts, "num_warps": 4}
+    kernel = clipped_prototypes.clip_prototypes_kernel
+    return {
+        "Triton's binder": eager_time(
+            lambda: kernel[(M,)](prototypes, kept, clipped, plan.layout.norms_at, M, D, **fixed)
+        ),
+        "prepared": eager_time(lambda: plan.clip(prototypes, kept, clipped)),
+    }
+
+
 def main() -> None:
     arguments = arguments_of(__doc__)
     result = certificate("PYTHONPATH=src python benchmarks/gpu_host.py --out results") | {"host": []}
-    for size in ROWS[:2]:
+    result["one launch"] = one_launch(Problem(ROWS[0], "bfloat16", "channels last"))
+    for size in ROWS[:3]:
         record = {"version": "present", "size": size, "kind": "bfloat16", "layout": "channels last"}
         result["host"].append(record | {"times": measure(Problem(size, "bfloat16", "channels last"))})
         print(result["host"][-1], flush=True)

@@ -2,9 +2,11 @@
 
     PYTHONPATH=src python benchmarks/gpu_pooling.py --out results    # one H200, about 2 minutes
 
-Every setting is checked against the plain version in float64 before it is timed; a wrong one is not timed but ends the
-run. Times are medians in microseconds, forward and backward together. ``eager`` is measured by the wall clock and
-includes everything that PyTorch and Python do; ``graph`` is the replay of a CUDA graph: the GPU's share alone.
+Every setting is checked against the plain version in float64 before it is timed; a wrong one is not timed, and the run
+fails in the end. Times are medians in microseconds, forward and backward together. ``eager`` is measured by the wall
+clock and includes everything that PyTorch and Python do, ``one thread`` the same with the backward pass in the thread
+that called it, ``compiled`` the plain version under torch.compile; ``graph`` is the replay of a CUDA graph: the GPU's
+share alone.
 """
 
 from __future__ import annotations
@@ -50,6 +52,14 @@ ALLOWED = {
 }
 
 
+# Seconds after which no further row compiles the plain version.
+COMPILING = 25
+
+
+class WrongResultError(Exception):
+    """The kernels disagree with the plain version."""
+
+
 class Problem:
     """Tokens, prototypes and an incoming gradient of one size."""
 
@@ -81,23 +91,29 @@ class Problem:
         return gsp_pool(tokens, prototypes, MU, EPSILON, backend="triton", precision=self.precision).pooled
 
     def check(self, kind: str) -> None:
-        """Compare with the plain version in float64 on the first images; end the run if it disagrees."""
+        """Compare with the plain version in float64 on the first images.
+
+        Raises:
+            WrongResultError: if they disagree by more than `ALLOWED`.
+        """
         few = slice(0, 4)
         wide = self.tokens[few].detach().double().requires_grad_()
         exact = self.prototypes.detach().double().requires_grad_()
         truth = gsp_pool(wide, exact, MU, EPSILON, backend="torch")
         truth.pooled.backward(self.incoming[few].double())
-        tokens = self.tokens[few].detach().requires_grad_()
+        # The kernels take all images, as they will be timed; the loss is that of the first.
+        incoming = torch.zeros_like(self.incoming)
+        incoming[few] = self.incoming[few]
+        tokens = self.tokens.detach().requires_grad_()
         prototypes = self.prototypes.detach().requires_grad_()
         out = gsp_pool(tokens, prototypes, MU, EPSILON, backend="triton", precision=self.precision)
-        out.pooled.backward(self.incoming[few])
-        pairs = ((out.weights, truth.weights), (tokens.grad, wide.grad), (prototypes.grad, exact.grad))
-        for (ours, theirs), allowed in zip(pairs, ALLOWED[kind], strict=True):
-            error = float((ours.detach().double() - theirs.detach()).abs().max() / theirs.detach().abs().max())
+        out.pooled.backward(incoming)
+        ours = (out.weights[few], tokens.grad[few], prototypes.grad)
+        pairs = zip(ours, (truth.weights, wide.grad, exact.grad), strict=True)
+        for (found, theirs), allowed in zip(pairs, ALLOWED[kind], strict=True):
+            error = float((found.detach().double() - theirs.detach()).abs().max() / theirs.detach().abs().max())
             if not error <= allowed:
-                raise SystemExit(
-                    f"{kind}, {tuple(self.tokens.shape)}: error {error:.1e} above {allowed:.1e}; not timed"
-                )
+                raise WrongResultError(f"{kind}, {tuple(self.tokens.shape)}: error {error:.1e} above {allowed:.1e}")
 
 
 def average(tokens: Tensor, prototypes: Tensor) -> Tensor:
@@ -106,6 +122,13 @@ def average(tokens: Tensor, prototypes: Tensor) -> Tensor:
 
 def plain(tokens: Tensor, prototypes: Tensor) -> Tensor:
     return gsp_pool(tokens, prototypes, MU, EPSILON, backend="torch").pooled
+
+
+def compiled_plain() -> Callable[[Tensor, Tensor], Tensor]:
+    """Give the plain version to PyTorch's compiler, for one size."""
+    torch._dynamo.reset()
+    compiled: Callable[[Tensor, Tensor], Tensor] = torch.compile(plain, dynamic=False)
+    return compiled
 
 
 def published(tokens: Tensor, prototypes: Tensor) -> Tensor:
@@ -195,20 +218,30 @@ def measure_row(size: tuple[int, int, int, int], kind: str, layout: str, speed: 
     problem = Problem(size, kind, layout)
     problem.check(kind)
     row: dict[str, Any] = {"size": size, "kind": kind, "layout": layout, "floor": floors(problem, kind, speed)}
-    row["eager"] = {
-        name: eager_time(lambda p=p: problem.step(p)) for name, p in (("gap", average), ("gsp", problem.gsp))
-    }
-    row["graph"] = {
-        name: graph_time(lambda p=p: problem.step(p)) for name, p in (("gap", average), ("gsp", problem.gsp))
-    }
+    pools = {"gap": average, "gsp": problem.gsp}
+    row["eager"] = {name: eager_time(lambda p=p: problem.step(p)) for name, p in pools.items()}
+    with torch.autograd.set_multithreading_enabled(False):
+        row["one thread"] = {name: eager_time(lambda p=p: problem.step(p)) for name, p in pools.items()}
+    row["graph"] = {name: graph_time(lambda p=p: problem.step(p)) for name, p in pools.items()}
     row["extra memory"] = {"gsp": extra_memory(problem, problem.gsp)}
     row["kernels"] = kernel_times(lambda: problem.step(problem.gsp))
-    if kind == "float32" and layout == "channels first":
+    if with_rivals(kind, layout):
         row["eager"]["published"] = eager_time(lambda: problem.step(published), 5)
         row["eager"]["plain"] = eager_time(lambda: problem.step(plain), 10)
         row["extra memory"]["published"] = extra_memory(problem, published)
         row["extra memory"]["plain"] = extra_memory(problem, plain)
     return row
+
+
+def with_rivals(kind: str, layout: str) -> bool:
+    """Say where the published algorithm and the plain version are timed as well."""
+    return kind == "float32" and layout == "channels first"
+
+
+def measure_compiled(size: tuple[int, int, int, int]) -> float:
+    problem = Problem(size, "float32", "channels first")
+    pool = compiled_plain()
+    return eager_time(lambda: problem.step(pool), 10)
 
 
 def kernel_times(step: Callable[[], None], repeats: int = 3) -> dict[str, float]:
@@ -270,18 +303,34 @@ def main() -> None:
     arguments = arguments_of(__doc__)
     settings = [(size, kind, layout) for layout in LAYOUTS for kind in KINDS for size in ROWS]
     if arguments.warm is not None:
+        # PyTorch's compiler keeps what it has compiled on disk, as Triton does.
+        for size in ROWS[arguments.warm :: arguments.compilers]:
+            Problem(size, "float32", "channels first").step(compiled_plain())
         warm_up(settings, arguments.warm, arguments.compilers)
         return
     compile_together(__file__, arguments.compilers)
     speed = bandwidth()
     result = certificate("PYTHONPATH=src python benchmarks/gpu_pooling.py --out results")
-    result |= {"copy TB/s": round(speed / 1e6, 2), "rows": []}
+    result |= {"copy TB/s": round(speed / 1e6, 2), "rows": [], "wrong": []}
     path = arguments.out / "gpu_pooling.json"
     for size, kind, layout in settings:
-        row = measure_row(size, kind, layout, speed)
+        try:
+            row = measure_row(size, kind, layout, speed)
+        except WrongResultError as error:
+            result["wrong"].append(str(error))
+            print("wrong:", error, flush=True)
+            continue
         result["rows"].append(row)
         print(layout, kind, size, row["eager"], row["graph"], row["floor"], row["extra memory"], flush=True)
         path.write_text(json.dumps(result, indent=1) + "\n")
+    start = time.perf_counter()
+    for row in result["rows"]:
+        if with_rivals(row["kind"], row["layout"]) and time.perf_counter() - start < COMPILING:
+            row["eager"]["compiled"] = measure_compiled(row["size"])
+            print("plain, compiled", row["size"], row["eager"]["compiled"], flush=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    if result["wrong"]:
+        raise SystemExit(f"{len(result['wrong'])} settings gave wrong results and were not timed")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def choices(row: int, kind: str) -> tuple[list[Choice], list[Choice]]:
         forward = [(64, 4, 3, step), (128, 8, 3, step), (128, 8, 2, step)]
         if not large:
             forward = [(64, 4, 3, step), (64, 8, 3, step), (64, 4, 4, step), (64, 4, 2, 2 * step)]
-        pulls = [(64, 4, 2, step), (64, 8, 2, step), (128, 8, 2, step) if large else (64, 8, 2, 2 * step)]
+        pulls = [(64, 4, 2, step), (64, 4, 3, step), (64, 8, 2, step) if large else (64, 8, 2, 2 * step)]
         slices = [(64, 8, 2), (64, 8, 3)]
     backward = [Choice(forward[0], tile, slices[0]) for tile in pulls]
     backward += [Choice(forward[0], pulls[0], tile) for tile in slices[1:]]
@@ -82,7 +82,7 @@ def prescribe(choice: Choice) -> None:
 
     replaced: dict[str, Any] = {"choose_tiling": choose, "slices_are_worth_it": lambda *_: choice.slices is not None}
     if choice.pulls is not None and choice.slices is not None:
-        replaced["pull_tiling"] = lambda _, tokens, prototypes, *__: cut(tokens, prototypes, choice.pulls)
+        replaced["pull_tiling"] = lambda tokens, prototypes, *_: cut(tokens, prototypes, choice.pulls)
         by_slice: Any = lambda tokens, prototypes, *_: cut(tokens, prototypes, choice.slices)  # noqa: E731
         backward_plan.slice_tiling = by_slice
     for name, rule in replaced.items():

@@ -10,7 +10,6 @@ from gspool.functional.kernels import (
     pool_forward_launch,
     pool_op,
     pool_settings,
-    tiling,
     transport_launch,
 )
 from oracle import pooled
@@ -36,12 +35,57 @@ def test_gradients_agree_with_the_plain_version(size, role):
 @pytest.fixture
 def slices(monkeypatch):
     """Let problems of every size form their gradients slice by slice of the channels."""
-    monkeypatch.setattr(tiling, "WORTH_SLICES", 0)
+    monkeypatch.setattr(pool_settings, "slices_are_worth_it", cases.slices_fit)
     for plan in (pool_forward_launch.plan_forward, backward_plan.plan_backward):
         plan.cache_clear()
     yield
     for plan in (pool_forward_launch.plan_forward, backward_plan.plan_backward):
         plan.cache_clear()
+
+
+@pytest.fixture
+def sums(request, monkeypatch):
+    """Let tokens of every dtype and layout be summed by weight in one way."""
+    monkeypatch.setattr(pool_forward_launch, "sums_of", lambda kind: request.param)
+    pool_forward_launch.plan_forward.cache_clear()
+    yield
+    pool_forward_launch.plan_forward.cache_clear()
+
+
+@pytest.mark.parametrize("sums", ["product", "reduce"], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+# Images of one tile, of three, and of three that the backward pass takes as two.
+@pytest.mark.parametrize("size", [(2, 9, 5, 70), (2, 130, 6, 40), (1, 130, 3, 5)])
+def test_both_ways_to_sum_tokens_agree_with_the_plain_version(sums, dtype, size):
+    cases.agrees(*cases.problem(*size), dtype=dtype)
+    cases.agrees(*cases.problem(*size), dtype=dtype, role="background", outputs="p")
+
+
+@pytest.mark.parametrize("sums", ["product", "reduce"], indirect=True)
+def test_both_ways_to_sum_tokens_obey_the_laws(sums):
+    cases.channels_first_needs_no_copy()
+    cases.padding_is_never_looked_at()
+    cases.deterministic_runs_repeat()
+
+
+@pytest.mark.parametrize("sums", ["product"], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [50, 200])
+def test_sums_by_product_keep_the_digits_of_float32(sums, dtype, tokens):
+    """What the backward pass reads are float32 sums: a weight cut to bfloat16 or TF32 would show in them."""
+    features, centres = cases.problem(2, tokens, 6, 40)
+    features = features.to(dtype)
+    inputs = (features, centres, None, 0.3, None, 5.0, None, False, "tf32x3", 2)
+    vectors, weights, _, kept, _ = pool_op._forward(*inputs)
+    exact = torch.einsum("bn,bnd->bd", weights.double(), features.double())
+    # The interpreter cuts to bfloat16 where a GPU rounds.
+    rounding = {torch.float32: 1e-6, torch.bfloat16: 2**-7}[dtype]
+    cases.close(vectors, exact, rounding, "pooled")
+    if tokens == 200:
+        # Eight numbers of the threshold, sums by slope of length D + M, and then those by weight.
+        start, stride = (2 * 4 * tokens + 15) // 16 * 16, 8 + 2 * (40 + 6)
+        by_weight = kept[start : start + 2 * stride].view(2, stride)[:, 8 + 46 : 8 + 46 + 40]
+        cases.close(by_weight, exact, 1e-6, "sums by weight")
 
 
 @pytest.mark.parametrize("role", ["foreground", "background"])

@@ -5,7 +5,7 @@ import torch
 
 from functional import kernel_cases as cases
 from gspool.functional import gsp_pool
-from gspool.functional.kernels import choice, tiling
+from gspool.functional.kernels import pool_forward_launch, pool_settings
 from gspool.functional.kernels.backward_plan import plan_backward
 
 pytestmark = pytest.mark.gpu
@@ -17,14 +17,40 @@ def test_weights_are_exact(size, mu, epsilon):
     cases.weights_are_exact(*size, mu, epsilon, device="cuda")
 
 
+@pytest.fixture(autouse=True)
+def fresh_plans():
+    """Plan every call anew: what a test has prescribed must not outlive it."""
+    for plan in (pool_forward_launch.plan_forward, plan_backward):
+        plan.cache_clear()
+
+
+def choose_slices(monkeypatch, sliced):
+    rule = cases.slices_fit if sliced else lambda *_: False
+    monkeypatch.setattr(pool_settings, "slices_are_worth_it", rule)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("size", [(3, 49, 64, 96), (3, 196, 100, 70), (2, 63, 1024, 33), (2, 300, 7, 4096)])
 @pytest.mark.parametrize("role", ["foreground", "background"])
 @pytest.mark.parametrize("sliced", [True, False])
 def test_gradients_agree_with_the_plain_version(dtype, size, role, sliced, monkeypatch):
-    monkeypatch.setattr(tiling, "WORTH_SLICES", 0 if sliced else 2**62)
-    plan_backward.cache_clear()
+    choose_slices(monkeypatch, sliced)
     cases.agrees(*cases.problem(*size, device="cuda"), dtype=dtype, role=role, slack=2.0)
+
+
+@pytest.mark.parametrize("sums", ["product", "reduce"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [(3, 49, 64, 96), (3, 196, 128, 520), (2, 300, 20, 70)])
+@pytest.mark.parametrize("first", [True, False])
+def test_both_ways_to_sum_tokens(sums, dtype, size, first, monkeypatch):
+    """Values, gradients, and that no run differs from another, as it would if loads ran ahead too far."""
+    monkeypatch.setattr(pool_forward_launch, "sums_of", lambda kind: sums)
+    tokens, prototypes = cases.problem(*size, device="cuda")
+    if first:
+        tokens = tokens.transpose(1, 2).contiguous().transpose(1, 2)
+    cases.agrees(tokens, prototypes, dtype=dtype, slack=2.0)
+    runs = [gsp_pool(tokens.to(dtype), prototypes, 0.3, 5.0, backend="triton").pooled for _ in range(20)]
+    assert all(run.equal(runs[0]) for run in runs)
 
 
 LAWS = [
@@ -38,10 +64,8 @@ LAWS = [
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("sliced", [True, False])
 def test_laws(law, sliced, monkeypatch):
-    monkeypatch.setattr(tiling, "WORTH_SLICES", 0 if sliced else 2**62)
-    plan_backward.cache_clear()
+    choose_slices(monkeypatch, sliced)
     law("cuda")
-    plan_backward.cache_clear()
 
 
 @pytest.mark.parametrize("size", [(2, 5, 7), (2, 70, 1300), (1, 3, 17000)])
@@ -49,8 +73,7 @@ def test_transport_agrees(size):
     cases.transport_agrees(*size, device="cuda")
 
 
-def test_auto_takes_the_kernels_where_they_can_run(monkeypatch):
-    monkeypatch.setattr(choice, "AUTO_TAKES_KERNELS", True)
+def test_auto_takes_the_kernels_where_they_can_run():
     tokens, prototypes = cases.problem(2, 49, 16, 64, device="cuda")
     auto, kernels = (gsp_pool(tokens, prototypes, 0.3, 5.0, backend=backend) for backend in ("auto", "triton"))
     assert auto.weights.equal(kernels.weights)
@@ -65,9 +88,10 @@ def auto_gradient(tokens, prototypes):
     return gsp_pool(tokens.clone().requires_grad_(), prototypes, 0.3, 5.0).weights.grad_fn
 
 
-# PyTorch's own compiler calls what PyTorch calls deprecated.
+# PyTorch's own compiler calls what PyTorch calls deprecated, and advises to be less exact.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("backend", ["triton", "torch"])
 def test_compiled_autocast_and_graph_replay(backend):
     tokens, prototypes = cases.problem(2, 49, 16, 64, device="cuda")

@@ -62,8 +62,7 @@ def gsp_pool(
         mask: True marks a real token; what a padded token holds is never looked at.
         backend: ``torch``, the plain version; ``triton``, the same by fused kernels, on a CUDA device of compute
             capability 8.0 or newer for float32, bfloat16 and float16 with at most 1024 prototypes, outside `torch.func`
-            transforms (an export takes ``torch``); or ``auto``, which is ``torch`` until the kernels have
-            passed all their tests on a GPU.
+            transforms (an export takes ``torch``); or ``auto``, the kernels wherever they can run.
         role: ``foreground`` pools what is near the prototypes, ``background`` what is left over.
         precision: how the kernels multiply: ``exact`` keeps the digits of float32 by three TF32 products, ``tf32``
             takes one, whose error, times epsilon, moves the weights. The plain version is always exact.

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from gspool.experiments.collage.loss import steady_loss
+from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, capture_step
+from gspool.experiments.collage.loss import steady_loss, steady_zsr
 from gspool.experiments.collage.measure import measured
 from gspool.experiments.resident.views import BatchPlan
 from gspool.pooling.warm_start import WarmStart
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
     from gspool.evaluation import RetrievalMetrics
     from gspool.experiments.collage.maps import Splits
     from gspool.training import TrainConfig
-
-# A graph is captured after some steps as they are: the optimiser's state must exist, libraries have chosen kernels.
-STEPS_BEFORE_CAPTURE = 4
-
-
-class CaptureFailedError(RuntimeError):
-    """A step does something that a CUDA graph cannot hold."""
 
 
 class CourseResult(NamedTuple):
@@ -57,12 +51,21 @@ class Course(nn.Module):
         device: where they are.
         model: what learns.
         captured: whether steps on a GPU are replayed from a graph.
+        mixed: whether a GPU embeds in bf16 while it learns; pooling by GSP, losses and figures are in float32 always.
 
     Raises:
         CaptureFailedError: on use, if a step cannot be captured.
     """
 
-    def __init__(self, settings: TrainConfig, splits: Splits, device: str, model: Any, captured: bool = True) -> None:
+    def __init__(
+        self,
+        settings: TrainConfig,
+        splits: Splits,
+        device: str,
+        model: Any,
+        captured: bool = True,
+        mixed: bool = False,
+    ) -> None:
         super().__init__()
         self.settings, self.splits, self.device = settings, splits, torch.device(device)
         self.model = model.to(self.device)
@@ -75,6 +78,7 @@ class Course(nn.Module):
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.captured = captured and self.stream is not None
+        self.mixed = mixed and self.stream is not None
         self.steps_alone = 0
         if self.stream is not None:
             for group in self.optimiser.param_groups:
@@ -137,18 +141,8 @@ class Course(nn.Module):
             self.graph.replay()
             return
         collecting = any(part.collecting for part in self.warm_starts)
-        if self.captured and not collecting and self.steps_alone >= STEPS_BEFORE_CAPTURE:
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                    self._learn(collecting)
-            except RuntimeError as wrong:
-                raise CaptureFailedError(
-                    f"a step of {type(self.model).__name__} cannot be captured: {wrong}"
-                ) from wrong
-            # A capture only writes down; the step itself is the first replay.
-            graph.replay()
-            self.graph = graph
+        if self.captured and self.stream is not None and not collecting and self.steps_alone >= STEPS_BEFORE_CAPTURE:
+            self.graph = capture_step(lambda: self._learn(collecting), self.stream)
             return
         self.steps_alone = 0 if collecting else self.steps_alone + 1
         self._learn(collecting)
@@ -156,13 +150,14 @@ class Course(nn.Module):
     def _learn(self, collecting: bool) -> None:
         self.optimiser.zero_grad(set_to_none=True)
         train = self.splits.train
-        embedded = self.model.embed(train.pixels[train.rows[self.places]])
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+            embedded = self.model.embed(train.pixels[train.rows[self.places]])
         labels = train.labels[self.places]
         total = steady_loss(self.loss.metric, embedded.embedding, labels)
         if self.loss.zsr is not None:
             total = (1 - self.loss.zsr_weight) * total
             # Until prototypes are chosen, attributes are flat and carry nothing to regularise.
             if not collecting and embedded.attributes is not None:
-                total = total + self.loss.zsr_weight * self.loss.zsr(embedded.attributes, labels)
+                total = total + self.loss.zsr_weight * steady_zsr(self.loss.zsr, embedded.attributes, labels)
         total.backward()
         self.optimiser.step()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import multiprocessing
 
-from gspool.experiments.collage.training import Ground, Training, train_one
+from gspool.experiments.collage.recipe import Training
+from gspool.experiments.collage.training import Ground, train_one
 
 if TYPE_CHECKING:
     from gspool.experiments.ledger import Ledger
@@ -19,25 +20,38 @@ if TYPE_CHECKING:
 _GIVEN: dict[str, Any] = {}
 
 
+class TrainingsBrokenError(RuntimeError):
+    """Some trainings broke; all others are done."""
+
+
+def gather_crew(ground: Ground, device: str, processes: int) -> ProcessPoolExecutor:
+    """Make the processes that train side by side; each begins when there is work for it, and stays.
+
+    A training of small batches leaves most of a large GPU idle; several share it, and the data is there only once.
+    """
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(ground, device))
+
+
 def train_missing(
     trainings: Sequence[Training],
     ground: Ground,
     device: str,
     ledger: Ledger,
-    processes: int = 1,
+    crew: ProcessPoolExecutor | None = None,
     say: Callable[[str], None] = print,
     seconds: float | None = None,
 ) -> None:
-    """Make the trainings that the ledger does not hold, several at a time, and write each down when it ends.
+    """Make the trainings that the ledger does not hold, and write each down when it ends.
 
-    After ``seconds`` no other training begins; those under way are finished.
-
-    A training of small batches leaves most of a large GPU idle; several share it, and the data is there only once.
+    A ``crew`` makes several at a time, those that take longest first, so that none of them trails at the end. After
+    ``seconds`` no other training begins; those under way are finished.
 
     Raises:
-        RuntimeError: if some trainings broke, after all others are done.
+        TrainingsBrokenError: if some trainings of a crew broke, after all others are done.
     """
     missing = [training for training in trainings if ledger.get(training.asked()) is None]
+    missing.sort(key=lambda training: -training.cost)
     say(f"{len(trainings) - len(missing)} of {len(trainings)} trainings are done, {len(missing)} to go")
     broken: list[str] = []
     end = None if seconds is None else time.monotonic() + seconds
@@ -49,31 +63,29 @@ def train_missing(
         figures = f"MAP@R {found['map@r']:.4f}, {found['steps']} steps, {found['seconds']} s"
         say(f"{number}/{len(missing)} {told}: {figures}")
 
-    if processes <= 1:
+    if crew is None:
         for number, training in enumerate(missing, start=1):
             if end is not None and time.monotonic() > end:
                 say(f"time is up with {len(missing) - number + 1} trainings not begun")
                 return
             done(training, train_one(training, ground, device), number)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(ground, device)) as crew:
-        under_way = {crew.submit(_train, training): training for training in missing}
-        for number, future in enumerate(as_completed(under_way), start=1):
-            if future.cancelled():
-                continue
-            wrong = future.exception()
-            if wrong is not None:
-                broken.append(f"{under_way[future]}: {wrong!r}")
-                say(f"broken: {broken[-1]}")
-            else:
-                done(under_way[future], future.result(), number)
-            if end is not None and time.monotonic() > end:
-                not_begun = sum(each.cancel() for each in under_way)
-                say(f"time is up with {not_begun} trainings not begun")
-                end = None
+    under_way = {crew.submit(_train, training): training for training in missing}
+    for number, future in enumerate(as_completed(under_way), start=1):
+        if future.cancelled():
+            continue
+        wrong = future.exception()
+        if wrong is not None:
+            broken.append(f"{under_way[future]}: {wrong!r}")
+            say(f"broken: {broken[-1]}")
+        else:
+            done(under_way[future], future.result(), number)
+        if end is not None and time.monotonic() > end:
+            not_begun = sum(each.cancel() for each in under_way)
+            say(f"time is up with {not_begun} trainings not begun")
+            end = None
     if broken:
-        raise RuntimeError(f"{len(broken)} of {len(missing)} trainings broke, the others are done: {broken[0]}")
+        raise TrainingsBrokenError(f"{len(broken)} of {len(missing)} trainings broke, the others are done: {broken[0]}")
 
 
 def _begin(ground: Ground, device: str) -> None:

@@ -5,6 +5,7 @@ common. Paper: GAP 8.09 and GSP 22.68 MAP@R with the contrastive loss, 10.68 and
 Ours: results/collage.json, docs/images/collage.png.
 
     gspool reproduce collage --root ~/data --device cuda --processes 14 --backend triton      # one H200, 8 minutes
+    python -m gspool.experiments.collage.attention      # the picture, where the run had no matplotlib
     gspool reproduce collage --quick                                          # a stand-in for CIFAR-100, one minute
 """
 
@@ -18,40 +19,59 @@ from typing import Any
 import torch
 
 from gspool.experiments.certificate import write_result
-from gspool.experiments.collage.picture import draw_attention
-from gspool.experiments.collage.rows import DISTILLED, FINE_TUNED, FINE_TUNING, find_row, table_trainings
+from gspool.experiments.collage.picture import show_attention
+from gspool.experiments.collage.recipe import ZSR, Training
+from gspool.experiments.collage.rows import BACKBONES, DISTILLED, FINE_TUNED, FINE_TUNING, find_row, table_trainings
 from gspool.experiments.collage.search import LOSSES
-from gspool.experiments.collage.study import CollageSettings, Searched, Study
+from gspool.experiments.collage.study import CollageSettings, Study
 from gspool.experiments.collage.summary import search_rows, summary_rows
 from gspool.experiments.collage.tables import render, unfinished
-from gspool.experiments.collage.training import ZSR, Training
+from gspool.experiments.collage.tuning import Searched, first_variants, search
 from gspool.experiments.experiment import Experiment, RunOptions
 
 Trainings = dict[tuple[str, str, int], Training]
+# Seconds, as `Training.cost` estimates them; what takes longer begins before anything else.
+LONG = 14.0
 
 
 def run(options: RunOptions) -> None:
-    """Do all of the study, or what of it is missing, and write its result and its picture."""
+    """Do all of the study, or what of it is missing, and write its result and its picture.
+
+    Raises:
+        RuntimeError: if trainings broke, after everything else is done and written.
+    """
     study = Study(options)
-    searched = study.search()
-    tables = {
-        "tuned": tuned_trainings(study, searched),
+    try:
+        _run(study, options)
+    finally:
+        study.dismiss()
+    if study.broken:
+        raise RuntimeError("; ".join(study.broken))
+
+
+def _run(study: Study, options: RunOptions) -> None:
+    tables: dict[str, Trainings] = {
         "frozen": table_trainings(study.seeds, **study.usual),
         "distilled": row_trainings(study, DISTILLED, {"data": "distilled"}),
         "fine_tuned": row_trainings(study, FINE_TUNED, {**FINE_TUNING, "epochs": study.settings.fine_tuned_epochs}),
     }
     if options.quick:
-        few = {"tuned": (), "frozen": ("GAP", "GSP+ZSR"), "distilled": ("GAP",), "fine_tuned": ("GSP+ZSR",)}
+        few = {"frozen": ("GAP", "GSP+ZSR"), "distilled": ("GAP",), "fine_tuned": ("GSP+ZSR",)}
         tables = {
             name: {key: each for key, each in table.items() if key[0] in few[name] and key[1] == "pnca"}
             for name, table in tables.items()
         }
+    # The longest beside the search, whose steps wait for each other and would leave processes idle.
+    longest = [each for table in tables.values() for each in table.values() if each.cost > LONG]
+    study.train("the longest, and what is tried first", dict(enumerate([*longest, *first_variants(study).values()])))
+    searched = search(study)
+    tables["tuned"] = {} if options.quick else tuned_trainings(study, searched)
     # All at once first, so that no process waits for the last training of a table.
     study.train("all tables", dict(enumerate(each for table in tables.values() for each in table.values())))
-    made = {name: study.train(name, table) for name, table in tables.items()}
+    made = {name: study.finished(table) for name, table in tables.items()}
     attention = None
     if not study.time_is_up:
-        attention = draw_attention(study.usual, study.ground, options.device, options.images / "collage.png")
+        attention = show_attention(study.usual, lambda: study.ground, options, study.folder / "attention.safetensors")
     write_result(
         options.results / "collage.json",
         {
@@ -59,7 +79,8 @@ def run(options: RunOptions) -> None:
             "epochs": study.settings.epochs,
             "patience": study.settings.patience,
             "fine_tuned_epochs": study.settings.fine_tuned_epochs,
-            "best": {f"{pooling} {loss}": name for (pooling, loss), (name, _) in searched.best.items()},
+            "best": {" ".join(place): name for place, (name, _) in searched.best.items()},
+            "best_settings": {" ".join(place): training.asked() for place, (_, training) in searched.best.items()},
             "search": search_rows(searched.found),
             **{name: summary_rows(found, study.seeds) for name, found in made.items()},
             "unfinished": {name: len(table) - len(made[name]) for name, table in tables.items()},
@@ -69,18 +90,18 @@ def run(options: RunOptions) -> None:
         },
         command=EXPERIMENT.command(options),
         seeds=study.seeds,
-        libraries=["matplotlib", "pytorch-metric-learning"],
+        libraries=["pytorch-metric-learning"],
         device=torch.device(options.device),
     )
     study.say(f"written: {options.results / 'collage.json'}")
 
 
 def tuned_trainings(study: Study, searched: Searched) -> Trainings:
-    """Give GAP, GSP and GSP+ZSR with the best settings of the search, for every seed."""
+    """Give GAP, GSP and GSP+ZSR with the best settings of the search for either backbone, for every seed."""
     return {
-        (name, loss, seed): replace(training, seed=seed, zsr=zsr)
-        for (pooling, loss), (_, training) in searched.best.items()
-        for name, zsr in ((("GAP", 0.0),) if pooling == "gap" else (("GSP", 0.0), ("GSP+ZSR", ZSR)))
+        (f"{name}{BACKBONES[flavour]}", loss, seed): replace(training, seed=seed, zsr=zsr)
+        for (pooling, loss, flavour), (_, training) in searched.best.items()
+        for name, zsr in ((("GAP", 0.0),) if pooling == "gap" else (("GSP", 0.0), ("GSP+ZSR", training.zsr or ZSR)))
         for seed in study.seeds
     }
 

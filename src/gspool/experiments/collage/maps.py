@@ -40,12 +40,14 @@ class StitchedTiles(NamedTuple):
 
     In the place of pixels ``parts`` hold four rows of ``tiles`` and which of them shows the object, [N, 5, 1, 1];
     ``objects`` say that as well, and ``backgrounds`` which tiles of the training split are shared by all labels.
+    Labels are super-classes; ``sub_classes`` are the classes of CIFAR-100 inside them, numbered in each split.
     """
 
     tiles: UInt8[Tensor, "T 3 32 32"]
     parts: Splits
     objects: dict[str, Int64[Tensor, " N"]]
     backgrounds: Int64[Tensor, " P"]
+    sub_classes: dict[str, Int64[Tensor, " N"]]
 
 
 def stitched_tiles(root: Path | None, device: torch.device | str, most: int | None = None) -> StitchedTiles:
@@ -69,7 +71,13 @@ def stitched_tiles(root: Path | None, device: torch.device | str, most: int | No
     }
     is_object = torch.nn.functional.one_hot(objects["train"], 4).bool()
     backgrounds = drawn["train"].rows[~is_object].unique().to(device)
-    return StitchedTiles(tiles, Splits(**parts), objects, backgrounds)
+    # Tiles are all images of CIFAR-100, those to train first.
+    fine = torch.cat([data.create("cifar100", root, part, allow_partial=True).labels for part in ("train", "test")])
+    sub_classes: dict[str, Tensor] = {
+        split: fine[drawn[split].rows.gather(1, objects[split][:, None])].unique(return_inverse=True)[1].flatten()
+        for split in SPLITS
+    }
+    return StitchedTiles(tiles, Splits(**parts), objects, backgrounds, sub_classes)
 
 
 class Quarters(NamedTuple):

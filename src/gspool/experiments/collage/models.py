@@ -12,6 +12,8 @@ from torch import nn
 from gspool.experiments.collage.maps import StitchedTiles, stitched
 from gspool.experiments.resident import FeatureMapEmbedder
 from gspool.models import Embedder
+from gspool.pooling import create
+from gspool.pooling.embedding import PoolThenEmbed
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float16, Int64
@@ -41,6 +43,8 @@ def channel_statistics(maps: Float16[Tensor, "N C h w"], most: int = 2_000) -> C
 class MapHead(FeatureMapEmbedder):
     """Pool and embed stored feature maps: as they are, with every channel standardised, or every token of length 1.
 
+    ``embedding`` is where the local embedding stands: the layer's ``own`` place, or ``after`` pooling.
+
     Example:
         >>> head = MapHead(8, "gap", 4, "unit")
         >>> head.embed(torch.rand(2, 8, 4, 4).half()).embedding.shape
@@ -54,9 +58,12 @@ class MapHead(FeatureMapEmbedder):
         dim: int,
         features: Features = "plain",
         statistics: ChannelStatistics | None = None,
+        embedding: Literal["own", "after"] = "own",
         **options: Any,
     ) -> None:
         super().__init__(channels, pooling, dim, **options)
+        if embedding == "after":
+            self.head = PoolThenEmbed(create(pooling, channels, **options), dim)
         if (features == "standardised") != (statistics is not None):
             raise ValueError(f"statistics belong to standardised features and to no others, got {features!r}")
         self.features, self.statistics = features, statistics

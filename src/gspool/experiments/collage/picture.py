@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from gspool.experiments.certificate import device_name
 from gspool.experiments.collage.maps import stitched
-from gspool.experiments.collage.training import ZSR, Ground, Training, run_course, splits_of
+from gspool.experiments.collage.recipe import ZSR, Training
+from gspool.experiments.collage.training import Ground, run_course, splits_of
+from gspool.experiments.experiment import RunOptions
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64, UInt8
     from torch import Tensor
 
 EACH = 4
+SHOWN = ("train", "test")
 
 
 class Seen(NamedTuple):
@@ -27,16 +35,58 @@ class Seen(NamedTuple):
     objects: Int64[Tensor, " K"]
 
 
-def draw_attention(usual: Mapping[str, Any], ground: Ground, device: str, path: Path) -> dict[str, Any]:
-    """Train GSP+ZSR with PNCA once more, draw its weights over a few collages, and say how it was trained."""
-    training = Training("gsp", "pnca", **{**usual, "zsr": ZSR})
-    model, result = run_course(training, ground, device)
-    draw([seen(model, ground, "train"), seen(model, ground, "test")], path)
-    return {
-        "collages": len(splits_of(training, ground).train),
-        "steps": result.best_step,
-        "device": device_name(torch.device(device)),
+def show_attention(
+    usual: Mapping[str, Any], ground: Callable[[], Ground], options: RunOptions, maps: Path
+) -> dict[str, Any]:
+    """Draw the weights of GSP+ZSR with PNCA over a few collages, and say how it was trained.
+
+    What is drawn is kept in a file, ``maps``; it is trained where that is not there yet, and drawn where matplotlib is
+    installed; `python -m gspool.experiments.collage.attention` draws it elsewhere.
+    """
+    if not maps.is_file():
+        training = Training("gsp", "pnca", **{**usual, "zsr": ZSR})
+        trained_on = ground()
+        model, result = run_course(training, trained_on, options.device)
+        known = {
+            "collages": len(splits_of(training, trained_on).train),
+            "steps": result.best_step,
+            "device": device_name(torch.device(options.device)),
+        }
+        keep([seen(model, trained_on, split) for split in SHOWN], known, maps)
+    groups, known = read(maps)
+    if find_spec("matplotlib") is None:
+        later = f"python -m gspool.experiments.collage.attention --maps {maps}"
+        print(f"matplotlib is not installed here; where it is: {later}", flush=True)
+    else:
+        draw(groups, options.images / "collage.png")
+    return known
+
+
+def keep(groups: Sequence[Seen], known: Mapping[str, Any], path: Path) -> None:
+    """Write what is to be drawn, aside first and then renamed."""
+    tensors = {
+        f"{split}.{name}": value.contiguous()
+        for split, group in zip(SHOWN, groups, strict=True)
+        for name, value in group._asdict().items()
     }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file(tensors, aside, metadata={"known": json.dumps(dict(known))})
+    aside.replace(path)
+
+
+def read(path: Path) -> tuple[list[Seen], dict[str, Any]]:
+    """Read what is to be drawn, and how it was trained.
+
+    Raises:
+        ValueError: if there is no such file.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path.name} of weights to draw; run gspool reproduce collage first")
+    with safe_open(path, "pt") as file:
+        groups = [Seen(**{name: file.get_tensor(f"{split}.{name}") for name in Seen._fields}) for split in SHOWN]
+        known: dict[str, Any] = json.loads(file.metadata()["known"])
+    return groups, known
 
 
 @torch.no_grad()
@@ -59,7 +109,7 @@ def seen(model: Any, ground: Ground, split: str) -> Seen:
     )
 
 
-def draw(groups: list[Seen], path: Path) -> None:
+def draw(groups: Sequence[Seen], path: Path) -> None:
     """Save two rows of pictures: collages with the object framed, and their weights."""
     import matplotlib
 

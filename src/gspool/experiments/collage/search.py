@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gspool.experiments.collage.training import Training
+from gspool.experiments.collage.recipe import Training
 
 LOSSES = ("c2", "pnca")
 AS_THE_PAPER = "as the paper"
@@ -21,24 +21,39 @@ class Variant(NamedTuple):
     changes: dict[str, Any]
 
 
-# For every layer. The paper: lr 1e-3, ResNet20, nothing said about features; proxies learn as fast as the rest.
+# For every layer. The paper: lr 1e-3, ResNet20, 16 classes x 4 images, "default Adam" (no weight decay); nothing is
+# said about features, proxies and the local embedding learn as fast as the rest, and labels may be super-classes (as
+# here) or the classes inside them.
 ANY_LAYER = (
-    Variant("lr 1e-4", "lr", {"lr": 1e-4}),
-    Variant("lr 1e-2", "lr", {"lr": 1e-2}),
+    *(Variant(f"lr {shown}", "lr", {"lr": lr}) for shown, lr in (("1e-4", 1e-4), ("3e-4", 3e-4), ("1e-2", 1e-2))),
     Variant("standardised features", "features", {"features": "standardised"}),
     Variant("tokens of length 1", "features", {"features": "unit"}),
     Variant("pre-activation ResNet20", "flavour", {"flavour": "preactivation-bottleneck"}),
+    *(Variant(f"weight decay {decay:g}", "decay", {"weight_decay": decay}) for decay in (1e-4, 1e-3)),
+    Variant("batches of 8 x 8", "sampler", {"classes_per_batch": 8}),
+    Variant("batches of 4 x 16", "sampler", {"classes_per_batch": 4}),
+    Variant("labels are sub-classes", "labels", {"labels": "sub-classes"}),
+    Variant("embedding learns x0.1", "embedding rate", {"embedding_rate": 0.1}),
+    Variant("embedding as drawn", "embedding rate", {"embedding_rate": 0.0}),
 )
 PROXIES = (Variant("proxies x100", "proxies", {"proxies": 100.0}),)
-# For GSP alone. The paper: m = 128, mu = 0.2, epsilon = 10; the authors' reference starts by k-center.
+# For GSP alone. The paper: m = 128, mu = 0.2, epsilon = 10, embedded before pooling; the authors' reference starts by
+# k-center. The figures of the paper are with the regularisation, at 0.5.
 GSP_ONLY = (
     *(
         Variant(f"epsilon {epsilon:g}", "epsilon", {"options": {"epsilon": epsilon}})
-        for epsilon in (2.0, 5.0, 20.0, 40.0)
+        for epsilon in (2.0, 5.0, 20.0, 40.0, 80.0, 160.0)
     ),
-    *(Variant(f"mu {mu:g}", "mu", {"options": {"mu": mu}}) for mu in (0.1, 0.3)),
+    *(Variant(f"mu {mu:g}", "mu", {"options": {"mu": mu}}) for mu in (0.05, 0.1, 0.3)),
+    *(Variant(f"{count} prototypes", "prototypes", {"options": {"prototypes": count}}) for count in (64, 256)),
+    *(Variant(f"ZSR {weight:g}", "zsr", {"zsr": weight}) for weight in (0.1, 0.5)),
+    Variant("embedded after pooling", "embedding", {"embedding": "after"}),
     Variant("random prototypes", "start", {"options": {"warm_start": 0}}),
 )
+# What is multiplied around the best setting so far, and by what, until nothing is better or the rounds are over.
+AROUND_ANY = {"lr": (3.0, 1 / 3)}
+AROUND_GSP = {"epsilon": (2.0, 0.5), "mu": (2.0, 0.5)}
+ROUNDS = 2
 
 
 def variants(pooling: str, loss: str) -> tuple[Variant, ...]:
@@ -46,7 +61,7 @@ def variants(pooling: str, loss: str) -> tuple[Variant, ...]:
 
     Example:
         >>> len(variants("gap", "c2")), len(variants("gsp", "pnca"))
-        (5, 13)
+        (13, 29)
     """
     return (*ANY_LAYER, *(PROXIES if loss == "pnca" else ()), *(GSP_ONLY if pooling == "gsp" else ()))
 
@@ -70,8 +85,12 @@ def search_trainings(pooling: str, loss: str, seed: int, **usual: Any) -> dict[s
     return {AS_THE_PAPER: start, **{each.name: changed(start, each.changes) for each in variants(pooling, loss)}}
 
 
-def combined(pooling: str, loss: str, validation: Mapping[str, float], seed: int, **usual: Any) -> Training | None:
-    """Join the best value of every setting that beat the paper's on validation; None where none did.
+def combined(
+    pooling: str, loss: str, validation: Mapping[str, float], seed: int, leave: tuple[str, ...] = (), **usual: Any
+) -> Training | None:
+    """Join the best value of every setting that beat the paper's on validation, but for those to leave.
+
+    None where none did.
 
     Example:
         >>> combined("gap", "c2", {"as the paper": 0.1, "lr 1e-4": 0.2, "lr 1e-2": 0.3}, seed=0).lr
@@ -81,8 +100,28 @@ def combined(pooling: str, loss: str, validation: Mapping[str, float], seed: int
     for each in variants(pooling, loss):
         reached = validation.get(each.name, -1.0)
         better_than = validation[helped[each.setting].name] if each.setting in helped else validation[AS_THE_PAPER]
-        if reached > better_than:
+        if reached > better_than and each.setting not in leave:
             helped[each.setting] = each
     if not helped:
         return None
     return changed(Training(pooling, loss, seed, **usual), *(each.changes for each in helped.values()))
+
+
+def around(training: Training) -> dict[str, Training]:
+    """Give what lies around a training: one setting multiplied or divided at a time.
+
+    Example:
+        >>> {name: each.lr for name, each in around(Training("gap", "c2", lr=0.5)).items()}
+        {'lr 1.5': 1.5, 'lr 0.167': 0.16666666666666666}
+        >>> list(around(Training("gsp", "c2")))[2:]
+        ['epsilon 20', 'epsilon 5', 'mu 0.4', 'mu 0.1']
+    """
+    near = {}
+    for factor in AROUND_ANY["lr"]:
+        near[f"lr {training.lr * factor:.3g}"] = changed(training, {"lr": training.lr * factor})
+    if training.pooling == "gsp":
+        for name, factors in AROUND_GSP.items():
+            for factor in factors:
+                value = training.layer_options[name] * factor
+                near[f"{name} {value:.3g}"] = changed(training, {"options": {name: value}})
+    return near

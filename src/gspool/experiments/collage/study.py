@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.collage.backbones import FLAVOURS, pretrain_missing, read_backbone
-from gspool.experiments.collage.crew import train_missing
+from gspool.experiments.collage.crew import TrainingsBrokenError, gather_crew, train_missing
 from gspool.experiments.collage.maps import collage_maps, distilled_maps, stitched_tiles
-from gspool.experiments.collage.search import AS_THE_PAPER, LOSSES, TOGETHER, combined, search_trainings
-from gspool.experiments.collage.training import Ground, Training
+from gspool.experiments.collage.recipe import Training
+from gspool.experiments.collage.training import Ground
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.ledger import Ledger
 
 SEEDS = (0, 1, 2)
-SEARCH_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class CollageSettings:
     """Options of the collage study.
 
     Args:
-        processes: trainings at a time; on a large GPU 14.
+        processes: trainings at a time; on a large GPU 14, which then shares itself best under NVIDIA's MPS.
         backend: how GSP is computed: "torch", or "triton" on a GPU; see gspool.functional.gsp_pool.
-        epochs: passes over the collages at most.
+        epochs: passes over the collages at most; `Training` says why no more.
         patience: passes without a better validation before a training stops.
         fine_tuned_epochs: passes at most where the backbone learns too.
         captured: whether a GPU replays steps from a CUDA graph.
@@ -38,18 +39,11 @@ class CollageSettings:
 
     processes: int = 1
     backend: str = "torch"
-    epochs: int = 30
-    patience: int = 10
-    fine_tuned_epochs: int = 10
+    epochs: int = 15
+    patience: int = 6
+    fine_tuned_epochs: int = 8
     captured: bool = True
     seconds: float = 0.0
-
-
-class Searched(NamedTuple):
-    """Figures of every variant by (pooling, loss, variant), and the best of each pair by validation."""
-
-    found: dict[tuple[str, str, str], dict[str, Any]]
-    best: dict[tuple[str, str], tuple[str, Training]]
 
 
 class Study:
@@ -63,6 +57,7 @@ class Study:
         self.folder = options.work / "collage"
         self.ledger = Ledger(self.folder / "trainings.jsonl")
         self.started = time.monotonic()
+        self.broken: list[str] = []
         self.root = write_cifar100_stand_in(options.work / "stand-in", 1, 1) if options.quick else options.root
         self.usual: dict[str, Any] = {"epochs": self.settings.epochs, "patience": self.settings.patience}
 
@@ -98,44 +93,38 @@ class Study:
         self.say("the maps of all collages are there")
         return Ground(maps, collages, weights, self.settings.backend, self.settings.captured)
 
+    @cached_property
+    def crew(self) -> ProcessPoolExecutor | None:
+        """The processes that train side by side; None where one does it all."""
+        if self.settings.processes <= 1:
+            return None
+        return gather_crew(self.ground, self.options.device, self.settings.processes)
+
+    def dismiss(self) -> None:
+        """Let the crew go, if there is one."""
+        crew = self.__dict__.pop("crew", None)
+        if crew is not None:
+            crew.shutdown()
+
     def train(self, what: str, trainings: Mapping[Any, Training]) -> dict[Any, dict[str, Any]]:
-        """Make what is missing while there is time, and give what is finished by the same keys."""
+        """Make what is missing while there is time, and give what is finished by the same keys.
+
+        What broke is remembered in ``broken``: all that did not is written down before anybody is told.
+        """
         missing = [training for training in trainings.values() if self.ledger.get(training.asked()) is None]
         self.say(f"{what}: {len(trainings)} trainings, {len(missing)} of them to be made")
         if missing and not self.time_is_up:
-            settings, ground = self.settings, self.ground
+            settings, ground, crew = self.settings, self.ground, self.crew
             left = settings.seconds - (time.monotonic() - self.started) if settings.seconds else None
-            train_missing(missing, ground, self.options.device, self.ledger, settings.processes, self.say, left)
+            try:
+                train_missing(missing, ground, self.options.device, self.ledger, crew, self.say, left)
+            except (TrainingsBrokenError, BrokenProcessPool) as wrong:
+                self.broken.append(f"{what}: {wrong}")
+                # Where a process died, the others have been sent home; a new crew makes the rest.
+                self.dismiss()
+        return self.finished(trainings)
+
+    def finished(self, trainings: Mapping[Any, Training]) -> dict[Any, dict[str, Any]]:
+        """Give what is finished, by the same keys."""
         found = {key: self.ledger.get(training.asked()) for key, training in trainings.items()}
         return {key: each for key, each in found.items() if each is not None}
-
-    def search(self) -> Searched:
-        """Try the variants for GAP and GSP on validation classes, then what helped together."""
-        pairs = [(pooling, loss) for pooling in ("gap", "gsp") for loss in LOSSES]
-        trainings = {
-            (*pair, name): training
-            for pair in pairs
-            for name, training in search_trainings(*pair, SEARCH_SEED, **self.usual).items()
-            if not self.options.quick or name in (AS_THE_PAPER, "lr 1e-2")
-        }
-        found = self.train("search", trainings)
-        reached = {pair: _validation(found, pair) for pair in pairs}
-        joined = {
-            (*pair, TOGETHER): training
-            for pair in pairs
-            if AS_THE_PAPER in reached[pair]
-            and (training := combined(*pair, reached[pair], SEARCH_SEED, **self.usual)) is not None
-        }
-        found |= self.train(TOGETHER, joined)
-        trainings |= joined
-        best = {}
-        for pair in pairs:
-            own = _validation(found, pair)
-            if own:
-                name = max(own, key=lambda each: own[each])
-                best[pair] = (name, trainings[*pair, name])
-        return Searched(found, best)
-
-
-def _validation(found: Mapping[tuple[str, str, str], Mapping[str, Any]], pair: tuple[str, str]) -> dict[str, float]:
-    return {key[2]: each["validation"] for key, each in found.items() if key[:2] == pair}

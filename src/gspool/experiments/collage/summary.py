@@ -30,6 +30,7 @@ def summary_rows(found: Mapping[tuple[str, str, int], Mapping[str, Any]], seeds:
                 "validation": round(100 * mean(run["validation"] for run in runs.values()), 2),
                 "entropy": _mean([run.get("entropy") for run in runs.values()]),
                 "on_object": _mean([run.get("on_object") for run in runs.values()]),
+                "by_sub_class": _percent([run.get("by_sub_class") for run in runs.values()]),
             }
         )
     return rows
@@ -46,9 +47,14 @@ def search_rows(found: Mapping[tuple[str, str, str], Mapping[str, Any]]) -> list
             "test": round(100 * run["map@r"], 2),
             "entropy": _mean([run.get("entropy")]),
             "on_object": _mean([run.get("on_object")]),
+            "by_sub_class": _percent([run.get("by_sub_class")]),
         }
         for (pooling, loss, name), run in found.items()
     ]
+
+
+def _percent(values: Sequence[float | None]) -> float | None:
+    return _mean([None if value is None else 100 * value for value in values])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

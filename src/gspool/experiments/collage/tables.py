@@ -8,11 +8,11 @@ from typing import Any
 
 from gspool.experiments.certificate import read_result
 from gspool.experiments.collage.rows import DISTILLED, FINE_TUNED, ROWS, find_row
-from gspool.experiments.collage.search import AS_THE_PAPER, LOSSES, TOGETHER
+from gspool.experiments.collage.search import LOSSES
+from gspool.experiments.collage.search_text import LOSS_NAMES, search_table, search_text
 from gspool.experiments.experiment import NOT_RUN
 from gspool.experiments.report import caption, table
 
-LOSS_NAMES = {"c2": "C2", "pnca": "PNCA"}
 TUNED = ("GAP", "GSP", "GSP+ZSR")
 TABLES = {
     "tuned": "the best settings",
@@ -40,17 +40,18 @@ def render(results: Path) -> str:
         "### Frozen backbone, the pooling table",
         _verdict(value["frozen"]),
         _side_by_side(value["frozen"], [row.name for row in ROWS]),
+        _by_sub_class(value["frozen"]),
         caption("collage", record),
         "*On the object* is the part of the weight in the object's quarter (a quarter of it for average pooling), "
         "*entropy* that of the weights against equal ones.",
         *_attention(value.get("attention")),
         "### Which unstated setting matters",
-        _search_text(value),
-        _search_table(value["search"]),
+        search_text(value),
+        search_table(value["search"]),
         "### With the best settings by validation",
         "Every layer with its own best settings of the search above.",
-        _verdict(value["tuned"]),
-        _side_by_side(value["tuned"], TUNED),
+        _verdict([row for row in value["tuned"] if row["row"] in TUNED]),
+        _side_by_side(value["tuned"], [*TUNED, *(row["row"] for row in value["tuned"] if row["row"] not in TUNED)]),
         "### Distilled: the objects alone",
         "The same objects without backgrounds, 32 x 32 pixels: what pooling could reach at best.",
         _side_by_side(value["distilled"], DISTILLED),
@@ -66,6 +67,22 @@ def unfinished(results: Path) -> str:
     """Count the trainings that are missing, table by table; empty where none is."""
     left = read_result(results / "collage.json")["value"]["unfinished"]
     return ", ".join(f"{count} trainings of {TABLES[name]}" for name, count in left.items() if count)
+
+
+def _by_sub_class(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say what the figures are where only images of the same class of CIFAR-100 count as right."""
+    known = {(row["row"], row["loss"]): row.get("by_sub_class") for row in rows}
+    said = [
+        f"{shown} {', '.join(f'{name} {known[name, loss]:.2f}' for name in TUNED if known.get((name, loss)))}"
+        for loss, shown in LOSS_NAMES.items()
+        if known.get(("GSP", loss))
+    ]
+    if not said:
+        return ""
+    return (
+        "The labels are the 16 super-classes, two classes of CIFAR-100 each on test. Counting only images of the same "
+        f"one of these 32 as right: {'; '.join(said)}."
+    )
 
 
 def _attention(known: Mapping[str, Any] | None) -> list[str]:
@@ -87,10 +104,10 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
     best = {loss: max((row["map@r"] for row in rows if row["loss"] == loss), default=None) for loss in LOSSES}
     found = {(row["row"], row["loss"]): row for row in rows}
     lines = []
-    for name in names:
+    for name in dict.fromkeys(names):
         line = {"layer": name}
         for loss, shown in LOSS_NAMES.items():
-            row, paper = found.get((name, loss)), find_row(name).paper
+            row, paper = found.get((name, loss)), find_row(name.partition(",")[0]).paper
             figure = "not run" if row is None else _figure_text(row)
             line[shown] = f"**{figure}**" if row is not None and row["map@r"] == best[loss] else figure
             line[f"{shown}, paper"] = "" if paper is None else f"{paper[loss]:.2f}"
@@ -139,40 +156,3 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{paper[loss]:.2f}."
         )
     return "\n".join(f"- {line}" for line in said)
-
-
-def _search_text(value: Mapping[str, Any]) -> str:
-    """Say what the search is, which settings moved GSP most, and what was best."""
-    best = ", ".join(f"{pair.upper()}: *{name}*" for pair, name in value["best"].items())
-    said = [
-        "One setting at a time away from the paper's, for GAP and GSP alike, one seed, judged on the validation "
-        f"classes alone; then everything that helped, together. Best by validation: {best}."
-    ]
-    for loss, shown in LOSS_NAMES.items():
-        reached = {
-            row["variant"]: row["validation"]
-            for row in value["search"]
-            if (row["pooling"], row["loss"]) == ("gsp", loss)
-        }
-        start = reached.pop(AS_THE_PAPER, None)
-        together = reached.pop(TOGETHER, None)
-        if start is None or not reached:
-            continue
-        moved = sorted(reached, key=lambda name: abs(reached[name] - start), reverse=True)[:4]
-        told = ", ".join(f"{name} ({reached[name] - start:+.1f})" for name in moved)
-        joint = "" if together is None else f"; what helped, together: {together - start:+.1f}"
-        said.append(f"What moved GSP most with {shown}, in points of validation MAP@R: {told}{joint}.")
-    return "\n\n".join(said)
-
-
-def _search_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        line = lines.setdefault(
-            (row["pooling"], row["variant"]), {"layer": row["pooling"].upper(), "variant": row["variant"]}
-        )
-        line[LOSS_NAMES[row["loss"]]] = row["validation"]
-    columns = ["layer", "variant", *LOSS_NAMES.values()]
-    heads = {name: f"{name}, validation" for name in LOSS_NAMES.values()}
-    ordered = sorted(lines.values(), key=lambda line: (line["layer"], line["variant"] != AS_THE_PAPER))
-    return table([{heads.get(column, column): line.get(column, "") for column in columns} for line in ordered], ".2f")

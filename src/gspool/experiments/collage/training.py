@@ -2,78 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gspool.experiments.captured_step import CaptureFailedError
 from gspool.experiments.certificate import device_name
-from gspool.experiments.collage.course import CaptureFailedError, Course, CourseResult
+from gspool.experiments.collage.course import Course, CourseResult
 from gspool.experiments.collage.maps import Splits, StitchedTiles
+from gspool.experiments.collage.measure import measured
 from gspool.experiments.collage.models import CollageEmbedder, MapHead, channel_statistics
+from gspool.experiments.collage.recipe import GSP_LAYERS, Training, settings_of
+from gspool.experiments.collage.recipe import ZSR as ZSR  # for the studies that regularise as this one does
 from gspool.experiments.collage.weights import weight_on_object
-from gspool.models.cifar_resnet import Flavour, ResNet20
-from gspool.training.presets import PRESETS
+from gspool.models.cifar_resnet import ResNet20
 
 if TYPE_CHECKING:
+    from jaxtyping import Int64
     from torch import Tensor
 
-    from gspool.experiments.collage.models import Features
-    from gspool.training import TrainConfig
-
-# Supp. 2.2; the paper's m, mu and epsilon on Cifar Collage, and the start of the authors' reference implementation.
-GSP_OPTIONS = {"prototypes": 128, "mu": 0.2, "epsilon": 10.0, "warm_start": 1024}
-GSP_LAYERS = ("gsp", "gmp+gsp", "gemean+gsp")
-ZSR = 0.5
-# Layers that solve linear systems, as the regularisation does: a solver asks the device whether it succeeded.
-SOLVING = ("gemax",)
-
-
-@dataclass(frozen=True)
-class Training:
-    """What is trained and how; the defaults are the paper's where it has any (Supp. 2.2).
-
-    Args:
-        pooling: a name of `gspool.pooling.list()`.
-        loss: ``c2`` or ``pnca``.
-        seed: of weights and batches.
-        options: of the pooling layer; those of GSP are the paper's where not given.
-        dim: length of the embedding.
-        zsr: weight of the zero-shot regularisation.
-        lr: learning rate at the start.
-        proxies: factor on it for the proxies of the loss.
-        features: what is done to the maps of a frozen backbone.
-        flavour: of ResNet20.
-        data: ``collage``, or ``distilled``, the objects alone.
-        backbone: ``frozen``, or ``fine-tuned`` on collages that are stitched anew whenever they are seen.
-        epochs: passes over the data at most.
-        patience: passes without a better validation before it stops.
-    """
-
-    pooling: str
-    loss: str
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-    dim: int = 128
-    zsr: float = 0.0
-    lr: float = 1e-3
-    proxies: float = 1.0
-    features: Features = "plain"
-    flavour: Flavour = "postactivation"
-    data: Literal["collage", "distilled"] = "collage"
-    backbone: Literal["frozen", "fine-tuned"] = "frozen"
-    epochs: int = 30
-    patience: int = 10
-
-    def asked(self) -> dict[str, Any]:
-        """Give it as plain data, by which a finished training is found again."""
-        return asdict(self)
-
-    @property
-    def layer_options(self) -> dict[str, Any]:
-        """Options of the pooling layer, the paper's included."""
-        return {**(GSP_OPTIONS if self.pooling in GSP_LAYERS else {}), **self.options}
+    from gspool.experiments.resident import ResidentSet
 
 
 class Ground(NamedTuple):
@@ -89,22 +38,6 @@ class Ground(NamedTuple):
     captured: bool = True
 
 
-def settings_of(training: Training, train_images: int) -> TrainConfig:
-    """Turn it into the settings of a run, starting from the preset of the collage study."""
-    config = PRESETS["paper/collage"]()
-    steps = max(train_images // config.data.batch_size, 1)
-    config.loss.name, config.loss.zsr = training.loss, training.zsr
-    config.optimiser.lr, config.optimiser.proxies = training.lr, training.proxies
-    # "Default Adam" clips nothing.
-    config.optimiser.clip = 0.0
-    config.model.pooling, config.model.pooling_options = training.pooling, training.layer_options
-    config.model.freeze = "batchnorm"
-    config.trainer.max_steps, config.trainer.evaluate_every = training.epochs * steps, steps
-    config.trainer.patience, config.trainer.seed = training.patience, training.seed
-    config.output.ks = [1]
-    return config
-
-
 def model_of(training: Training, ground: Ground) -> MapHead | CollageEmbedder:
     """Make the model with weights drawn from the seed."""
     torch.manual_seed(training.seed)
@@ -114,7 +47,10 @@ def model_of(training: Training, ground: Ground) -> MapHead | CollageEmbedder:
     if training.backbone == "frozen":
         maps = ground.maps[training.data, training.flavour].train.pixels
         statistics = channel_statistics(maps) if training.features == "standardised" else None
-        return MapHead(maps.shape[1], training.pooling, training.dim, training.features, statistics, **options)
+        sizes = (maps.shape[1], training.pooling, training.dim)
+        return MapHead(*sizes, training.features, statistics, training.embedding, **options)
+    if training.embedding != "own":
+        raise ValueError("where the local embedding stands is varied on frozen maps only; use backbone='frozen'")
     backbone = ResNet20(training.flavour)
     backbone.load_state_dict(ground.weights[training.flavour])
     return CollageEmbedder(backbone, training.pooling, training.dim, ground.collages, options)
@@ -139,6 +75,8 @@ def train_one(training: Training, ground: Ground, device: str) -> dict[str, Any]
     }
     if training.data == "collage":
         found["on_object"] = weight_on_object(model, splits.test.pixels, ground.collages.objects["test"])
+        inner = relabelled(splits.test, ground.collages.sub_classes["test"])
+        found["by_sub_class"] = measured(model, inner).metrics["map@r"]
     return found
 
 
@@ -146,15 +84,28 @@ def run_course(training: Training, ground: Ground, device: str) -> tuple[MapHead
     """Train, by captured steps where they can be captured; the outcome says which it was."""
     splits = splits_of(training, ground)
     settings = settings_of(training, len(splits.train))
-    captured = ground.captured and training.pooling not in SOLVING and not training.zsr
+    captured = ground.captured and training.can_be_captured
     model = model_of(training, ground)
     try:
-        return model, Course(settings, splits, device, model, captured).run()
+        return model, Course(settings, splits, device, model, captured, training.mixed).run()
     except CaptureFailedError:
         model = model_of(training, ground)
-        return model, Course(settings, splits, device, model, captured=False).run()
+        return model, Course(settings, splits, device, model, False, training.mixed).run()
 
 
 def splits_of(training: Training, ground: Ground) -> Splits:
-    """Give what a training learns from: maps where the backbone stands still, tiles to stitch where it learns."""
-    return ground.maps[training.data, training.flavour] if training.backbone == "frozen" else ground.collages.parts
+    """Give what a training learns from: maps where the backbone stands still, tiles to stitch where it learns.
+
+    Validation has one class of CIFAR-100 for each super-class, so that both kinds of labels are judged alike.
+    """
+    splits = ground.maps[training.data, training.flavour] if training.backbone == "frozen" else ground.collages.parts
+    if training.labels == "super-classes":
+        return splits
+    if training.data != "collage":
+        raise ValueError(f"sub-classes are known of collages, got data {training.data!r}; use labels='super-classes'")
+    return splits._replace(train=relabelled(splits.train, ground.collages.sub_classes["train"]))
+
+
+def relabelled(images: ResidentSet, labels: Int64[Tensor, " N"]) -> ResidentSet:
+    """Give the same images other labels."""
+    return replace(images, labels=labels.to(images.labels.device))

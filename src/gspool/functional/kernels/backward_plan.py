@@ -97,7 +97,7 @@ def plan_backward(kind: Kind, back: BackwardKind) -> BackwardPlan:
         | {"PRECISION": kind.precision, "GRADIENT_PRECISION": precision, "PARTS": kind.parts, "STAGES": tiling.stages}
         | {"HAS_MU": kind.mu_dtype is not None, "HAS_EPSILON": kind.epsilon_dtype is not None, "WHOLE": T == 1}
         | {"HAS_GW": back.has_weights, "HAS_GA": back.has_attributes, "TOKENS": wanted.tokens, "MU": wanted.mu}
-        | {"EPSILON": wanted.epsilon, "SLICED": sliced}
+        | {"EPSILON": wanted.epsilon, "SLICED": sliced, "ONCE": programs == B * T}
         | shared
         | hints,
         tiling.warps,
@@ -107,7 +107,7 @@ def plan_backward(kind: Kind, back: BackwardKind) -> BackwardPlan:
     )  # fmt: skip
     if not sliced:
         return BackwardPlan(tiles, (), None, finish, B * T, parts, 0)
-    cut = slice_tiling(N, M, kind.dtype != torch.float32, precision == "tf32x3")
+    cut = slice_tiling(N, M, kind.dtype == torch.float32 and precision == "tf32x3")
     slices = _slice_launches(kind, back, cut, layout, parts, shared | {"PRECISION": precision} | hints)
     works = B * cut.tiles
     near = Launch(

@@ -23,10 +23,6 @@ DOT_PRECISION = {"exact": "tf32x3", "tf32": "tf32"}
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKENDS, PRECISIONS = get_args(Backend), get_args(Precision)
 
-
-# Whether ``auto`` takes the kernels on CUDA. Off, because their latest form has passed its tests by the interpreter and
-# only in part on a GPU (docs/performance.md); exact comes before fast.
-AUTO_TAKES_KERNELS = False
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 _known_devices: dict[int, bool] = {}
 
@@ -51,9 +47,9 @@ def _exporting() -> bool:
 
 
 def uses_kernels(backend: Backend, prototypes: int, *tensors: Tensor) -> bool:
-    """Say whether the kernels run: for ``triton`` always, for ``torch`` never, for ``auto`` by `AUTO_TAKES_KERNELS`.
+    """Say whether the kernels run: for ``triton`` always, for ``torch`` never, for ``auto`` on a GPU that can run them.
 
-    Where that is on, ``auto`` takes the kernels for tensors on a CUDA device wherever ``triton`` would not be refused.
+    ``auto`` takes the kernels for tensors on a CUDA device wherever ``triton`` would not be refused.
 
     Raises:
         ValueError: for an unknown backend, and for ``triton`` where the kernels cannot run, with the reason.
@@ -64,7 +60,7 @@ def uses_kernels(backend: Backend, prototypes: int, *tensors: Tensor) -> bool:
     if backend == "torch" or _exporting():
         return False
     if backend == "auto":
-        return AUTO_TAKES_KERNELS and tensors[0].device.type == "cuda" and _obstacle(prototypes, tensors) is None
+        return tensors[0].device.type == "cuda" and _obstacle(prototypes, tensors) is None
     obstacle = _obstacle(prototypes, tensors)
     if obstacle is not None:
         raise ValueError(f"backend='triton' cannot run here: {obstacle}; use backend='torch' or 'auto'")

@@ -22,12 +22,17 @@ from gspool.functional.kernels.spread_gradient import add_near_gradient, multipl
 @triton.jit
 def collect(a, b, total, D, PRECISION: tl.constexpr, OPERAND: tl.constexpr):
     """Add ``a @ b`` to sums that outlive the loop."""
-    if PRECISION == "tf32x3" and not INTERPRETED:
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
+    elif PRECISION == "tf32x3":
         # The halves of both operands are copies, which no load that runs ahead can overwrite.
         return tl.dot(a, b, total, input_precision=PRECISION)
+    elif OPERAND == "bf16":
+        total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
     else:
-        # Summed apart and added times a 1 that the compiler does not know, as in `measure.multiply_accumulate`.
-        return total + multiply_gradient(a, b, PRECISION, OPERAND) * tl.where(D > 0, 1.0, 2.0)
+        total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision=PRECISION)
+    # Times a 1 that the compiler does not know, so that it waits for the product, as in `measure.multiply_accumulate`.
+    return total * tl.where(D > 0, 1.0, 2.0)
 
 
 @triton.jit

@@ -63,7 +63,7 @@ def pool_backward_kernel(
     HAS_MASK: tl.constexpr, HAS_MU: tl.constexpr, HAS_EPSILON: tl.constexpr, HAS_GW: tl.constexpr,
     HAS_GA: tl.constexpr, BACKGROUND: tl.constexpr, WHOLE: tl.constexpr, ATOMIC: tl.constexpr,
     TOKENS: tl.constexpr, PROTOTYPES: tl.constexpr, MU: tl.constexpr, EPSILON: tl.constexpr, SLICED: tl.constexpr,
-    N_HINT: tl.constexpr, D_HINT: tl.constexpr, GRAD_HINT: tl.constexpr,
+    ONCE: tl.constexpr, N_HINT: tl.constexpr, D_HINT: tl.constexpr, GRAD_HINT: tl.constexpr,
 ):  # fmt: skip
     """Differentiate tile after tile; each program adds to its own sums unless additions may be atomic.
 
@@ -82,7 +82,10 @@ def pool_backward_kernel(
             clear_sums(accumulated, M * D + M)
     elif PROTOTYPES and not ATOMIC:
         accumulated += tl.program_id(0).to(tl.int64) * (M * D + M)
-    for work in range(tl.program_id(0), works, tl.num_programs(0)):
+    # Where there is a program for every tile, the compiler shall know: what it need not keep for a next one is free.
+    stop = tl.program_id(0) + 1 if ONCE else works
+    step = 1 if ONCE else tl.num_programs(0)
+    for work in range(tl.program_id(0), stop, step):
         image = (work // T).to(tl.int64)
         row, real = tile_rows(work % T, N, mask, image, stride_mb, stride_mn, BN, HAS_MASK)
         row_offset = row * stride_n

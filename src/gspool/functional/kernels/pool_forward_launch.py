@@ -18,7 +18,9 @@ from gspool.functional.kernels.pool_settings import (
     kept_sums,
     kind_of,
     mask_strides,
+    operand_of,
     ready,
+    sums_of,
     tiling_of,
 )
 from gspool.functional.kernels.tile_forward import image_sums_kernel, tile_affinity_kernel, tile_sums_kernel
@@ -89,7 +91,9 @@ def _whole_launch(kind: Kind, tiling: Tiling, layout: KeptLayout, keep: int) -> 
         whole_image_kernel,
         (B,),
         (N, kind.prototypes, D, *strides, layout.summary_at, layout.norms_at),
-        _how(kind, tiling) | {"HAS_MU": kind.mu_dtype is not None, "BACKGROUND": kind.background, "KEEP": keep},
+        _how(kind, tiling)
+        | {"HAS_MU": kind.mu_dtype is not None, "BACKGROUND": kind.background, "KEEP": keep}
+        | {"OPERAND": operand_of(kind), "SUMS": sums_of(kind)},
         tiling.warps,
     )
 
@@ -113,7 +117,7 @@ def _tiled_launches(kind: Kind, tiling: Tiling, layout: KeptLayout, sums: int) -
         tile_sums_kernel,
         (B * T,),
         (N, M, D, T, *strides, layout.summary_at, layout.norms_at, layout.summary_stride),
-        how | {"BACKGROUND": kind.background, "KEEP": sums},
+        how | {"BACKGROUND": kind.background, "KEEP": sums, "OPERAND": operand_of(kind), "SUMS": sums_of(kind)},
         tiling.warps,
     )
     images = Launch(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
 from gspool.functional.kernels.tiling import (
     AMPLE_SHARED_MEMORY,
     SLICE_SHARED_MEMORY,
+    SMALL_TILE,
     Tiling,
+    Work,
     choose_tiling,
     has_memory,
     pull_tiling,
@@ -94,18 +96,43 @@ def kind_without_data(tokens: Tensor, prototypes: Tensor, settings: Settings, mi
 def is_sliced(kind: Kind) -> bool:
     """Say whether the backward pass forms the gradients slice by slice where the tokens' gradient is wanted."""
     roomy = has_memory(kind.device, SLICE_SHARED_MEMORY)
-    return slices_are_worth_it(kind.shape, kind.strides, kind.dtype, kind.prototypes, roomy)
+    exact = kind.precision == "tf32x3"
+    return slices_are_worth_it(kind.shape, kind.strides, kind.dtype, kind.prototypes, exact, roomy)
 
 
 def tiling_of(kind: Kind, backward: bool, sliced: bool) -> Tiling:
     """Choose the tile for a kind of call."""
     # Under a compiler sizes may be symbols, which no cache takes as keys.
-    images, tokens, prototypes = int(kind.shape[0]), int(kind.shape[1]), int(kind.prototypes)
+    tokens, prototypes = int(kind.shape[1]), int(kind.prototypes)
     half, exact = kind.dtype != torch.float32, kind.precision == "tf32x3"
-    emulated = not half and exact and kind.strides[2] != 1
     if backward and sliced:
-        return pull_tiling(images, tokens, prototypes, half, exact, kind.device)
-    return choose_tiling(tokens, prototypes, half, emulated, has_memory(kind.device, AMPLE_SHARED_MEMORY), backward)
+        return pull_tiling(tokens, prototypes, half, exact)
+    digits: Literal["half", "tf32", "exact"] = "half" if half else "exact" if exact else "tf32"
+    work = Work(digits, bool(kind.strides[2] != 1), sums_of(kind) == "product")
+    return choose_tiling(tokens, prototypes, work, has_memory(kind.device, AMPLE_SHARED_MEMORY), backward)
+
+
+def operand_of(kind: Kind) -> str:
+    """Name the dtype of a matrix unit's operands."""
+    return "bf16" if kind.dtype == torch.bfloat16 else "fp32"
+
+
+def sums_of(kind: Kind) -> Literal["product", "reduce"]:
+    """Say how tokens are summed by weight: by a matrix product, or by reducing over the threads of a tile.
+
+    By what an H200 did faster. Where channels lie side by side, a sum over tokens crosses all warps, and a product
+    pays, unless float32 tokens would have to be split for exact ones.
+    """
+    first, one_tile = bool(kind.strides[2] != 1), int(kind.shape[1]) <= SMALL_TILE
+    if kind.dtype == torch.float16:
+        return "reduce"
+    if kind.dtype == torch.bfloat16:
+        by_product = one_tile or not first
+    elif kind.precision == "tf32":
+        by_product = first or not one_tile
+    else:
+        by_product = first and one_tile
+    return "product" if by_product else "reduce"
 
 
 def kept_sums(kind: Kind, keep: int) -> int:

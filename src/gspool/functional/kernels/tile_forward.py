@@ -16,6 +16,7 @@ from gspool.functional.kernels.measure import (
     squared_distances,
 )
 from gspool.functional.kernels.root import log_slope, sigmoid
+from gspool.functional.kernels.weighted_sums import sums_by_product, weight_rows
 
 
 @triton.jit
@@ -46,7 +47,7 @@ def tile_sums_kernel(
     BN: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
     PRECISION: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
     HAS_MASK: tl.constexpr, HAS_EPSILON: tl.constexpr, BACKGROUND: tl.constexpr, KEEP: tl.constexpr,
-    N_HINT: tl.constexpr, D_HINT: tl.constexpr,
+    OPERAND: tl.constexpr, SUMS: tl.constexpr, N_HINT: tl.constexpr, D_HINT: tl.constexpr,
 ):  # fmt: skip
     """Sum one tile: tokens by weight and assignments by mass, and, for the backward pass, both by slope.
 
@@ -76,14 +77,22 @@ def tile_sums_kernel(
     column = tl.arange(0, BM)
     w_norm = tl.load(kept + norms_at + column, mask=column < M, other=0.0)
     product = tl.zeros([BN, BM], dtype=tl.float32)
+    if SUMS == "product":
+        rows = weight_rows(weight, slope, OPERAND)
+        half = tl.arange(0, 2)[:, None]
     for start in tl.range(0, D, BD, num_stages=STAGES):
         channel = start + tl.arange(0, BD)
         f = read_tokens(tokens, row_offset, real, channel, stride_d, D)
         product = multiply_accumulate(f, clipped, column, channel, product, M, D, BN, BM, PRECISION, PARTS)
-        wide = f.to(tl.float32)
-        tl.store(partial + channel, tl.sum(wide * weight[:, None], axis=0), mask=channel < D)
-        if KEEP > 0:
-            tl.store(partial + D + M + channel, tl.sum(wide * slope[:, None], axis=0), mask=channel < D)
+        if SUMS == "product":
+            sums = sums_by_product(rows, f, BD, OPERAND)
+            inside = (channel < D)[None, :] & ((half == 0) | (KEEP > 0))
+            tl.store(partial + half * (D + M) + channel[None, :], sums, mask=inside)
+        else:
+            wide = f.to(tl.float32)
+            tl.store(partial + channel, tl.sum(wide * weight[:, None], axis=0), mask=channel < D)
+            if KEEP > 0:
+                tl.store(partial + D + M + channel, tl.sum(wide * slope[:, None], axis=0), mask=channel < D)
 
     squared = squared_distances(product, norm, w_norm, column, M)
     distances = refined_distances(squared, tl.min(squared, axis=1), exact)

@@ -10,6 +10,7 @@ import triton.language as tl
 from gspool.functional.kernels.affinity import keep_for_backward, tile_affinity, tile_rows
 from gspool.functional.kernels.measure import known_multiple, read_tokens
 from gspool.functional.kernels.root import log_slope, read_mu, sigmoid, solve_in_registers
+from gspool.functional.kernels.weighted_sums import sums_by_product, weight_rows
 
 
 @triton.jit
@@ -20,7 +21,8 @@ def whole_image_kernel(
     BN: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
     PRECISION: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
     HAS_MASK: tl.constexpr, HAS_MU: tl.constexpr, HAS_EPSILON: tl.constexpr,
-    BACKGROUND: tl.constexpr, KEEP: tl.constexpr, N_HINT: tl.constexpr, D_HINT: tl.constexpr,
+    BACKGROUND: tl.constexpr, KEEP: tl.constexpr, OPERAND: tl.constexpr, SUMS: tl.constexpr,
+    N_HINT: tl.constexpr, D_HINT: tl.constexpr,
 ):  # fmt: skip
     """Pool one image."""
     # An address: int32 wraps silently past 2**31 elements.
@@ -63,8 +65,16 @@ def whole_image_kernel(
         tl.store(head + 4, steepest + tl.log(total_slope))
         tl.store(head + 5, count)
 
+    if SUMS == "product":
+        rows = weight_rows(weight, weight, OPERAND)
+        half = tl.arange(0, 2)[:, None]
     for start in tl.range(0, D, BD, num_stages=STAGES):
         channel = start + tl.arange(0, BD)
-        f = read_tokens(tokens, row_offset, real, channel, stride_d, D).to(tl.float32)
-        total = tl.sum(f * weight[:, None], axis=0)
-        tl.store(pooled + image * D + channel, total.to(pooled.dtype.element_ty), mask=channel < D)
+        f = read_tokens(tokens, row_offset, real, channel, stride_d, D)
+        if SUMS == "product":
+            total = sums_by_product(rows, f, BD, OPERAND).to(pooled.dtype.element_ty)
+            # Both halves hold the same sums, and one is enough.
+            tl.store(pooled + image * D + channel[None, :] + half * 0, total, mask=(channel < D)[None, :] & (half == 0))
+        else:
+            total = tl.sum(f.to(tl.float32) * weight[:, None], axis=0)
+            tl.store(pooled + image * D + channel, total.to(pooled.dtype.element_ty), mask=channel < D)
