@@ -14,7 +14,7 @@ def draw_growth(growth: dict[str, list[dict[str, Any]]], folder: Path) -> str:
     """Draw the time against each size, all else fixed; give the line of Markdown that shows it."""
     position = {"B": 0, "d": 1, "n": 2, "m": 3}
     labels = {"gap": "GAP", "gsp": "GSP", "attention": "attention (timm)", "published": "published, 100 steps"}
-    figure, axes = plt.subplots(1, len(growth), figsize=(3.6 * len(growth), 3.4), sharey=True)
+    figure, axes = plt.subplots(1, len(growth), figsize=(3.6 * len(growth), 3.6), sharey=True, layout="constrained")
     for axis, (name, points) in zip(axes, growth.items(), strict=True):
         for pool, label in labels.items():
             known = [point for point in points if pool in point]
@@ -28,8 +28,7 @@ def draw_growth(growth: dict[str, list[dict[str, Any]]], folder: Path) -> str:
         axis.set_title(fixed, fontsize="small")
         axis.set_xlabel(name)
     axes[0].set_ylabel("microseconds")
-    axes[0].legend(fontsize="small")
-    figure.tight_layout()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(labels), fontsize="small")
     figure.savefig(folder / "gpu_growth.png", dpi=110)
     return "![Time against n, m, d and B](images/gpu_growth.png)\n"
 

@@ -115,15 +115,6 @@ def comparison_table(rows: list[Row]) -> str:
     return table(head, lines)
 
 
-def kernels_table(rows: list[Row]) -> str:
-    names = list(dict.fromkeys(name for row in rows for name in row["kernels"]))
-    lines = [
-        [*setting_name(row), *(f"{row['kernels'][name]:.0f}" if name in row["kernels"] else "" for name in names)]
-        for row in rows
-    ]
-    return table(["B, D, N, M", "", *(name.replace("_", " ") for name in names)], lines)
-
-
 def missed_table(goal: Goal, rows: list[Row]) -> str:
     """The settings that miss a goal of time, with what it was and the profile that says where the time went."""
     names = list(dict.fromkeys(name for row in rows for name in row.get("kernels", {})))
@@ -152,15 +143,13 @@ def missed_eager_table(rows: list[Row]) -> str:
 
 
 def sweep_table(trials: list[Row]) -> str:
-    """Of each sweep over tiles: how many were tried, the chosen one, the fastest and the slowest."""
+    """Of each sweep over tiles: how many were tried, the fastest and the slowest."""
     lines = []
     for key in dict.fromkeys((tuple(t["size"]), t["kind"], t["layout"], t["pass"]) for t in trials):
         mine = [t for t in trials if (tuple(t["size"]), t["kind"], t["layout"], t["pass"]) == key]
         times = [t["graph"] for t in mine]
-        chosen = [f"{t['graph']:.0f}" for t in mine if t.get("chosen")]
-        tried = [key[3], str(len(mine)), *(chosen[:1] or [""])]
-        lines.append([*setting_name(mine[0]), *tried, f"{min(times):.0f}", f"{max(times):.0f}"])
-    return table(["B, D, N, M", "", "pass", "tried", "chosen", "fastest", "slowest"], lines)
+        lines.append([*setting_name(mine[0]), key[3], str(len(mine)), f"{min(times):.0f}", f"{max(times):.0f}"])
+    return table(["B, D, N, M", "", "pass", "tried", "fastest", "slowest"], lines)
 
 
 def sums_table(trials: list[Row]) -> str:

@@ -22,7 +22,6 @@ from performance_tables import (
     comparison_table,
     goals_table,
     host_table,
-    kernels_table,
     missed,
     missed_eager_table,
     missed_table,
@@ -160,9 +159,6 @@ def explanation(results: dict[str, Any]) -> list[str]:
             f"The sweep over tiles, graph replays of one pass in microseconds, measured on {measured(tiles)}.\n",
             sweep_table(tiles["trials"]),
         ]
-        chosen = [trial for trial in tiles["trials"] if trial.get("chosen")]
-        if chosen:
-            parts += ["The kernels with the chosen tiles of that sweep:\n", kernels_table(chosen)]
     if sums is not None:
         parts += [
             "Both ways to sum, and other pipelines: (buffers, channels a step), for slices (buffers). Graph replays of "
