@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gspool.experiments.certificate import write_result
+from gspool.experiments.certificate import read_result, write_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, train_jobs
@@ -139,6 +139,12 @@ def render(results: Path) -> str:
     return section(results, FILE, written)
 
 
+def unfinished(results: Path) -> str:
+    """Count the trainings that are missing; empty where none is."""
+    made, promised = len(read_result(results / f"{FILE}.json")["value"]["runs"]), len(SEEDS) * len(POOLINGS)
+    return f"{promised - made} of {promised} trainings" if made < promised else ""
+
+
 EXPERIMENT = Experiment(
     name="classification",
     promise="GSP improves a classifier, and the geometry of its features",
@@ -150,4 +156,5 @@ EXPERIMENT = Experiment(
     render=render,
     settings=ClassificationSettings,
     why_not_run="needs a GPU; the paper's networks need ImageNet",
+    unfinished=unfinished,
 )

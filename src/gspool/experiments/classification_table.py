@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gspool.evaluation import mean_and_std
-from gspool.experiments.benchmark.tables import number, spread, table
+from gspool.experiments.benchmark.tables import number, spread_of_runs, table
 
 # Accuracy, P@1 and MAP@R on ImageNet, in percent.
 PAPER = {
@@ -31,12 +31,12 @@ def rendered(value: dict[str, Any]) -> str:
                 "data": value["data"],
                 "network": value["backbone"],
                 "pooling": f"{name} (chosen)" if name == value["chosen"] else name,
-                "held out, %": spread(ours["validation"]),
-                "accuracy, %": spread(ours["accuracy"]),
+                "held out, %": spread_of_runs(ours["validation"], len(own)),
+                "accuracy, %": spread_of_runs(ours["accuracy"], len(own)),
                 "paper, ImageNet": number(paper[0]),
-                "P@1": spread(ours["p@1"]),
+                "P@1": spread_of_runs(ours["p@1"], len(own)),
                 "paper P@1": number(paper[1]),
-                "MAP@R": spread(ours["map@r"]),
+                "MAP@R": spread_of_runs(ours["map@r"], len(own)),
                 "paper MAP@R": number(paper[2]),
                 "entropy": number(entropy, ".4f"),
                 "runs": str(len(own)),

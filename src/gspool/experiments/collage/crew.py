@@ -44,14 +44,15 @@ def train_missing(
 ) -> None:
     """Make the trainings that the ledger does not hold, and write each down when it ends.
 
-    A ``crew`` makes several at a time, those that take longest first, so that none of them trails at the end. After
-    ``seconds`` no other training begins; those under way are finished.
+    A ``crew`` makes several at a time, those that take longest first, so that none of them trails at the end; where
+    ``seconds`` are given they keep their order, because after so long no other begins. Those under way are finished.
 
     Raises:
         TrainingsBrokenError: if some trainings of a crew broke, after all others are done.
     """
     missing = [training for training in trainings if ledger.get(training.asked()) is None]
-    missing.sort(key=lambda training: -training.cost)
+    if seconds is None:
+        missing.sort(key=lambda training: -training.cost)
     say(f"{len(trainings) - len(missing)} of {len(trainings)} trainings are done, {len(missing)} to go")
     broken: list[str] = []
     end = None if seconds is None else time.monotonic() + seconds

@@ -30,7 +30,7 @@ from gspool.experiments.collage.tuning import Searched, first_variants, search
 from gspool.experiments.experiment import Experiment, RunOptions
 
 Trainings = dict[tuple[str, str, int], Training]
-# Seconds, as `Training.cost` estimates them; what takes longer begins before anything else.
+# Seconds, as `Training.cost` estimates them; where time is short, what takes longer waits for the rest.
 LONG = 14.0
 
 
@@ -61,13 +61,14 @@ def _run(study: Study, options: RunOptions) -> None:
             name: {key: each for key, each in table.items() if key[0] in few[name] and key[1] == "pnca"}
             for name, table in tables.items()
         }
-    # The longest beside the search, whose steps wait for each other and would leave processes idle.
-    longest = [each for table in tables.values() for each in table.values() if each.cost > LONG]
-    study.train("the longest, and what is tried first", dict(enumerate([*longest, *first_variants(study).values()])))
+    # All that waits for nothing at once, so that no process waits for the last training of a table.
+    ready = in_order([*(each for table in tables.values() for each in table.values())])
+    study.train(
+        "the paper's settings, and what is tried first", dict(enumerate([*ready, *first_variants(study).values()]))
+    )
     searched = search(study)
     tables["tuned"] = {} if options.quick else tuned_trainings(study, searched)
-    # All at once first, so that no process waits for the last training of a table.
-    study.train("all tables", dict(enumerate(each for table in tables.values() for each in table.values())))
+    study.train("the best settings", tables["tuned"])
     made = {name: study.finished(table) for name, table in tables.items()}
     attention = None
     if not study.time_is_up:
@@ -94,6 +95,16 @@ def _run(study: Study, options: RunOptions) -> None:
         device=torch.device(options.device),
     )
     study.say(f"written: {options.results / 'collage.json'}")
+
+
+def in_order(trainings: list[Training]) -> list[Training]:
+    """Put first what a study cut short should have: every row once, then once more; the long ones after all others.
+
+    Example:
+        >>> [each.seed for each in in_order([Training("gap", "c2", seed) for seed in (2, 0, 1)])]
+        [0, 1, 2]
+    """
+    return sorted(trainings, key=lambda each: (each.cost > LONG, each.seed, each.cost))
 
 
 def tuned_trainings(study: Study, searched: Searched) -> Trainings:
