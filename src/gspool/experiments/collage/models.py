@@ -12,8 +12,6 @@ from torch import nn
 from gspool.experiments.collage.maps import StitchedTiles, stitched
 from gspool.experiments.resident import FeatureMapEmbedder
 from gspool.models import Embedder
-from gspool.pooling import create
-from gspool.pooling.embedding import PoolThenEmbed
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float16, Int64
@@ -61,9 +59,8 @@ class MapHead(FeatureMapEmbedder):
         embedding: Literal["own", "after"] = "own",
         **options: Any,
     ) -> None:
-        super().__init__(channels, pooling, dim, **options)
-        if embedding == "after":
-            self.head = PoolThenEmbed(create(pooling, channels, **options), dim)
+        place = {} if embedding == "own" else {"embedding": embedding}
+        super().__init__(channels, pooling, dim, **place, **options)
         if (features == "standardised") != (statistics is not None):
             raise ValueError(f"statistics belong to standardised features and to no others, got {features!r}")
         self.features, self.statistics = features, statistics
