@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 
-from gspool import GSP
+from gspool import GSP, pooling
 from gspool import functional as F
 
 
@@ -115,6 +115,7 @@ def test_repr_tells_what_decides():
         ({"epsilon": 0.0, "learn_epsilon": True}, "cannot be learned"),
         ({"role": "both"}, "role must be one of"),
         ({"backend": "cuda"}, "backend must be one of"),
+        ({"precision": "fp8"}, "precision must be one of exact, tf32"),
         ({"warm_start": 3, "prototypes": 4}, "at least the 4 prototypes"),
     ],
 )
@@ -167,3 +168,17 @@ def test_learns_to_look_at_the_signal():
         loss.backward()
         optimiser.step()
     assert loss < 0.2
+
+
+@pytest.mark.parametrize("name", ["gsp", "gmp+gsp", "gemean+gsp"])
+def test_backend_and_precision_reach_the_function(name, monkeypatch):
+    asked = []
+
+    def watched(*arguments):
+        asked.append(arguments[5:])
+        return F.gsp_pool(*arguments)
+
+    monkeypatch.setattr("gspool.pooling.gsp.gsp_pool", watched)
+    layer = pooling.create(name, dim=6, prototypes=3, backend="torch", precision="tf32")
+    layer(torch.rand(2, 6, 4, 4))
+    assert asked == [("torch", "foreground", "tf32")]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from gspool.functional.pool import Backend, Role
+    from gspool.functional.pool import Backend, Precision, Role
 
 
 class GMPGSP(PoolingLayer):
@@ -33,6 +33,7 @@ class GMPGSP(PoolingLayer):
         role: ``foreground`` or ``background``.
         warm_start: number of vectors to see before the prototypes are set.
         backend: see `gspool.functional.gsp_pool`.
+        precision: see `gspool.functional.gsp_pool`.
 
     Raises:
         ValueError: for values outside their range; on use, for features that do not fit.
@@ -59,10 +60,12 @@ class GMPGSP(PoolingLayer):
         role: Role = "foreground",
         warm_start: int = 0,
         backend: Backend = "auto",
+        precision: Precision = "exact",
     ) -> None:
         super().__init__(dim, out_dim)
         self.embed = None if out_dim is None else LocalEmbedding(dim, out_dim)
-        self.gsp = GSP(self.out_dim, prototypes, mu, epsilon, learn_mu, learn_epsilon, role, warm_start, backend)
+        how = (role, warm_start, backend, precision)
+        self.gsp = GSP(self.out_dim, prototypes, mu, epsilon, learn_mu, learn_epsilon, *how)
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Add the embedded maximum of the real tokens to what GSP selects among the embedded ones."""

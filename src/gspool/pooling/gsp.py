@@ -10,7 +10,7 @@ from torch import nn
 
 from gspool.functional import clip_norm, greedy_centers, gsp_pool
 from gspool.functional.checks import epsilon_tensor, mu_tensor
-from gspool.functional.pool import Backend, Role
+from gspool.functional.pool import Backend, Precision, Role
 from gspool.functional.results import Pooled
 from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
 from gspool.pooling.warm_start import WarmStart
@@ -40,6 +40,7 @@ class GSP(PoolingLayer):
         warm_start: pool by plain averaging until this many pooled vectors were seen in training, then set the
             prototypes by greedy k-center on them; the authors' reference uses 1024. 0 starts from random prototypes.
         backend: see `gspool.functional.gsp_pool`.
+        precision: see `gspool.functional.gsp_pool`.
 
     Raises:
         ValueError: for values outside their range; on use, for features that do not fit.
@@ -64,6 +65,7 @@ class GSP(PoolingLayer):
         role: Role = "foreground",
         warm_start: int = 0,
         backend: Backend = "auto",
+        precision: Precision = "exact",
     ) -> None:
         super().__init__(dim)
         if isinstance(prototypes, bool) or not isinstance(prototypes, int) or prototypes < 1:
@@ -76,12 +78,17 @@ class GSP(PoolingLayer):
             )
         if learn_epsilon and epsilon == 0:
             raise ValueError("epsilon = 0 ignores the prototypes and cannot be learned from there; start e.g. at 0.5")
-        for value, name, choices in ((role, "role", get_args(Role)), (backend, "backend", get_args(Backend))):
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        for value, name, kind in (
+            (role, "role", Role),
+            (backend, "backend", Backend),
+            (precision, "precision", Precision),
+        ):
+            if value not in get_args(kind):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
         self.prototypes = nn.Parameter(torch.randn(prototypes, dim) / math.sqrt(dim))
         self.role: Role = role
         self.backend: Backend = backend
+        self.precision: Precision = precision
         self._mu, self._epsilon = float(mu), float(epsilon)
         self.mu_logit = nn.Parameter(torch.tensor(math.log(mu / (1 - mu)))) if learn_mu else None
         self.log_epsilon = nn.Parameter(torch.tensor(math.log(epsilon))) if learn_epsilon else None
@@ -102,7 +109,8 @@ class GSP(PoolingLayer):
         tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
         if self.warm_start is not None and self.warm_start.collecting:
             return self._collect(self.warm_start, tokens, token_mask)
-        return gsp_pool(tokens, self.prototypes, self.mu, self.epsilon, token_mask, self.backend, self.role)
+        how = (self.backend, self.role, self.precision)
+        return gsp_pool(tokens, self.prototypes, self.mu, self.epsilon, token_mask, *how)
 
     @torch.no_grad()
     def init_prototypes(self, features: Float[Tensor, "K D"]) -> None:
