@@ -106,3 +106,9 @@ def test_a_document_that_cannot_be_filled_is_named(root: Path) -> None:
 def test_the_documents_of_the_project_are_up_to_date(project: Path) -> None:
     assert project / "README.md" in report.documents(project)
     report.main(["--check", "--root", str(project)])
+
+
+def test_what_was_noted_about_a_result_stands_under_its_table():
+    record = {"command": "run it", "device": "abacus", "versions": {"torch": "2.11"}, "date": "today"}
+    assert report.caption("sums", record) == "*results/sums.json: `run it`, abacus, torch 2.11, today*"
+    assert report.caption("sums", {**record, "note": "Half of it."}).endswith("today. Half of it.*")

@@ -122,12 +122,12 @@ def table(rows: Sequence[Mapping[str, Any]], style: str) -> str:
 
 
 def caption(name: str, record: Mapping[str, Any]) -> str:
-    """Say under a table where it comes from."""
+    """Say under a table where it comes from, and what else was noted about it."""
     commit = record.get("commit")
     state = f"commit {commit[:7]}{' and changes' if record.get('uncommitted_changes') else ''}, " if commit else ""
     return (
         f"*results/{name}.json: `{record['command']}`, {record['device']}, torch {record['versions']['torch']}, "
-        f"{state}{record['date']}*"
+        f"{state}{record['date']}{f'. {note}' if (note := record.get('note')) else ''}*"
     )
 
 

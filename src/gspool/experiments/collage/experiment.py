@@ -4,7 +4,7 @@ An object of CIFAR-100 among three images of shared classes; classes of training
 common. Paper: GAP 8.09 and GSP 22.68 MAP@R with the contrastive loss, 10.68 and 27.61 with ProxyNCA++.
 Ours: results/collage.json, docs/images/collage.png.
 
-    gspool reproduce collage --root ~/data --device cuda --processes 14 --backend triton      # one H200, 8 minutes
+    gspool reproduce collage --root ~/data --device cuda --processes 14 --backend triton   # one H200, some 20 minutes
     python -m gspool.experiments.collage.attention      # the picture, where the run had no matplotlib
     gspool reproduce collage --quick                                          # a stand-in for CIFAR-100, one minute
 """
@@ -131,7 +131,7 @@ EXPERIMENT = Experiment(
     name="collage",
     promise="an object among three distractors: GSP finds it where average pooling mixes all four",
     shows="Figure 3 (b) and the first two columns of the pooling table (Supp.)",
-    cost="8 minutes on one H200",
+    cost="about 330 trainings, some 20 minutes on one H200",
     needs=("cifar100",),
     files=("collage",),
     run=run,
