@@ -44,12 +44,12 @@ def test_a_cluster_writes_the_file_that_one_process_writes(small_model, pictures
 class Mortal(ray_stream.Worker):
     """An actor whose process dies in its first errand, as if its machine had gone."""
 
-    def embed(self, images):
+    def embed(self, images, weights):
         mark = Path(images[0].path).parent.parent / "died"
         if not mark.exists():
             mark.touch()
             os._exit(1)
-        return super().embed(images)
+        return super().embed(images, weights)
 
 
 def test_work_of_an_actor_that_dies_is_done_again(small_model, pictures, tmp_path, small_errands, monkeypatch):

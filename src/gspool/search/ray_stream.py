@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -29,11 +30,18 @@ RETRIES = 3
 class Worker:
     """One actor: a model, and the stream that `embed_stream` makes with it."""
 
-    def __init__(self, model: Embedder, settings: StreamSettings, device: str) -> None:
-        self.model, self.settings = model.to(chosen_device(device)).eval(), settings
+    def __init__(self, settings: StreamSettings, device: str) -> None:
+        self.settings, self.device = settings, device
+        self.model: Embedder | None = None
 
-    def embed(self, images: list[Listed]) -> list[EmbeddedBatch | Broken]:
-        """Embed a list of pictures, which must be found under the same paths on every machine."""
+    def embed(self, images: list[Listed], weights: list[Any]) -> list[EmbeddedBatch | Broken]:
+        """Embed a list of pictures, which must be found under the same paths on every machine.
+
+        Every errand says where the model is to be had: an actor that was started again has none.
+        """
+        if self.model is None:
+            loaded: Embedder = _ray().get(weights[0])
+            self.model = loaded.to(chosen_device(self.device)).eval()
         return list(embed_stream(images, self.model, self.settings))
 
 
@@ -66,15 +74,15 @@ def ray_stream(
         count = actors or gpus or max(1, cores // settings.workers)
         device, share = ("cuda", min(1.0, gpus / count)) if gpus else ("cpu", 0.0)
         kind = ray.remote(num_cpus=min(settings.workers, cores), num_gpus=share)(Worker)
-        weights = ray.put(copy.deepcopy(model).cpu())
+        # In a list, Ray hands over the reference and not the model, which stays here until the last errand is done.
+        weights = [ray.put(copy.deepcopy(model).cpu())]
         crew = [
-            kind.options(max_restarts=RETRIES, max_task_retries=RETRIES).remote(weights, settings, device)
-            for _ in range(count)
+            kind.options(max_restarts=RETRIES, max_task_retries=RETRIES).remote(settings, device) for _ in range(count)
         ]
         waiting: deque[Any] = deque()
         turns = itertools.cycle(crew)
         for errand in itertools.chain([first], errands):
-            waiting.append(next(turns).embed.remote(errand))
+            waiting.append(next(turns).embed.remote(errand, weights))
             if len(waiting) > count * ERRANDS_AHEAD:
                 yield from ray.get(waiting.popleft())
         while waiting:
@@ -98,11 +106,14 @@ def _ray() -> Any:
 
 
 def _join(ray: Any, address: str) -> None:
-    quiet = {"logging_level": "warning", "log_to_driver": False, "configure_logging": True}
+    quiet = {"logging_level": "error", "log_to_driver": False, "configure_logging": True}
     if address == LOCAL:
         # A cluster for one command reports to nobody.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(address=LOCAL, include_dashboard=False, **quiet)
+        with warnings.catch_warnings():
+            # LanceDB fears for children that go on with its threads; Ray's run another program at once.
+            warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)
+            ray.init(address=LOCAL, include_dashboard=False, **quiet)
         return
     try:
         ray.init(address=address, **quiet)
