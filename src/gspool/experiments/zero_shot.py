@@ -22,7 +22,7 @@ from gspool.experiments.certificate import write_result
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
-from gspool.experiments.collage.training import ZSR
+from gspool.experiments.collage.recipe import ZSR
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section, table

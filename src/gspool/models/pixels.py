@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
+    from gspool.data.decode import Interpolation
+
 ChannelOrder = Literal["RGB", "BGR"]
 PixelRange = Literal["0-1", "0-255"]
-Interpolation = Literal["bilinear", "bicubic"]
 
 
 @dataclass(frozen=True)

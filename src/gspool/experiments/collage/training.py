@@ -14,7 +14,6 @@ from gspool.experiments.collage.maps import Splits, StitchedTiles
 from gspool.experiments.collage.measure import measured
 from gspool.experiments.collage.models import CollageEmbedder, MapHead, channel_statistics
 from gspool.experiments.collage.recipe import GSP_LAYERS, Training, settings_of
-from gspool.experiments.collage.recipe import ZSR as ZSR  # for the studies that regularise as this one does
 from gspool.experiments.collage.weights import weight_on_object
 from gspool.models.cifar_resnet import ResNet20
 

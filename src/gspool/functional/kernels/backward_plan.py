@@ -11,7 +11,7 @@ from gspool.functional.kernels.gradient_slices import gradient_slice_kernel, nea
 from gspool.functional.kernels.kept import KeptLayout, kept_layout
 from gspool.functional.kernels.launch import Launch
 from gspool.functional.kernels.pool_backward import pool_backward_kernel
-from gspool.functional.kernels.pool_settings import Kind, is_sliced, kept_sums, mask_strides, tiling_of
+from gspool.functional.kernels.pool_settings import Kind, is_sliced, kept_sums, mask_strides, operand_of, tiling_of
 from gspool.functional.kernels.prototype_gradient import prototype_gradient_kernel
 from gspool.functional.kernels.tiling import Tiling, alignment, processors, slice_tiling
 
@@ -83,7 +83,7 @@ def plan_backward(kind: Kind, back: BackwardKind) -> BackwardPlan:
     precision = gradient_precision(kind, tiling.columns)
     hints = {"N_HINT": alignment(N), "D_HINT": alignment(kind.strides[2]), "GRAD_HINT": alignment(back.grad_strides[2])}
     shared: dict[str, Any] = {
-        "OPERAND": "bf16" if kind.dtype == torch.bfloat16 else "fp32",
+        "OPERAND": operand_of(kind),
         "HAS_MASK": kind.mask_strides is not None,
         "BACKGROUND": kind.background,
         "ATOMIC": back.atomic,
