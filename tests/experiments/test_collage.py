@@ -20,7 +20,6 @@ from gspool.experiments.collage import experiment as collage
 from gspool.experiments.collage import tables as collage_tables
 from gspool.experiments.collage.course import Course
 from gspool.experiments.collage.crew import TrainingsBrokenError, gather_crew, train_missing
-from gspool.experiments.collage.loss import SteadyInverse, steady_loss, steady_zsr
 from gspool.experiments.collage.maps import Splits, StitchedTiles, collage_maps, distilled_maps, stitched_tiles
 from gspool.experiments.collage.picture import read
 from gspool.experiments.collage.recipe import Training, settings_of
@@ -34,6 +33,7 @@ from gspool.experiments.collage.weights import quarter_shares, weight_on_object
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.resident import ResidentSet, train_resident
+from gspool.experiments.steady_losses import SteadyInverse, steady_loss, steady_zsr
 from gspool.models.cifar_resnet import ResNet20
 
 CLASSES, CHANNELS = 16, 12
@@ -172,7 +172,7 @@ def test_the_inverse_holds_for_the_worst_batch_and_has_the_right_gradient() -> N
 
 
 def test_a_loss_without_a_twin_is_refused() -> None:
-    with pytest.raises(ValueError, match="knows the losses c2 and pnca, got TripletMarginLoss"):
+    with pytest.raises(ValueError, match="losses c2 and pnca can be captured, got TripletMarginLoss"):
         steady_loss(losses.create("triplet", num_classes=5, dim=6), torch.randn(4, 6), torch.arange(4))
 
 

@@ -29,6 +29,7 @@ def outcomes(asked: list[Job], **options) -> dict[int, Outcome]:
     return found
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_two_processes_find_what_one_finds_and_one_that_breaks_does_not_stop_the_others() -> None:
     alone = outcomes(jobs(2))
     asked = jobs(3)

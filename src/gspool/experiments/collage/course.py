@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, capture_step
-from gspool.experiments.collage.loss import steady_loss, steady_zsr
 from gspool.experiments.collage.measure import measured
 from gspool.experiments.resident.views import BatchPlan
+from gspool.experiments.steady_losses import steady_loss, steady_zsr
 from gspool.pooling.warm_start import WarmStart
 from gspool.training.build import build_loss, build_optimiser
 from gspool.training.monitor import Monitor

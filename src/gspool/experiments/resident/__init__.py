@@ -10,6 +10,7 @@ from gspool.experiments.resident.evaluation import evaluate_resident
 from gspool.experiments.resident.feature_maps import FeatureMapEmbedder
 from gspool.experiments.resident.fleet import Job, train_all
 from gspool.experiments.resident.folded_norms import fold_frozen_norms
+from gspool.experiments.resident.fused_activations import fuse_activations
 from gspool.experiments.resident.images import ResidentSet, load_resident
 from gspool.experiments.resident.outcome import Outcome
 from gspool.experiments.resident.pace import Pace
@@ -26,6 +27,7 @@ __all__ = [
     "draw_crops",
     "evaluate_resident",
     "fold_frozen_norms",
+    "fuse_activations",
     "load_resident",
     "resample",
     "train_all",

@@ -51,7 +51,7 @@ def fold_frozen_norms(network: nn.Module) -> int:
         convolution, norm = pair
         if convolution.bias is not None or convolution.groups != 1 or convolution.padding_mode != "zeros":
             continue
-        convolution.forward = _Folded(pair)  # type: ignore[method-assign,assignment]
+        convolution.forward = FoldedConvolution(pair)  # type: ignore[method-assign,assignment]
         norm.forward = _passed_on  # type: ignore[method-assign,assignment]
         count += 1
     return count
@@ -68,7 +68,7 @@ def _pairs(network: nn.Module) -> Iterator[Pair]:
                 yield Pair(first, second)
 
 
-class _Folded:
+class FoldedConvolution:
     """The forward of a convolution that has taken over its batch norm; scale and shift are read once."""
 
     def __init__(self, pair: Pair) -> None:
@@ -84,12 +84,17 @@ class _Folded:
         scale = (variance + norm.eps).rsqrt() * norm.weight
         return scale[:, None, None, None].clone(), (norm.bias - scale * mean).clone()
 
-    def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        convolution = self.pair.convolution
-        if self.scale_and_shift is None or self.scale_and_shift[0].device != images.device:
+    def weight_and_shift(self) -> tuple[Float[Tensor, "D C k k"], Float[Tensor, D]]:
+        """Give what the convolution multiplies by, and what it adds."""
+        weight = self.pair.convolution.weight
+        if self.scale_and_shift is None or self.scale_and_shift[0].device != weight.device:
             self.scale_and_shift = self._read()
-        scale, shift = self.scale_and_shift
-        weight = convolution.weight * scale
+        return weight * self.scale_and_shift[0], self.scale_and_shift[1]
+
+    def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """Convolve and normalise."""
+        weight, shift = self.weight_and_shift()
+        convolution = self.pair.convolution
         return conv2d(images, weight, shift.to(images.dtype), convolution.stride, convolution.padding)
 
 

@@ -34,20 +34,32 @@ class Learner(nn.Module):
                 group["fused"], group["foreach"] = True, False
         self._warm_starts = [part for part in model.modules() if isinstance(part, WarmStart)]
 
+    @property
+    def collecting(self) -> bool:
+        """Say whether prototypes have yet to be chosen."""
+        return any(part.collecting for part in self._warm_starts)
+
     def learn(self, images: UInt8[Tensor, "B 3 H W"], labels: Int64[Tensor, " B"], step: int) -> LossParts:
         """Make one step; everything random in it is drawn from (seed, step)."""
-        settings = self.config
-        collecting = any(part.collecting for part in self._warm_starts)
-        torch.manual_seed(mixed_seed(settings.trainer.seed, step, 0))
-        with autocast(images.device, settings.trainer.precision):
-            embedded = self.model.embed(channels_last(images))
-        torch.manual_seed(mixed_seed(settings.trainer.seed, step))
-        parts = self._loss(embedded.embedding, labels, embedded.attributes, collecting)
+        collecting = self.collecting
+        torch.manual_seed(mixed_seed(self.config.trainer.seed, step, 0))
+        embedded = self._embed(images)
+        torch.manual_seed(mixed_seed(self.config.trainer.seed, step))
+        return self._descend(self._loss(embedded.embedding, labels, embedded.attributes, collecting))
+
+    def what_learns_changed(self) -> None:
+        """Take note that parameters were frozen or thawed."""
+
+    def _embed(self, images: UInt8[Tensor, "B 3 H W"]) -> Any:
+        with autocast(images.device, self.config.trainer.precision):
+            return self.model.embed(channels_last(images))
+
+    def _descend(self, parts: LossParts) -> LossParts:
         self.optimiser.zero_grad(set_to_none=True)
         parts.total.backward()
-        if settings.optimiser.clip:
+        if self.config.optimiser.clip:
             learned = [each for group in self.optimiser.param_groups for each in group["params"]]
-            nn.utils.clip_grad_norm_(learned, settings.optimiser.clip)
+            nn.utils.clip_grad_norm_(learned, self.config.optimiser.clip)
         self.optimiser.step()
         return parts
 

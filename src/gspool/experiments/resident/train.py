@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gspool.experiments.resident.captured_learner import own_stream
 from gspool.experiments.resident.course import ResidentCourse
 from gspool.experiments.resident.unfinished import go_on, keep
 
@@ -53,8 +54,16 @@ def train_resident(
         ValueError: if a setting does not fit.
         DivergedError: if the loss is not finite.
     """
+    with own_stream(torch.device(device)):
+        course = ResidentCourse(settings, train, validation, test, torch.device(device), model)
+        return _run(course, seconds, say, unfinished)
+
+
+def _run(
+    course: ResidentCourse, seconds: float | None, say: Callable[[str], None] | None, unfinished: Path | None
+) -> Outcome:
+    settings = course.settings
     begun = started = time.perf_counter()
-    course = ResidentCourse(settings, train, validation, test, torch.device(device), model)
     if unfinished is not None and unfinished.is_file():
         # As if it had begun that much earlier: figures count all of the run, the limit this call alone.
         started -= go_on(course, unfinished)

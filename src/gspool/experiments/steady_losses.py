@@ -1,4 +1,4 @@
-"""The losses of the collage study without a branch that waits for the device, so that a step can be captured.
+"""The losses of the paper's studies without a branch that waits for the device, so that a step can be captured.
 
 Twins of `gspool.losses.create("c2")` and ``("pnca")``, whose library picks non-zero terms by indexing and by asking how
 many there are, and of `gspool.ZSRLoss`, whose solver asks whether it succeeded. Values and gradients are the same.
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Enough for every batch of 64: attributes sum to 1, so that 32 of them that are all the same give the Gram matrix 32 at
 # most, 641 times the ridge of 0.05; the error (1 - 2 / 642)^(2^15) is below 1e-40.
 HALVINGS = 15
+# The losses that have a twin here, by the library's names of their classes.
+STEADY = ("ContrastiveLoss", "NormalizedSoftmaxLoss")
 
 
 def steady_loss(loss: nn.Module, embeddings: Float[Tensor, "B D"], labels: Int64[Tensor, " B"]) -> Float[Tensor, ""]:
@@ -37,11 +39,11 @@ def steady_loss(loss: nn.Module, embeddings: Float[Tensor, "B D"], labels: Int64
         >>> torch.testing.assert_close(steady_loss(contrastive, points, labels), contrastive(points, labels))
     """
     kind = type(loss).__name__
+    if kind not in STEADY:
+        raise ValueError(f"steps with the losses c2 and pnca can be captured, got {kind}")
     if kind == "ContrastiveLoss":
         return contrastive(embeddings, labels, float(loss.pos_margin), float(loss.neg_margin))  # type: ignore[arg-type]
-    if kind == "NormalizedSoftmaxLoss":
-        return proxy_nca(embeddings, labels, loss.W, float(loss.temperature))  # type: ignore[arg-type]
-    raise ValueError(f"the collage study knows the losses c2 and pnca, got {kind}")
+    return proxy_nca(embeddings, labels, loss.W, float(loss.temperature))  # type: ignore[arg-type]
 
 
 def contrastive(
