@@ -91,6 +91,20 @@ def test_the_words_hold_the_pairs_the_error_and_the_entropy() -> None:
     assert "**cannot tell** from 1 of 12 pairs of runs, -1.00 points" in single
 
 
+def test_the_deviation_of_the_table_is_named_where_both_arms_have_repeats() -> None:
+    gap = finished(GAP, over_folds(0.2, 0.2, 0.2, 0.2))
+    paper = finished(PAPER, over_folds(0.19, 0.2, 0.21, 0.22))
+    arms = [arm_figures(gap, gap), arm_figures(paper, gap)]
+    for arm, repeats, std in zip(arms, (3, 3), (0.2, 0.4), strict=True):
+        arm["joined"] = {"repeats": repeats, "map_128D": {"mean": 20.0, "std": std}}
+    words = "that of the mean over repeats in the table (0.20 with GAP, 0.40 with GSP)"
+    assert f"1.29, and more than {words}." in verdicts(arms, 12)
+    arms[0]["joined"]["map_128D"]["std"] = 0.6
+    assert "and less than that of the mean over repeats" in verdicts(arms, 12)
+    arms[0]["joined"]["repeats"] = 1
+    assert "over repeats" not in verdicts(arms, 12)
+
+
 def test_validation_chooses_by_pairs_because_folds_differ_by_more_than_settings() -> None:
     gap = finished(GAP, over_folds(0.2, 0.2), over_folds(0.44, 0.30))
     # On the easy fold alone a setting looks better than one on both; it is no candidate.

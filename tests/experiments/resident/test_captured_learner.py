@@ -61,8 +61,11 @@ STEPS_ON_A_CPU = 5
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "zsr"), [("c2", 0.2), ("pnca", 0.0), ("pnca", 0.2)])
-def test_a_graph_learns_what_steps_one_by_one_learn(name: str, zsr: float) -> None:
+def test_a_graph_learns_what_steps_one_by_one_learn(name: str, zsr: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Rounded to ten bits, steps that are the same part ways within thirty of them.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     settings = with_loss(name, zsr)
+    settings.optimiser.lr = 1e-4
     ours, learner = learned(CapturedLearner, settings, "cuda", 40)
     theirs, _ = learned(Learner, settings, "cuda", 40)
     assert learner.graph is not None

@@ -25,12 +25,12 @@ def outcome(seconds: float, ending: str = "patience") -> Outcome:
     return Outcome({}, None, 1, 1, ending, None, seconds, 1.0, [], {}, torch.ones(1, 1))
 
 
-def test_the_longest_of_a_kind_is_expected_and_this_call_counts_more_than_others() -> None:
-    pace = Pace([("c2 gsp", 100.0), ("c2 gsp", 300.0), ("c2 gap", 50.0)])
+def test_the_median_of_a_kind_is_expected_and_this_call_counts_more_than_others() -> None:
+    pace = Pace([("c2 gsp", 100.0), ("c2 gsp", 900.0), ("c2 gsp", 300.0), ("c2 gap", 50.0)])
     assert (pace.expected("c2 gsp"), pace.expected("c2 gap"), pace.expected("ms gap")) == (300.0, 50.0, 300.0)
     pace.note("c2 gap", 20.0)
     pace.note("c2 gap", 30.0)
-    assert (pace.expected("c2 gap"), pace.expected("ms gap"), pace.expected("c2 gsp")) == (30.0, 30.0, 300.0)
+    assert (pace.expected("c2 gap"), pace.expected("ms gap"), pace.expected("c2 gsp")) == (25.0, 25.0, 300.0)
     assert kind_of(job("c2", "gap")) == "c2 gap"
 
 

@@ -142,13 +142,14 @@ def run(options: RunOptions) -> None:
 
 
 def draw_where_possible(value: dict[str, Any], path: Path) -> None:
-    """Draw the figure, or say how to do it later: a machine that trains need not have matplotlib."""
+    """Draw the figures, or say how to do it later: a machine that trains need not have matplotlib."""
     if find_spec("matplotlib") is None:
         print(f"{path.name} is not drawn, for want of matplotlib; `--train false` draws it where there is one")
         return
-    from gspool.experiments.benchmark.picture import draw
+    from gspool.experiments.benchmark.picture import draw, draw_summary
 
     draw(value, path)
+    draw_summary(value, path.with_name(f"{path.stem}_summary.png"))
 
 
 def write_figures(

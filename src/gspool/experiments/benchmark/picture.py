@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
@@ -12,6 +12,12 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
+
+from gspool.experiments.benchmark.paper import paper_values
+from gspool.experiments.benchmark.verdict import interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def validation_curve(runs: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
@@ -31,29 +37,81 @@ def validation_curve(runs: list[dict[str, Any]]) -> tuple[list[int], list[float]
 
 
 def draw(value: dict[str, Any], path: Path) -> None:
-    """Save one row a loss: validation curves on the left, paired differences from GAP on the right (as in Figure 5)."""
+    """Save one row a loss: validation curves on the left, paired differences from GAP on the right."""
     losses = [*dict.fromkeys(arm["loss"] for arm in value["arms"])]
     figure, grid = pyplot.subplots(
         len(losses), 2, figsize=(10, 3.4 * len(losses)), layout="constrained", squeeze=False, width_ratios=(3, 2)
     )
     for (curves, differences), loss in zip(grid, losses, strict=True):
         arms = [arm for arm in value["arms"] if arm["loss"] == loss]
+        most = max(arm["runs"] for arm in arms)
         for place, arm in enumerate(arms):
             name = f"{arm['pooling']} {arm['variant']}".strip()
             own = [run for run in value["runs"] if run["asked"]["arm"] == arm["arm"] and run["found"]["curve"]]
             style = {"color": "black", "linewidth": 2} if name == "gap" else {"color": f"C{place % 10}"}
-            if own:
+            # Folds differ by more than layers do: a curve of one fold beside the mean of four would mislead.
+            if own and arm["runs"] == most:
                 curves.plot(*validation_curve(own), label=name, **style)
             found = arm["difference_from_gap"]
             if found is not None:
-                around = found["error"] if found["pairs"] > 1 else None
-                differences.errorbar(found["mean"], name, xerr=around, marker="o", capsize=3, color=style["color"])
-        curves.set(title=f"{value['data']}, {loss}", xlabel="step", ylabel="validation MAP@R, %")
+                pairs = f"{found['pairs']} pairs" if found["pairs"] > 1 else "1 pair"
+                around = found["mean"] - interval(found)[0] if found["pairs"] > 1 else None
+                label = f"{name}\n{pairs}"
+                differences.errorbar(found["mean"], label, xerr=around, marker="o", capsize=3, color=style["color"])
+        curves.set(title=f"{value['data']}, {loss}, means of {most} runs", xlabel="step", ylabel="validation MAP@R, %")
         curves.legend(fontsize=8)
         differences.axvline(0, color="grey", linestyle="--")
-        differences.set(xlabel="points of test MAP@R ahead of GAP, paired")
+        differences.set(xlabel="points of test MAP@R ahead of GAP, 95 % interval")
         differences.invert_yaxis()
+    save(figure, path)
+
+
+def draw_summary(value: dict[str, Any], path: Path) -> None:
+    """Save where each loss stands with GAP, and where other layers bring it: ours beside the paper (its Figure 5)."""
+    arms = {(arm["loss"], arm["pooling"]): arm for arm in value["arms"] if not arm["variant"]}
+    losses = [*dict.fromkeys(loss for loss, _ in arms)]
+    figure, axes = pyplot.subplots(figsize=(2.2 + 1.6 * len(losses), 3.6), layout="constrained")
+    named: set[str] = set()
+    for place, loss in enumerate(losses):
+        for side, shift in (("ours", -0.15), ("paper", 0.15)):
+            layers = [pooling for each, pooling in arms if each == loss]
+            points = {layer: _point(value["data"], arms[loss, layer], side) for layer in layers}
+            known = {layer: point for layer, point in points.items() if point is not None}
+            for layer, (mean, std) in known.items():
+                color, word = f"C{sorted({pooling for _, pooling in arms}).index(layer)}", f"{layer}, {side}"
+                axes.errorbar(
+                    place + shift,
+                    mean,
+                    yerr=std,
+                    marker="o" if side == "ours" else "D",
+                    mfc=color if side == "ours" else "white",
+                    color=color,
+                    capsize=3,
+                    label=None if word in named else word,
+                )
+                named.add(word)
+                if layer != "gap" and "gap" in known:
+                    axes.plot([place + shift] * 2, [known["gap"][0], mean], linestyle="--", color="grey", zorder=0)
+    axes.set_xticks(range(len(losses)), losses)
+    axes.set(ylabel="MAP@R of 128D models, %", title=f"{value['data']}, {value['backbone']}; paper: BN-Inception")
+    axes.set_xlim(-0.6, len(losses) - 0.4)
+    axes.legend(fontsize=8)
+    save(figure, path)
+
+
+def _point(data: str, arm: dict[str, Any], side: str) -> tuple[float, float | None] | None:
+    """Give MAP@R and its deviation over repeats, or the paper's."""
+    if side == "paper":
+        paper = paper_values(data, arm["loss"], arm["pooling"])
+        return None if paper is None else (paper.map, None)
+    joined = arm["joined"]
+    if joined is None:
+        return arm["map"]["mean"], None
+    return joined["map_128D"]["mean"], joined["map_128D"]["std"] if joined["repeats"] > 1 else None
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Save without date and version of the library, so that the same figure is the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No date and no version of the library inside, so that the same figure is the same file.
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)

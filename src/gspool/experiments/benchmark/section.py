@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gspool.evaluation import PROTOCOLS
-from gspool.experiments.benchmark.arms import DATA, SEEDS, paper_arms
+from gspool.experiments.benchmark.arms import DATA, LOSSES, POOLINGS, SEEDS, paper_arms
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.selection import FILE as SELECTION
 from gspool.experiments.benchmark.selection import rendered as selection_table
@@ -30,6 +30,11 @@ EXPLAINED = {
     "are those of BN-Inception.",
     "conventional": "The best of the repeats by R@1, as in the paper.",
 }
+
+PICTURES = (
+    "![Where each loss stands with GAP, and where GSP brings it](images/{name}_summary.png)\n\n"
+    "![Validation, and differences from GAP](images/{name}.png)\n\n"
+)
 
 
 def file_name(data: str, protocol: str) -> str:
@@ -86,7 +91,7 @@ def render(results: Path) -> str:
                 continue
             record = read_result(results / f"{name}.json")
             head = f"**{data}, {protocol} protocol, {record['value']['backbone']}.** {EXPLAINED[protocol]}"
-            picture = f"![Validation, and differences from GAP](images/{name}.png)\n\n" if protocol == "fair" else ""
+            picture = PICTURES.format(name=name) if protocol == "fair" else ""
             parts.append(f"{head}\n\n{render_study(record['value'])}\n\n{picture}{caption(name, record)}")
     selection = results / f"{SELECTION}.json"
     if selection.is_file():
@@ -97,7 +102,7 @@ def render(results: Path) -> str:
 
 
 def unfinished(results: Path) -> str:
-    """Say how many trainings of the promised table are missing: two losses, GAP and GSP, every fold, three repeats."""
+    """Say what of the paper's table and of the search on CUB is missing; the other benchmarks need their data."""
     runs = read_result(results / f"{file_name('cub', 'fair')}.json")["value"]["runs"]
     done = {
         (run["asked"]["arm"], run["asked"]["fold"], run["asked"]["seed"])
@@ -107,4 +112,16 @@ def unfinished(results: Path) -> str:
     folds = range(PROTOCOLS["fair"].folds)
     wanted = {(arm.name, fold, seed) for arm in paper_arms(("c2", "pnca")) for fold in folds for seed in SEEDS}
     left = len(wanted - done)
-    return f"{left} of {len(wanted)} trainings of C2 and ProxyNCA++ with GAP and GSP on CUB" if left else ""
+    arms = {arm for arm, _, _ in done}
+    losses = [loss for loss in LOSSES if f"{loss} gsp" not in arms]
+    layers = [layer for layer in POOLINGS if f"c2 {layer}" not in arms]
+    searched = search_arms(("c2", "pnca"))
+    untried_settings = sum(arm.name not in arms for arm in searched)
+    missing = {
+        f"{left} of {len(wanted)} trainings of C2 and ProxyNCA++ with GAP and GSP on CUB": left,
+        f"losses {', '.join(losses)}": losses,
+        f"layers {', '.join(layers)}": layers,
+        f"{untried_settings} of {len(searched)} settings of the search": untried_settings,
+        "the conventional protocol": not (results / f"{file_name('cub', 'conventional')}.json").is_file(),
+    }
+    return "; ".join(words for words, is_missing in missing.items() if is_missing)

@@ -107,7 +107,7 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
     for name in dict.fromkeys(names):
         line = {"layer": name}
         for loss, shown in LOSS_NAMES.items():
-            row, paper = found.get((name, loss)), find_row(name.partition(",")[0]).paper
+            row, paper = found.get((name, loss)), _paper(name)
             figure = "not run" if row is None else _figure_text(row)
             line[shown] = f"**{figure}**" if row is not None and row["map@r"] == best[loss] else figure
             line[f"{shown}, paper"] = "" if paper is None else f"{paper[loss]:.2f}"
@@ -115,6 +115,12 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
             line[f"{shown}, entropy"] = _number(row, "entropy", ".3f")
         lines.append(line)
     return table(lines, "g")
+
+
+def _paper(name: str) -> Mapping[str, float] | None:
+    """Give the paper's figures of a row; a tuned row adds the backbone to the name of its layer."""
+    known = [row.name for row in ROWS]
+    return find_row(name if name in known else name.partition(",")[0]).paper
 
 
 def _figure_text(row: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,10 +11,11 @@ if TYPE_CHECKING:
 
 
 class Pace:
-    """The longest training of each kind so far; a kind is a loss and a pooling layer.
+    """The usual length of a training of each kind so far; a kind is a loss and a pooling layer.
 
-    Early stopping ends trainings after very different numbers of steps. The longest is a careful guess: a training that
-    is begun and cut short is lost, while one that is not begun leaves its share of the device to the others.
+    Early stopping ends trainings after very different numbers of steps, so that the median is a better guess than the
+    longest: with that, a device stands idle for the length of one training. One that is begun too late is cut short at
+    an evaluation and can be gone on with.
 
     Args:
         known: kinds and seconds of earlier trainings, which count until one of this call has ended: those may have been
@@ -29,7 +31,7 @@ class Pace:
     """
 
     def __init__(self, known: Iterable[tuple[str, float]] = ()) -> None:
-        self._known = _longest(known)
+        self._known = _usual(known)
         self._noted: list[tuple[str, float]] = []
 
     def note(self, kind: str, seconds: float) -> None:
@@ -37,8 +39,8 @@ class Pace:
         self._noted.append((kind, seconds))
 
     def expected(self, kind: str) -> float:
-        """Give the seconds of the longest of this kind, else of any; 0 where nothing has ended yet."""
-        noted = _longest(self._noted)
+        """Give the usual seconds of this kind, else of the slowest kind; 0 where nothing has ended yet."""
+        noted = _usual(self._noted)
         for found in (noted, self._known):
             if kind in found:
                 return found[kind]
@@ -50,8 +52,8 @@ def kind_of(job: Job) -> str:
     return f"{job.settings.loss.name} {job.settings.model.pooling}"
 
 
-def _longest(ended: Iterable[tuple[str, float]]) -> dict[str, float]:
-    longest: dict[str, float] = {}
+def _usual(ended: Iterable[tuple[str, float]]) -> dict[str, float]:
+    by_kind: dict[str, list[float]] = {}
     for kind, seconds in ended:
-        longest[kind] = max(seconds, longest.get(kind, 0.0))
-    return longest
+        by_kind.setdefault(kind, []).append(seconds)
+    return {kind: median(values) for kind, values in by_kind.items()}
