@@ -9,7 +9,7 @@ import pytest
 
 from gspool.experiments import commands, registry, reproduction_report
 from gspool.experiments.certificate import write_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, RunOptions
+from gspool.experiments.experiment import NOT_RUN, Experiment, Headline, RunOptions
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
         render=lambda results: "**0.5**" if (results / "probe.json").is_file() else NOT_RUN,
         settings=Knobs,
         why_not_run="no time",
+        headlines=lambda value: [Headline("x", "0.6", f"{value['x']}")],
     )
     monkeypatch.setattr(registry, "MODULES", {"probe": "probe"})
     monkeypatch.setattr(registry, "find", lambda name: experiment)
@@ -132,6 +133,7 @@ def test_the_report_is_written_once_and_then_up_to_date(probe: Recorder, capsys:
     assert "out of date: docs/reproduction.md, README.md; run gspool report" in capsys.readouterr().err
     assert commands.run("report", []) == 0
     assert NOT_RUN in Path("docs/reproduction.md").read_text()
+    assert "| probe | nothing much | | not run: no time | |" in readme.read_text()
     assert commands.run("report", ["--check"]) == 0
     commands.run("reproduce", ["probe"])
     assert commands.run("report", ["--check"]) == 1
@@ -140,6 +142,7 @@ def test_the_report_is_written_once_and_then_up_to_date(probe: Recorder, capsys:
     assert text.startswith("before\n<!-- reproduction -->\n| experiment |")
     assert text.endswith("<!-- /reproduction -->\nafter\n")
     assert "old" not in text
+    assert "| probe | x | 0.6 | 0.5 | " in text
     assert "**0.5**" in Path("docs/reproduction.md").read_text()
 
 

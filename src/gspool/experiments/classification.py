@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from gspool.experiments.certificate import read_result, write_result
@@ -21,7 +22,7 @@ from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, train_jobs
 from gspool.experiments.classification_table import rendered, written
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 
@@ -145,6 +146,16 @@ def unfinished(results: Path) -> str:
     return f"{promised - made} of {promised} trainings" if made < promised else ""
 
 
+def headlines(value: dict[str, Any]) -> list[Headline]:
+    """Give the accuracy with average pooling and with the chosen GSP; the paper's is on ImageNet, in other networks."""
+    found = []
+    for name in ("gap", value["chosen"]):
+        right = [100 * run["accuracy"] for run in value["runs"] if run["pooling"] == name]
+        ours = mean_and_deviation(mean(right), stdev(right) if len(right) > 1 else None)
+        found.append(Headline(f"accuracy, {value['data']}, {value['backbone']}, {name}", "on ImageNet only", ours))
+    return found
+
+
 EXPERIMENT = Experiment(
     name="classification",
     promise="GSP improves a classifier, and the geometry of its features",
@@ -157,4 +168,5 @@ EXPERIMENT = Experiment(
     settings=ClassificationSettings,
     why_not_run="needs a GPU; the paper's networks need ImageNet",
     unfinished=unfinished,
+    headlines=headlines,
 )

@@ -5,10 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # What stands in the report where nothing has been measured; results are never estimated.
 NOT_RUN = "*Not run.*"
+
+
+class Headline(NamedTuple):
+    """A figure of the paper and ours, as README.md shows them; ``paper`` says so where it only draws.
+
+    ``ours`` is a mean and its standard deviation over seeds, where there are several.
+    """
+
+    what: str
+    paper: str
+    ours: str
+
+
+def mean_and_deviation(mean: float, std: float | None, digits: int = 2) -> str:
+    """Write a mean with its standard deviation, or say that it comes from one seed.
+
+    Example:
+        >>> mean_and_deviation(20.051, 0.149), mean_and_deviation(6.6, None, 1)
+        ('20.05 ± 0.15', '6.6 (one seed)')
+    """
+    return f"{mean:.{digits}f} (one seed)" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +77,7 @@ class Experiment:
         settings: a dataclass of options of its own, each of which becomes an option of the command.
         why_not_run: what is missing where it has not been run.
         unfinished: takes the folder of the results and says what of them is still missing; empty where nothing is.
+        headlines: takes the value of the first of the files and gives the figures that stand for all of it.
 
     Example:
         >>> from gspool.experiments.registry import find
@@ -74,6 +96,7 @@ class Experiment:
     settings: type | None = None
     why_not_run: str = "nobody has run it yet"
     unfinished: Callable[[Path], str] | None = field(default=None, repr=False)
+    headlines: Callable[[Any], list[Headline]] | None = field(default=None, repr=False)
 
     def command(self, options: RunOptions | None = None) -> str:
         """Write what a person types for it, with the seeds and the tiny version where they were asked for.

@@ -78,7 +78,7 @@ def page(results: Path) -> str:
 
 
 def overview(results: Path) -> str:
-    """Write the table of all experiments, which also stands in README.md."""
+    """Write the table of all experiments."""
     lines = ["| experiment | of the paper | what the paper promises | run |", "|---|---|---|---|"]
     for name in registry.names():
         experiment = registry.find(name)
@@ -86,8 +86,24 @@ def overview(results: Path) -> str:
     return "\n".join(lines)
 
 
+def headline_table(results: Path) -> str:
+    """Write the table in README.md: the figures that stand for each experiment, the paper's beside ours."""
+    lines = ["| experiment | figure | paper | ours | device, commit |", "|---|---|---:|---:|---|"]
+    for name in registry.names():
+        experiment = registry.find(name)
+        path = results / f"{experiment.files[0]}.json"
+        if experiment.headlines is None or not path.is_file():
+            lines.append(f"| {name} | {experiment.promise} | | {status(experiment, results).text} | |")
+            continue
+        record = read_result(path)
+        commit = f", {record['commit'][:7]}" if record.get("commit") else ""
+        for each in experiment.headlines(record["value"]):
+            lines.append(f"| {name} | {each.what} | {each.paper} | {each.ours} | {record['device']}{commit} |")
+    return "\n".join(lines)
+
+
 def write_report(project: Path, check: bool = False) -> list[str]:
-    """Write the page and the table in README.md; give what changed.
+    """Write the page, and the table of figures in README.md; give what changed.
 
     Raises:
         ValueError: if the folder has no results; or, with ``check``, if something is out of date.
@@ -98,7 +114,7 @@ def write_report(project: Path, check: bool = False) -> list[str]:
     texts = {project / PAGE: page(results)}
     readme = project / "README.md"
     if readme.is_file():
-        shown = overview(results)
+        shown = headline_table(results)
         texts[readme] = _TABLE.sub(lambda found: f"{found[1]}\n{shown}\n{found[2]}", readme.read_text(encoding="utf-8"))
     stale = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     named = [path.relative_to(project).as_posix() for path in stale]

@@ -15,7 +15,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from gspool.experiments.certificate import write_result
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section, table
 from gspool.experiments.tokens_hulls import hull_overlap
@@ -128,6 +128,14 @@ def written(record: dict[str, Any]) -> str:
     )
 
 
+def headlines(value: dict[str, Any]) -> list[Headline]:
+    """Give MAP@R of both layers."""
+    return [
+        Headline(f"MAP@R, {row['layer']}", "drawn only", mean_and_deviation(row["MAP@R"], row["std"], 1))
+        for row in value["rows"]
+    ]
+
+
 EXPERIMENT = Experiment(
     name="tokens",
     promise="bags of tokens with a shared background: class hulls overlap with GAP and lie apart with GSP",
@@ -136,4 +144,5 @@ EXPERIMENT = Experiment(
     files=("tokens",),
     run=run,
     render=render,
+    headlines=headlines,
 )

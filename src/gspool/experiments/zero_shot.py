@@ -23,7 +23,7 @@ from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
 from gspool.experiments.collage.recipe import ZSR
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section, table
 from gspool.experiments.zero_shot_picture import draw
@@ -173,6 +173,18 @@ def written(record: dict[str, Any]) -> str:
     )
 
 
+def headlines(value: dict[str, Any]) -> list[Headline]:
+    """Give MAP by l2 distance without and with the regularisation."""
+    return [
+        Headline(
+            f"MAP of predicted classes, l2, {row['regularisation']} regularisation",
+            "drawn only",
+            mean_and_deviation(row["MAP, l2"], row["MAP, l2, std"], 1),
+        )
+        for row in value["rows"]
+    ]
+
+
 EXPERIMENT = Experiment(
     name="zero-shot",
     promise="attributes of five classes of CIFAR-10 foretell where the other five lie, better with the regularisation",
@@ -183,4 +195,5 @@ EXPERIMENT = Experiment(
     run=run,
     render=render,
     settings=ZeroShotSettings,
+    headlines=headlines,
 )

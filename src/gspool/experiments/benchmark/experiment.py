@@ -29,7 +29,7 @@ from gspool.experiments.benchmark.arms import DATA, POOLINGS, SEEDS, Arm, paper_
 from gspool.experiments.benchmark.figures import study_figures
 from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.search import BEST, best_arms, named_variants, search_arms
-from gspool.experiments.benchmark.section import file_name, render, render_study, unfinished
+from gspool.experiments.benchmark.section import file_name, headlines, render, render_study, unfinished
 from gspool.experiments.benchmark.store import Store
 from gspool.experiments.certificate import device_name, read_result, write_result
 from gspool.experiments.experiment import Experiment, RunOptions
@@ -192,4 +192,5 @@ EXPERIMENT = Experiment(
     settings=BenchmarkSettings,
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=unfinished,
+    headlines=headlines,
 )

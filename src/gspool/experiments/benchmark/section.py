@@ -7,13 +7,14 @@ from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, LOSSES, POOLINGS, SEEDS, paper_arms
+from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.selection import FILE as SELECTION
 from gspool.experiments.benchmark.selection import rendered as selection_table
-from gspool.experiments.benchmark.tables import conventional_rows, fair_rows, table
+from gspool.experiments.benchmark.tables import concatenated, conventional_rows, fair_rows, separate, table
 from gspool.experiments.benchmark.verdict import verdicts
 from gspool.experiments.certificate import read_result
-from gspool.experiments.experiment import NOT_RUN
+from gspool.experiments.experiment import NOT_RUN, Headline
 from gspool.experiments.report import caption
 
 SELECTION_EXPLAINED = (
@@ -99,6 +100,19 @@ def render(results: Path) -> str:
         head = "**What GSP selects on CUB before any training.** " + SELECTION_EXPLAINED
         parts.append(f"{head}\n\n{selection_table(record['value'])}\n\n{caption(SELECTION, record)}")
     return "\n\n".join(parts) if parts else NOT_RUN
+
+
+def headlines(value: dict[str, Any]) -> list[Headline]:
+    """Give MAP@R of single models and of the joined ones, for every loss and layer at the paper's settings."""
+    found = []
+    for arm in value["arms"]:
+        paper = paper_values(value["data"], arm["loss"], arm["pooling"])
+        if arm["variant"] or paper is None:
+            continue
+        where = f"{value['data']}, {arm['loss']}, {arm['pooling']}"
+        found.append(Headline(f"MAP@R 128D, {where}", f"{paper.map:.2f}", separate(arm, "map")))
+        found.append(Headline(f"MAP@R 512D, {where}", f"{paper.map_joined:.2f}", concatenated(arm) or "not run"))
+    return found
 
 
 def unfinished(results: Path) -> str:

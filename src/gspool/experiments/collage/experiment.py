@@ -23,11 +23,12 @@ from gspool.experiments.collage.picture import show_attention
 from gspool.experiments.collage.recipe import ZSR, Training
 from gspool.experiments.collage.rows import BACKBONES, DISTILLED, FINE_TUNED, FINE_TUNING, find_row, table_trainings
 from gspool.experiments.collage.search import LOSSES
+from gspool.experiments.collage.search_text import LOSS_NAMES
 from gspool.experiments.collage.study import CollageSettings, Study
 from gspool.experiments.collage.summary import search_rows, summary_rows
 from gspool.experiments.collage.tables import render, unfinished
 from gspool.experiments.collage.tuning import Searched, first_variants, search
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
 
 Trainings = dict[tuple[str, str, int], Training]
 # Seconds, as `Training.cost` estimates them; where time is short, what takes longer waits for the rest.
@@ -127,6 +128,19 @@ def row_trainings(study: Study, names: tuple[str, ...], changes: Mapping[str, An
     }
 
 
+def headlines(value: Mapping[str, Any]) -> list[Headline]:
+    """Give MAP@R of GAP and of GSP with the regularisation, at the paper's settings."""
+    found = []
+    rows = {(row["row"], row["loss"]): row for row in value["frozen"]}
+    for loss, shown in LOSS_NAMES.items():
+        for name in ("GAP", "GSP+ZSR"):
+            row, paper = rows.get((name, loss)), find_row(name).paper
+            ours = "not run" if row is None else mean_and_deviation(row["map@r"], row["std"])
+            theirs = "" if paper is None else f"{paper[loss]:.2f}"
+            found.append(Headline(f"MAP@R, {shown}, {name}, frozen backbone", theirs, ours))
+    return found
+
+
 EXPERIMENT = Experiment(
     name="collage",
     promise="an object among three distractors: GSP finds it where average pooling mixes all four",
@@ -138,4 +152,5 @@ EXPERIMENT = Experiment(
     render=render,
     settings=CollageSettings,
     unfinished=unfinished,
+    headlines=headlines,
 )
