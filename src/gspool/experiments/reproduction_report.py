@@ -69,12 +69,16 @@ def show_list(results: Path) -> None:
 
 def page(results: Path) -> str:
     """Write the whole of docs/reproduction.md."""
-    sections = [INTRODUCTION + "\n" + overview(results)]
+    sections = [
+        INTRODUCTION,
+        f"## What came out\n\n{headline_table(results)}",
+        f"## What was run\n\n{overview(results)}",
+    ]
     for name in registry.names():
         experiment = registry.find(name)
         head = f"## {experiment.name}: {experiment.shows}\n\n`gspool reproduce {experiment.name}`, {experiment.cost}."
         sections.append(f"{head}\n\n{experiment.render(results).strip()}")
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(section.strip() for section in sections) + "\n"
 
 
 def overview(results: Path) -> str:

@@ -75,8 +75,16 @@ def _line(what: str, arm: dict[str, Any], promised: int, gap: dict[str, Any] | N
         f"- {what}: **{told}**. Over {pairs} of {promised} pairs of runs the difference is {found['mean']:+.2f} points "
         f"of MAP@R with a standard error of {found['error']:.2f} (95 % interval {low:+.2f} to {high:+.2f}), "
         f"{_against(found['mean'], found['std'])} the standard deviation of a single pair, {found['std']:.2f}"
-        f"{_against_repeats(found['mean'], arm, gap)}.{flat}{short}"
+        f"{_against_repeats(found['mean'], arm, gap)}.{_on_validation(arm)}{flat}{short}"
     )
+
+
+def _on_validation(arm: dict[str, Any]) -> str:
+    """Say what the classes that choose settings see of the difference."""
+    watched = arm.get("validation_difference")
+    if not watched or watched["pairs"] < 2:
+        return ""
+    return f" On validation classes it is {watched['mean']:+.2f} with a standard error of {watched['error']:.2f}."
 
 
 def _against(difference: float, deviation: float) -> str:
