@@ -36,6 +36,9 @@ def test_components_show_every_combination(options: RunOptions) -> None:
     assert by_arm["c2 gsp"]["entropy"] < 0.999
     shown = components.EXPERIMENT.render(options.results)
     assert all(paper in shown for paper in ("20.58", "20.85", "21.08", "21.52", "27.12"))
+    assert components.EXPERIMENT.unfinished(options.results).endswith("of 48 trainings")
+    named = {each.what.rpartition(", ")[2]: each.paper for each in components.headlines(value)}
+    assert named == {"neither": "20.58", "GSP": "20.85", "ZSR": "21.08", "both": "21.52"}
 
 
 def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +53,8 @@ def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, mon
         assert arm["validation_std"] == pytest.approx(100 * np.std(watched, ddof=1))
     assert (options.images / "mu.png").stat().st_size > 5_000
     assert "mu 0.9" in mu.EXPERIMENT.render(options.results)
+    assert [each.what.rpartition(", ")[2] for each in mu.headlines(value)] == ["mu 0.2", "mu 0.9"]
+    assert mu.EXPERIMENT.unfinished(options.results) == "3 of 9 trainings"
 
 
 def test_the_factorial_is_balanced_and_its_main_effects_are_not_mixed() -> None:
@@ -89,6 +94,11 @@ def test_screening_trains_a_corner_of_the_grid_once(options: RunOptions, monkeyp
     screening.run(options)
     value = read_result(options.results / "screening.json")["value"]
     assert len(value["arms"]) == 10
+    effects = {each.what.split(", ")[0]: each.paper for each in screening.headlines(value)}
+    # By hand from the paper's table: the four corners with the high level less the four with the low, over four.
+    by_hand = (36.11 + 39.11 + 39.61 + 35.36 - 40.63 - 40.41 - 40.22 - 40.07) / 4
+    assert float(effects["effect of epsilon"]) == pytest.approx(by_hand, abs=0.006)
+    assert screening.EXPERIMENT.unfinished(options.results).endswith("of 30 trainings")
     shown = screening.EXPERIMENT.render(options.results)
     assert "40.63" in shown
     assert "from the low level to the high" in shown

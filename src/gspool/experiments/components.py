@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
-from gspool.experiments.benchmark.study import StudySettings, run_study
+from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
 from gspool.experiments.benchmark.tables import concatenated, difference, number, separate, table
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.report import section
 
 FILE = "components"
@@ -27,6 +27,7 @@ ARMS = (
     Arm("c2", "gsp"),
 )
 MARKS = {"c2 gap": ("", ""), "c2 gsp without zsr": ("", "✓"), "c2 gsp mu 1": ("✓", ""), "c2 gsp": ("✓", "✓")}
+NAMES = {"c2 gap": "neither", "c2 gsp without zsr": "GSP", "c2 gsp mu 1": "ZSR", "c2 gsp": "both"}
 # MAP@R of 512D and 128D models, in percent.
 PAPER = {
     "sop": {
@@ -90,6 +91,18 @@ def render(results: Path) -> str:
     return section(results, FILE, lambda record: rows_of(record["value"]))
 
 
+def headlines(value: dict[str, Any]) -> list[Headline]:
+    """Give MAP@R of single models for each of the four."""
+    return [
+        Headline(
+            f"MAP@R 128D, {value['data']}, c2, {NAMES[arm['arm']]}",
+            f"{PAPER[value['data']][arm['arm']][1]:.2f}",
+            separate(arm, "map"),
+        )
+        for arm in value["arms"]
+    ]
+
+
 EXPERIMENT = Experiment(
     name="components",
     promise="zero-shot regularisation and GSP each improve average pooling, and both together improve it most",
@@ -101,4 +114,6 @@ EXPERIMENT = Experiment(
     render=render,
     settings=StudySettings,
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
+    unfinished=lambda results: still_missing(results, FILE, ARMS),
+    headlines=headlines,
 )

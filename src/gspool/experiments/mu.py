@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
-from gspool.experiments.benchmark.study import StudySettings, run_study
+from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
 from gspool.experiments.benchmark.tables import validation_rows
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
 from gspool.experiments.report import section
 
 FILE = "mu"
@@ -64,6 +64,19 @@ def render(results: Path) -> str:
     return section(results, FILE, lambda record: f"{validation_rows(record['value'])}\n\n{picture}")
 
 
+def headlines(value: dict[str, Any]) -> list[Headline]:
+    """Give validation MAP@R for the smallest mu, for the paper's, and for all of the mass."""
+    by_arm = {arm["arm"]: arm for arm in value["arms"]}
+    found = []
+    for mu in (MUS[0], 0.3, MUS[-1]):
+        arm = by_arm.get(f"c2 gsp mu {mu:g}")
+        if arm is not None:
+            std = arm["validation_std"] if arm["runs"] > 1 else None
+            ours = mean_and_deviation(arm["validation_map"], std)
+            found.append(Headline(f"validation MAP@R, {value['data']}, c2, mu {mu:g}", "drawn only", ours))
+    return found
+
+
 EXPERIMENT = Experiment(
     name="mu",
     promise="quality is much the same for small mu and falls as mu grows",
@@ -75,4 +88,6 @@ EXPERIMENT = Experiment(
     render=render,
     settings=StudySettings,
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
+    unfinished=lambda results: still_missing(results, FILE, ARMS),
+    headlines=headlines,
 )

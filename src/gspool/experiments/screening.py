@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from gspool.experiments.benchmark.arms import Arm
-from gspool.experiments.benchmark.study import StudySettings, run_study
+from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
 from gspool.experiments.benchmark.tables import number, table
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.report import section
 
 FILE = "screening"
@@ -74,6 +74,19 @@ def factorial_arms() -> tuple[Arm, ...]:
     return tuple(arms)
 
 
+def paper_figures(loss: str) -> dict[str, float]:
+    """Give the paper's validation MAP@R by the name of the arm, average pooling included.
+
+    Example:
+        >>> paper_figures("c2")["c2 gap"]
+        39.77
+    """
+    place = ("c2", "pnca").index(loss)
+    figures = [BASELINE[place], *(corner.paper[place] for corner in CORNERS)]
+    names = [arm.name for arm in factorial_arms() if arm.loss == loss]
+    return dict(zip(names, figures, strict=True))
+
+
 def grid_arms() -> tuple[Arm, ...]:
     """List the grid of m and epsilon at mu 0.3 and lambda 0.1, for both losses."""
     return tuple(
@@ -90,15 +103,17 @@ def grid_arms() -> tuple[Arm, ...]:
     )
 
 
+def all_arms(part: str) -> tuple[Arm, ...]:
+    """List what a part of the study trains; a corner of the factorial may lie on the grid, and is there once."""
+    arms = (factorial_arms() if part != "grid" else ()) + (grid_arms() if part != "factorial" else ())
+    return tuple({arm.name: arm for arm in arms}.values())
+
+
 def run(options: RunOptions) -> None:
     """Train what is missing, and write the figures."""
     chosen = options.settings or ScreeningSettings()
-    part = chosen.part
-    arms = (factorial_arms() if part != "grid" else ()) + (grid_arms() if part != "factorial" else ())
-    # A corner of the factorial may lie on the grid.
-    unique = tuple({arm.name: arm for arm in arms}.values())
     shared = StudySettings(**{key: value for key, value in vars(chosen).items() if key != "part"})
-    print(rendered(run_study(options, shared, unique, "tuning", FILE, EXPERIMENT.command(options))))
+    print(rendered(run_study(options, shared, all_arms(chosen.part), "tuning", FILE, EXPERIMENT.command(options))))
 
 
 def effects(value: dict[str, Any], loss: str) -> dict[str, float] | None:
@@ -124,18 +139,18 @@ def rendered(value: dict[str, Any]) -> str:
     """Write the factorial with the paper's values beside ours, its main effects, and the grids."""
     found = {arm["arm"]: arm for arm in value["arms"]}
     rows = []
-    for place, loss in enumerate(LOSSES):
+    for loss in LOSSES:
         arms = [arm for arm in factorial_arms() if arm.loss == loss]
-        papers = [BASELINE[place], *(corner.paper[place] for corner in CORNERS)]
+        paper = paper_figures(loss)
         rows += [
             {
                 "loss": loss,
                 "pooling": arm.pooling,
                 "setting": arm.variant,
                 "validation MAP@R": number(found[arm.name]["validation_map"]) if arm.name in found else "",
-                "paper": number(paper),
+                "paper": number(paper[arm.name]),
             }
-            for arm, paper in zip(arms, papers, strict=True)
+            for arm in arms
         ]
     lines = []
     for loss in LOSSES:
@@ -170,6 +185,20 @@ def render(results: Path) -> str:
     return section(results, FILE, lambda record: rendered(record["value"]))
 
 
+def headlines(value: dict[str, Any]) -> list[Headline]:
+    """Give the main effect of every factor, from its low level to its high."""
+    found = []
+    for loss in LOSSES:
+        ours = effects(value, loss)
+        paper = [{"arm": name, "validation_map": figure} for name, figure in paper_figures(loss).items()]
+        theirs = effects({"arms": paper}, loss)
+        if ours is not None and theirs is not None:
+            for factor in FACTORS:
+                what = f"effect of {factor}, {value['data']}, {loss}, points of validation MAP@R"
+                found.append(Headline(what, f"{theirs[factor]:+.2f}", f"{ours[factor]:+.2f}"))
+    return found
+
+
 EXPERIMENT = Experiment(
     name="screening",
     promise="epsilon matters most, smaller mu and lambda are better, the number of prototypes hardly counts",
@@ -181,4 +210,6 @@ EXPERIMENT = Experiment(
     render=render,
     settings=ScreeningSettings,
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
+    unfinished=lambda results: still_missing(results, FILE, all_arms("both")),
+    headlines=headlines,
 )
