@@ -7,6 +7,7 @@ import torch
 from torchvision.transforms import InterpolationMode, v2
 
 from gspool.experiments.resident import centre_boxes, draw_crops, resample
+from gspool.experiments.resident.crops import tensor_cores
 
 BOXES = [(0, 0, 40, 60), (3, 5, 7, 11), (10, 0, 30, 33), (39, 59, 1, 1), (0, 20, 40, 17)]
 
@@ -87,3 +88,20 @@ def test_the_same_seed_draws_the_same_boxes() -> None:
     first, again = (draw_crops(sizes, torch.Generator().manual_seed(7)) for _ in range(2))
     assert torch.equal(first, again)
     assert not torch.equal(first, draw_crops(sizes, torch.Generator().manual_seed(8)))
+
+
+def test_products_are_rounded_inside_and_as_before_outside() -> None:
+    before = torch.get_float32_matmul_precision()
+    with tensor_cores():
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.gpu
+def test_a_gpu_copies_exactly_and_is_off_by_one_at_most_where_it_resizes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (4, 3, 60, 80), generator=generator, dtype=torch.uint8)
+    for boxes, most in ((torch.tensor([[3, 5, 40, 40]]), 0), (torch.tensor([[0, 7, 55, 61]]), 1)):
+        plain = resample(pixels, boxes.expand(4, 4), 40).int()
+        ours = resample(pixels.cuda(), boxes.expand(4, 4).cuda(), 40).cpu().int()
+        assert int((ours - plain).abs().max()) <= most

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -74,6 +74,7 @@ class FoldedConvolution:
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         self.scale_and_shift: tuple[Tensor, Tensor] | None = None
+        self.shift: Tensor | None = None
 
     @torch.no_grad()
     def _read(self) -> tuple[Float[Tensor, "C 1 1 1"], Float[Tensor, C]]:
@@ -84,18 +85,47 @@ class FoldedConvolution:
         scale = (variance + norm.eps).rsqrt() * norm.weight
         return scale[:, None, None, None].clone(), (norm.bias - scale * mean).clone()
 
-    def weight_and_shift(self) -> tuple[Float[Tensor, "D C k k"], Float[Tensor, D]]:
-        """Give what the convolution multiplies by, and what it adds."""
+    def weight_and_shift(self, dtype: torch.dtype) -> tuple[Float[Tensor, "D C k k"], Float[Tensor, D]]:
+        """Give what the convolution multiplies by, and what it adds, in the precision that it computes in."""
         weight = self.pair.convolution.weight
         if self.scale_and_shift is None or self.scale_and_shift[0].device != weight.device:
             self.scale_and_shift = self._read()
-        return weight * self.scale_and_shift[0], self.scale_and_shift[1]
+        scale, shift = self.scale_and_shift
+        scaled: Tensor = ScaledWeight.apply(weight, scale, dtype)
+        if self.shift is None or self.shift.dtype != dtype or self.shift.device != weight.device:
+            self.shift = shift.to(dtype)
+        return scaled, self.shift
 
     def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """Convolve and normalise."""
-        weight, shift = self.weight_and_shift()
+        dtype = computed_in(images)
+        weight, shift = self.weight_and_shift(dtype)
         convolution = self.pair.convolution
-        return conv2d(images, weight, shift.to(images.dtype), convolution.stride, convolution.padding)
+        return conv2d(images.to(dtype), weight, shift, convolution.stride, convolution.padding)
+
+
+class ScaledWeight(torch.autograd.Function):
+    """``weight * scale`` in another precision, in one pass over the weight either way."""
+
+    @staticmethod
+    def forward(
+        context: Any, weight: Float[Tensor, "D C k k"], scale: Float[Tensor, "D 1 1 1"], dtype: torch.dtype
+    ) -> Float[Tensor, "D C k k"]:
+        """Multiply and round."""
+        context.save_for_backward(scale)
+        return torch.mul(weight, scale, out=torch.empty_like(weight, dtype=dtype))
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """Multiply the gradient, in the precision of the scale."""
+        (scale,) = context.saved_tensors
+        return gradients[0] * scale, None, None
+
+
+def computed_in(maps: Tensor) -> torch.dtype:
+    """Give the precision that a convolution of these maps computes in, under autocast or not."""
+    kind = maps.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else maps.dtype
 
 
 def _passed_on(images: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import conv2d, relu
 
-from gspool.experiments.resident.folded_norms import FoldedConvolution
+from gspool.experiments.resident.folded_norms import FoldedConvolution, computed_in
 from gspool.models.keras_resnet import KerasBottleneck
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ def _fused_block(block: KerasBottleneck, maps: Float[Tensor, "B C H W"]) -> Floa
 
 
 def _activated(convolution: nn.Conv2d, maps: Tensor, shortcut: Tensor | None = None) -> Tensor:
-    kind = maps.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else maps.dtype
-    weight, shift = convolution.forward.weight_and_shift()  # type: ignore[attr-defined]
-    given = [None if each is None else each.to(dtype) for each in (maps, weight, shift, shortcut)]
-    out: Tensor = ConvolutionReLU.apply(*given, convolution.stride, convolution.padding)
+    dtype = computed_in(maps)
+    weight, shift = convolution.forward.weight_and_shift(dtype)  # type: ignore[attr-defined]
+    added = None if shortcut is None else shortcut.to(dtype)
+    out: Tensor = ConvolutionReLU.apply(maps.to(dtype), weight, shift, added, convolution.stride, convolution.padding)
     return out
 
 
