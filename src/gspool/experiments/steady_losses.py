@@ -107,9 +107,9 @@ class SteadyInverse(torch.autograd.Function):
         """Invert."""
         most = matrix.abs().sum(-1).amax(-1)[:, None, None]
         one = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        inverse = 2 / (least + most) * one
+        inverse, twice = 2 / (least + most) * one, 2 * one.expand_as(matrix)
         for _ in range(HALVINGS):
-            inverse = inverse @ (2 * one - matrix @ inverse)
+            inverse = inverse @ torch.baddbmm(twice, matrix, inverse, alpha=-1)
         context.save_for_backward(inverse)
         return inverse
 
