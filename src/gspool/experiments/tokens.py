@@ -9,6 +9,7 @@ of the classes overlap with GAP and lie apart with GSP. Ours: results/tokens.jso
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -22,12 +23,12 @@ from gspool.experiments.tokens_hulls import hull_overlap
 from gspool.experiments.tokens_picture import draw
 from gspool.experiments.tokens_training import TokenSettings, train_tokens
 
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1, 2, 3, 4, 5)
 LAYERS = ("gap", "gsp")
 
 
 def run(options: RunOptions) -> None:
-    """Train both layers with every seed, write the figures, draw the first seed."""
+    """Train both layers with every seed, write the figures, draw the seed that GSP does middling well with."""
     seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     usual = (
         TokenSettings(epochs=2, evaluate_every=1, samples_per_class=4, prototypes=8)
@@ -47,18 +48,30 @@ def run(options: RunOptions) -> None:
             figures = f"MAP@R {100 * known['map@r']:.1f}, {known['epochs']} epochs"
             print(f"{layer} seed {seed}: {figures}, weight on background {known['on_background']:.2f}", flush=True)
     picture = options.images / "tokens.png"
-    draw({layer: found[layer, seeds[0]] for layer in LAYERS}, picture)
+    shown = middle_seed({seed: found["gsp", seed]["map@r"] for seed in seeds})
+    draw({layer: found[layer, shown] for layer in LAYERS}, picture)
     write_result(
         options.results / "tokens.json",
         {
             "settings": {name: value for name, value in asdict(usual).items() if name not in ("pooling", "seed")},
             "rows": [summary(layer, [found[layer, seed] for seed in seeds]) for layer in LAYERS],
+            "shown_seed": shown,
         },
         command=EXPERIMENT.command(options),
         seeds=seeds,
         libraries=["matplotlib", "pytorch-metric-learning", "scipy"],
     )
     print(f"written: {options.results / 'tokens.json'}, {picture}")
+
+
+def middle_seed(figures: Mapping[int, float]) -> int:
+    """Give the seed whose figure is the median, the lower of two.
+
+    Example:
+        >>> middle_seed({0: 0.9, 1: 0.7, 2: 0.8, 3: 0.75})
+        3
+    """
+    return sorted(figures, key=lambda seed: figures[seed])[(len(figures) - 1) // 2]
 
 
 def trained(settings: TokenSettings) -> dict[str, Any]:
@@ -92,6 +105,7 @@ def summary(layer: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "std": round(stdev(values), 2) if len(values) > 1 else 0.0,
         "P@1": round(100 * mean(run["p@1"] for run in runs), 2),
         "pairs of hulls that overlap": round(mean(run["overlapping_pairs"] for run in runs), 1),
+        "seeds without overlap": f"{sum(not run['overlapping_pairs'] for run in runs)} of {len(runs)}",
         "samples inside another hull, percent": round(100 * mean(run["strangers_inside"] for run in runs), 1),
         "weight on background": round(mean(run["on_background"] for run in runs), 3),
         "epochs": round(mean(run["epochs"] for run in runs)),
@@ -117,9 +131,11 @@ def written(record: dict[str, Any]) -> str:
             "[-0.3, 0.3] and nothing is normalised; Adam 1e-4, stopped after 30 epochs without a better validation "
             f"(Supp. 2.1). The paper does not say the rest: contrastive loss with margin {settings['neg_margin']:g}, "
             f"m = {settings['prototypes']}, mu = {settings['mu']:g}, epsilon = {settings['epsilon']:g}, "
-            f"{settings['samples_per_class']} samples a class.",
+            f"{settings['samples_per_class']} samples a class. Shown is seed {value['shown_seed']}, with which GSP has "
+            "its median MAP@R.",
             f"MAP@R {gap['MAP@R']:.1f} with GAP and {gsp['MAP@R']:.1f} with GSP; of the 120 pairs of hulls "
-            f"{gap[pairs]:g} overlap with GAP and {gsp[pairs]:g} with GSP. Background tokens keep "
+            f"{gap[pairs]:g} overlap with GAP and {gsp[pairs]:g} with GSP on average, none with "
+            f"{gap['seeds without overlap']} and {gsp['seeds without overlap']} seeds. Background tokens keep "
             f"{gap['weight on background']:.2f} of the weight with GAP and {gsp['weight on background']:.2f} with GSP. "
             "The share of background differs from sample to sample, so average pooling stretches a class along a ray "
             "from the background outwards; what leaves the background out does not.",
