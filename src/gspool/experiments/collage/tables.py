@@ -10,10 +10,12 @@ from gspool.experiments.certificate import read_result
 from gspool.experiments.collage.rows import DISTILLED, FINE_TUNED, ROWS, find_row
 from gspool.experiments.collage.search import LOSSES
 from gspool.experiments.collage.search_text import LOSS_NAMES, search_table, search_text
-from gspool.experiments.experiment import NOT_RUN
+from gspool.experiments.collage.study import SEEDS
+from gspool.experiments.experiment import NOT_RUN, mean_and_deviation
 from gspool.experiments.report import caption, table
 
 TUNED = ("GAP", "GSP", "GSP+ZSR")
+SUMS = ("GMP+GSP", "GeMean+GSP")
 TABLES = {
     "tuned": "the best settings",
     "frozen": "the pooling table",
@@ -124,11 +126,19 @@ def _paper(name: str) -> Mapping[str, float] | None:
 
 
 def _figure_text(row: Mapping[str, Any]) -> str:
-    return f"{row['map@r']:.2f} (one seed)" if row["std"] is None else f"{row['map@r']:.2f} ± {row['std']:.2f}"
+    seeds = len(row["by_seed"])
+    few = f" ({seeds} seeds)" if 1 < seeds < len(SEEDS) else ""
+    return mean_and_deviation(row["map@r"], row["std"]) + few
 
 
 def _number(row: Mapping[str, Any] | None, name: str, style: str) -> str:
     return "" if row is None or row[name] is None else format(row[name], style)
+
+
+def _with_a_sum(rows: Sequence[Mapping[str, Any]], loss: str, figure: float) -> str:
+    """Say where another layer and GSP together are ahead of GSP alone; the paper's table has no such row."""
+    ahead = [(name, value) for name in SUMS if (value := _figure(rows, name, loss)) is not None and value > figure]
+    return "".join(f" {name}, which the paper's table does not have, reaches {value:.2f}." for name, value in ahead)
 
 
 def _figure(rows: Sequence[Mapping[str, Any]], name: str, loss: str) -> float | None:
@@ -159,6 +169,6 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
         said.append(
             f"{name}: {best} {figure:.2f} is {figure / gap:.1f} times GAP ({gap:.2f}; paper "
             f"{paper[loss] / (find_row('GAP').paper or {loss: 1.0})[loss]:.1f} times), {place}, {within} the paper's "
-            f"{paper[loss]:.2f}."
+            f"{paper[loss]:.2f}.{_with_a_sum(rows, loss, figure)}"
         )
     return "\n".join(f"- {line}" for line in said)
