@@ -56,11 +56,11 @@ def render(results: Path) -> str:
         _side_by_side(value["tuned"], [*TUNED, *(row["row"] for row in value["tuned"] if row["row"] not in TUNED)]),
         "### Distilled: the objects alone",
         "The same objects without backgrounds, 32 x 32 pixels: what pooling could reach at best.",
-        _side_by_side(value["distilled"], DISTILLED),
+        _side_by_side(value["distilled"], DISTILLED, paper=False),
         "### Fine-tuned backbone",
         "The backbone learns too (batch norm frozen, lr 1e-4), on collages that are stitched anew whenever they are "
         f"seen, at most {value['fine_tuned_epochs']} passes.",
-        _side_by_side(value["fine_tuned"], FINE_TUNED),
+        _side_by_side(value["fine_tuned"], FINE_TUNED, paper=False),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -99,8 +99,11 @@ def _attention(known: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _side_by_side(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Put the two losses beside each other, the best in bold; what has not been run says so."""
+def _side_by_side(rows: Sequence[Mapping[str, Any]], names: Sequence[str], paper: bool = True) -> str:
+    """Put the two losses beside each other, the best in bold; what has not been run says so.
+
+    ``paper`` shows the paper's figures, which are those of a frozen backbone on collages.
+    """
     if not rows:
         return NOT_RUN
     best = {loss: max((row["map@r"] for row in rows if row["loss"] == loss), default=None) for loss in LOSSES}
@@ -109,10 +112,11 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> st
     for name in dict.fromkeys(names):
         line = {"layer": name}
         for loss, shown in LOSS_NAMES.items():
-            row, paper = found.get((name, loss)), _paper(name)
+            row, theirs = found.get((name, loss)), _paper(name)
             figure = "not run" if row is None else _figure_text(row)
             line[shown] = f"**{figure}**" if row is not None and row["map@r"] == best[loss] else figure
-            line[f"{shown}, paper"] = "" if paper is None else f"{paper[loss]:.2f}"
+            if paper:
+                line[f"{shown}, paper"] = "" if theirs is None else f"{theirs[loss]:.2f}"
             line[f"{shown}, on the object"] = _number(row, "on_object", ".2f")
             line[f"{shown}, entropy"] = _number(row, "entropy", ".3f")
         lines.append(line)
