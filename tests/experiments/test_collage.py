@@ -15,8 +15,8 @@ from gspool import ZSRLoss, data, losses
 from gspool.experiments import commands
 from gspool.experiments.certificate import read_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
-from gspool.experiments.collage import attention
 from gspool.experiments.collage import experiment as collage
+from gspool.experiments.collage import pictures
 from gspool.experiments.collage import tables as collage_tables
 from gspool.experiments.collage.course import Course
 from gspool.experiments.collage.crew import TrainingsBrokenError, gather_crew, train_missing
@@ -484,6 +484,7 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
     value = read_result(results / "collage.json")["value"]
     assert {row["row"] for row in value["frozen"]} == {"GAP", "GSP+ZSR"}
     assert (results / "images" / "collage.png").stat().st_size < 300_000
+    assert (results / "images" / "collage_table.png").is_file()
     page = collage.EXPERIMENT.render(results)
     assert value["attention"]["collages"] == len(data.create("collage", tmp_path / "quick" / "stand-in", "train"))
     for part in ("### Frozen", "### Which unstated", "### Distilled", "times GAP", "| CBAM | not run |", "(one seed)"):
@@ -503,10 +504,11 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
     (results / "images" / "collage.png").unlink()
     monkeypatch.setattr("gspool.experiments.collage.picture.find_spec", lambda _: None)
     assert commands.run("reproduce", words) == 0
-    assert "where it is: python -m gspool.experiments.collage.attention" in capsys.readouterr().out
+    assert "where it is: python -m gspool.experiments.collage.pictures" in capsys.readouterr().out
     assert not (results / "images" / "collage.png").exists()
-    attention.main(["--maps", str(maps), "--picture", str(tmp_path / "drawn.png")])
-    assert (tmp_path / "drawn.png").is_file()
+    pictures.main(["--maps", str(maps), "--results", str(results), "--images", str(tmp_path / "drawn")])
+    assert (tmp_path / "drawn" / "collage.png").is_file()
+    assert (tmp_path / "drawn" / "collage_table.png").stat().st_size > 5_000
 
 
 def test_maps_that_are_not_there_are_told() -> None:

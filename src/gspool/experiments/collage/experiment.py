@@ -5,7 +5,7 @@ common. Paper: GAP 8.09 and GSP 22.68 MAP@R with the contrastive loss, 10.68 and
 Ours: results/collage.json, docs/images/collage.png.
 
     gspool reproduce collage --root ~/data --device cuda --processes 14 --backend triton   # one H200, some 20 minutes
-    python -m gspool.experiments.collage.attention      # the picture, where the run had no matplotlib
+    python -m gspool.experiments.collage.pictures       # the pictures, where the run had no matplotlib
     gspool reproduce collage --quick                                          # a stand-in for CIFAR-100, one minute
 """
 
@@ -14,11 +14,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from gspool.experiments.certificate import write_result
+from gspool.experiments.collage.bars import PICTURE, draw_bars
 from gspool.experiments.collage.picture import show_attention
 from gspool.experiments.collage.recipe import ZSR, Training
 from gspool.experiments.collage.rows import BACKBONES, DISTILLED, FINE_TUNED, FINE_TUNING, find_row, table_trainings
@@ -95,6 +97,8 @@ def _run(study: Study, options: RunOptions) -> None:
         libraries=["pytorch-metric-learning"],
         device=torch.device(options.device),
     )
+    if find_spec("matplotlib") is not None and made["frozen"]:
+        draw_bars(summary_rows(made["frozen"], study.seeds), options.images / PICTURE)
     study.say(f"written: {options.results / 'collage.json'}")
 
 

@@ -41,7 +41,7 @@ def show_attention(
     """Draw the weights of GSP+ZSR with PNCA over a few collages, and say how it was trained.
 
     What is drawn is kept in a file, ``maps``; it is trained where that is not there yet, and drawn where matplotlib is
-    installed; `python -m gspool.experiments.collage.attention` draws it elsewhere.
+    installed; `python -m gspool.experiments.collage.pictures` draws it elsewhere.
     """
     if not maps.is_file():
         training = Training("gsp", "pnca", **{**usual, "zsr": ZSR})
@@ -55,7 +55,7 @@ def show_attention(
         keep([seen(model, trained_on, split) for split in SHOWN], known, maps)
     groups, known = read(maps)
     if find_spec("matplotlib") is None:
-        later = f"python -m gspool.experiments.collage.attention --maps {maps}"
+        later = f"python -m gspool.experiments.collage.pictures --maps {maps}"
         print(f"matplotlib is not installed here; where it is: {later}", flush=True)
     else:
         draw(groups, options.images / "collage.png")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gspool.experiments.certificate import read_result
+from gspool.experiments.collage.bars import PICTURE
 from gspool.experiments.collage.rows import DISTILLED, FINE_TUNED, ROWS, find_row
 from gspool.experiments.collage.search import LOSSES
 from gspool.experiments.collage.search_text import LOSS_NAMES, search_table, search_text
@@ -42,6 +43,7 @@ def render(results: Path) -> str:
         "### Frozen backbone, the pooling table",
         _verdict(value["frozen"]),
         _side_by_side(value["frozen"], [row.name for row in ROWS]),
+        f"![Every layer with its deviation over seeds, and the paper's figures](images/{PICTURE})",
         _by_sub_class(value["frozen"]),
         caption("collage", record),
         "*On the object* is the part of the weight in the object's quarter (a quarter of it for average pooling), "
