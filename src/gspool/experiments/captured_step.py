@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -12,6 +13,14 @@ STEPS_BEFORE_CAPTURE = 4
 
 class CaptureFailedError(RuntimeError):
     """A step does something that a CUDA graph cannot hold."""
+
+
+def working_on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Give the context that captured steps are made in: one stream for everything, because a graph must not wait."""
+    if stream is None:
+        return nullcontext()
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    return torch.cuda.stream(stream)
 
 
 def capture_step(step: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:

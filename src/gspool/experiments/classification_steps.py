@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, capture_step
+from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, capture_step, working_on
 from gspool.experiments.resident.evaluation import autocast, channels_last
 
 if TYPE_CHECKING:
@@ -52,11 +52,8 @@ class ClassifierSteps:
         self.pixels = self.labels = torch.empty(0)
 
     def at_work(self) -> AbstractContextManager[object]:
-        """Give the context that all steps must be made in: one stream for everything, as a graph must not wait."""
-        if self.stream is None:
-            return nullcontext()
-        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
-        return torch.cuda.stream(self.stream)
+        """Give the context that all steps must be made in."""
+        return working_on(self.stream)
 
     def step(self, pixels: UInt8[Tensor, "B 3 H W"], labels: Int64[Tensor, " B"]) -> None:
         """Learn from one batch."""

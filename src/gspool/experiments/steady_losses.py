@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import cross_entropy, normalize, relu
 
+from gspool.losses import LossParts
 from gspool.losses.zsr import random_half_of_classes
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64, Int64
     from torch import Tensor, nn
 
-    from gspool.losses import ZSRLoss
+    from gspool.losses import MetricLoss, ZSRLoss
 
 # Enough for every batch of 64: attributes sum to 1, so that 32 of them that are all the same give the Gram matrix 32 at
 # most, 641 times the ridge of 0.05; the error (1 - 2 / 642)^(2^15) is below 1e-40.
@@ -44,6 +45,21 @@ def steady_loss(loss: nn.Module, embeddings: Float[Tensor, "B D"], labels: Int64
     if kind == "ContrastiveLoss":
         return contrastive(embeddings, labels, float(loss.pos_margin), float(loss.neg_margin))  # type: ignore[arg-type]
     return proxy_nca(embeddings, labels, loss.W, float(loss.temperature))  # type: ignore[arg-type]
+
+
+def steady_parts(
+    loss: MetricLoss,
+    embeddings: Float[Tensor, "B D"],
+    labels: Int64[Tensor, " B"],
+    attributes: Float[Tensor, "B M"] | None,
+) -> LossParts:
+    """Mix the metric loss with the regularisation, as `gspool.losses.MetricLoss` does; without either, it is alone."""
+    metric = steady_loss(loss.metric, embeddings, labels)
+    if loss.zsr is None or attributes is None:
+        return LossParts(total=metric, metric=metric)
+    zero_shot = steady_zsr(loss.zsr, attributes, labels)
+    total = (1 - loss.zsr_weight) * metric + loss.zsr_weight * zero_shot
+    return LossParts(total=total, metric=metric, zero_shot=zero_shot)
 
 
 def contrastive(

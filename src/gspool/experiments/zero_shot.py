@@ -136,7 +136,7 @@ def written(record: dict[str, Any]) -> str:
         {
             "regularisation": row["regularisation"],
             **{
-                f"{shown}, {kind}": f"{row[f'{shown}, {kind}']:.1f} ± {row[f'{shown}, {kind}, std']:.1f}"
+                f"{shown}, {kind}": mean_and_deviation(row[f"{shown}, {kind}"], row[f"{shown}, {kind}, std"], 1)
                 for shown in ("nearest is right", "MAP")
                 for kind in KINDS
             },

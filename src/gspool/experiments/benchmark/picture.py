@@ -71,6 +71,7 @@ def draw_summary(value: dict[str, Any], path: Path) -> None:
     arms = {(arm["loss"], arm["pooling"]): arm for arm in value["arms"] if not arm["variant"]}
     losses = [*dict.fromkeys(loss for loss, _ in arms)]
     figure, axes = pyplot.subplots(figsize=(2.2 + 1.6 * len(losses), 3.6), layout="constrained")
+    colours = {layer: f"C{place}" for place, layer in enumerate(sorted({pooling for _, pooling in arms}))}
     named: set[str] = set()
     for place, loss in enumerate(losses):
         for side, shift in (("ours", -0.15), ("paper", 0.15)):
@@ -78,7 +79,7 @@ def draw_summary(value: dict[str, Any], path: Path) -> None:
             points = {layer: _point(value["data"], arms[loss, layer], side) for layer in layers}
             known = {layer: point for layer, point in points.items() if point is not None}
             for layer, (mean, std) in known.items():
-                color, word = f"C{sorted({pooling for _, pooling in arms}).index(layer)}", f"{layer}, {side}"
+                color, word = colours[layer], f"{layer}, {side}"
                 axes.errorbar(
                     place + shift,
                     mean,

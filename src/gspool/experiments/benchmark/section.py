@@ -11,6 +11,7 @@ from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.selection import FILE as SELECTION
 from gspool.experiments.benchmark.selection import rendered as selection_table
+from gspool.experiments.benchmark.store import ended
 from gspool.experiments.benchmark.tables import concatenated, conventional_rows, fair_rows, separate, table
 from gspool.experiments.benchmark.verdict import verdicts
 from gspool.experiments.certificate import read_result
@@ -118,11 +119,7 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
 def unfinished(results: Path) -> str:
     """Say what of the paper's table and of the search on CUB is missing; the other benchmarks need their data."""
     runs = read_result(results / f"{file_name('cub', 'fair')}.json")["value"]["runs"]
-    done = {
-        (run["asked"]["arm"], run["asked"]["fold"], run["asked"]["seed"])
-        for run in runs
-        if run["found"]["ending"] != "time"
-    }
+    done = ended(runs)
     folds = range(PROTOCOLS["fair"].folds)
     wanted = {(arm.name, fold, seed) for arm in paper_arms(("c2", "pnca")) for fold in folds for seed in SEEDS}
     left = len(wanted - done)

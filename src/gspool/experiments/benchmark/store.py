@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,18 @@ class Run(NamedTuple):
     def place(self) -> tuple[int, int]:
         """Give its fold and seed; runs of several arms in one place are pairs."""
         return self.asked["fold"], self.asked["seed"]
+
+
+def ended(runs: Sequence[Mapping[str, Any]]) -> set[tuple[str, int, int]]:
+    """Give arm, fold and seed of the runs of a result that time did not cut short.
+
+    Example:
+        >>> asked = {"arm": "c2 gap", "fold": 0, "seed": 1}
+        >>> ended([{"asked": asked, "found": {"ending": word}} for word in ("patience", "time")])
+        {('c2 gap', 0, 1)}
+    """
+    asked = [run["asked"] for run in runs if run["found"]["ending"] != "time"]
+    return {(each["arm"], each["fold"], each["seed"]) for each in asked}
 
 
 class Store:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gspool.experiments.benchmark.paper import conventional_values, paper_values, pooling_table_value
+from gspool.experiments.experiment import mean_and_deviation
 
 
 def spread(value: dict[str, float] | None) -> str:
@@ -15,7 +16,7 @@ def spread(value: dict[str, float] | None) -> str:
         >>> spread({"mean": 20.581, "std": 0.132}), spread(None)
         ('20.58 ± 0.13', '')
     """
-    return "" if value is None else f"{value['mean']:.2f} ± {value['std']:.2f}"
+    return "" if value is None else mean_and_deviation(value["mean"], value["std"])
 
 
 def spread_of_runs(value: dict[str, float], runs: int) -> str:

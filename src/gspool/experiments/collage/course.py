@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, capture_step
+from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, capture_step, working_on
 from gspool.experiments.collage.measure import measured
 from gspool.experiments.resident.views import BatchPlan
-from gspool.experiments.steady_losses import steady_loss, steady_zsr
+from gspool.experiments.steady_losses import steady_parts
 from gspool.pooling.warm_start import WarmStart
 from gspool.training.build import build_loss, build_optimiser
 from gspool.training.monitor import Monitor
@@ -88,11 +88,7 @@ class Course(nn.Module):
 
     def run(self) -> CourseResult:
         """Train to the end, restore the best epoch, measure it on test classes."""
-        if self.stream is None:
-            return self._run()
-        # One stream for everything: what is captured must not wait for another.
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.stream):
+        with working_on(self.stream):
             return self._run()
 
     def _run(self) -> CourseResult:
@@ -153,11 +149,10 @@ class Course(nn.Module):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
             embedded = self.model.embed(train.pixels[train.rows[self.places]])
         labels = train.labels[self.places]
-        total = steady_loss(self.loss.metric, embedded.embedding, labels)
-        if self.loss.zsr is not None:
+        # Until prototypes are chosen, attributes are flat and carry nothing to regularise.
+        attributes = None if collecting else embedded.attributes
+        total = steady_parts(self.loss, embedded.embedding, labels, attributes).total
+        if self.loss.zsr is not None and attributes is None:
             total = (1 - self.loss.zsr_weight) * total
-            # Until prototypes are chosen, attributes are flat and carry nothing to regularise.
-            if not collecting and embedded.attributes is not None:
-                total = total + self.loss.zsr_weight * steady_zsr(self.loss.zsr, embedded.attributes, labels)
         total.backward()
         self.optimiser.step()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, CaptureFailedError, capture_step
+from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, CaptureFailedError, capture_step, working_on
 from gspool.experiments.resident.step import Learner
-from gspool.experiments.steady_losses import STEADY, steady_loss, steady_zsr
+from gspool.experiments.steady_losses import STEADY, steady_parts
 from gspool.losses import LossParts
 from gspool.training.stream import mixed_seed
 
@@ -92,18 +92,10 @@ class CapturedLearner(Learner):
     def _loss(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, collecting: bool) -> LossParts:
         if collecting or (self.loss.zsr is not None and attributes is None):
             return super()._loss(embeddings, labels, attributes, collecting)
-        metric = steady_loss(self.loss.metric, embeddings, labels)
-        if self.loss.zsr is None or attributes is None:
-            return LossParts(total=metric, metric=metric)
-        zero_shot = steady_zsr(self.loss.zsr, attributes.to(embeddings.dtype), labels)
-        weight = self.loss.zsr_weight
-        return LossParts(total=(1 - weight) * metric + weight * zero_shot, metric=metric, zero_shot=zero_shot)
+        rounded = None if attributes is None else attributes.to(embeddings.dtype)
+        return steady_parts(self.loss, embeddings, labels, rounded)
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[object]:
-    """Give the context that captured steps are made in: one stream for everything, because a graph must not wait."""
-    if device.type != "cuda":
-        return nullcontext()
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    return torch.cuda.stream(stream)
+    """Give a context with a stream of its own, on a GPU."""
+    return working_on(torch.cuda.Stream(device) if device.type == "cuda" else None)
