@@ -91,14 +91,16 @@ def test_screening_trains_a_corner_of_the_grid_once(options: RunOptions, monkeyp
     monkeypatch.setattr(screening, "LOSSES", ("c2",))
     monkeypatch.setattr(screening, "GRID_PROTOTYPES", (16,))
     monkeypatch.setattr(screening, "GRID_EPSILONS", (0.5, 5.0))
-    screening.run(options)
+    screening.run(replace(options, seeds=()))
     value = read_result(options.results / "screening.json")["value"]
     assert len(value["arms"]) == 10
     effects = {each.what.split(", ")[0]: each.paper for each in screening.headlines(value)}
     # By hand from the paper's table: the four corners with the high level less the four with the low, over four.
     by_hand = (36.11 + 39.11 + 39.61 + 35.36 - 40.63 - 40.41 - 40.22 - 40.07) / 4
     assert float(effects["effect of epsilon"]) == pytest.approx(by_hand, abs=0.006)
-    assert screening.EXPERIMENT.unfinished(options.results).endswith("of 30 trainings")
+    assert value["arms"][0]["seeds"] == [0]
+    assert (options.images / "screening.png").stat().st_size > 5_000
+    assert screening.EXPERIMENT.unfinished(options.results) == ""
     shown = screening.EXPERIMENT.render(options.results)
     assert "40.63" in shown
     assert "from the low level to the high" in shown

@@ -23,8 +23,12 @@ def working_on(stream: torch.cuda.Stream | None) -> AbstractContextManager[objec
     return torch.cuda.stream(stream)
 
 
-def capture_step(step: Callable[[], None], stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+def capture_step(
+    step: Callable[[], None], stream: torch.cuda.Stream, before_it_is_made: Callable[[], None] | None = None
+) -> torch.cuda.CUDAGraph:
     """Write a step down and make it once; ``replay`` of what comes back makes it again, on whatever its inputs hold.
+
+    ``before_it_is_made`` is called once the step is written down and before the first replay: addresses are known then.
 
     Raises:
         CaptureFailedError: if it asks the device for a value, or does something else that no graph can hold.
@@ -38,6 +42,8 @@ def capture_step(step: Callable[[], None], stream: torch.cuda.Stream) -> torch.c
         generator = torch.cuda.default_generators[stream.device_index]
         generator.graphsafe_set_state(generator.clone_state())
         raise CaptureFailedError(f"this step cannot be captured: {wrong}") from wrong
+    if before_it_is_made is not None:
+        before_it_is_made()
     # A capture only writes down; the step itself is the first replay.
     graph.replay()
     return graph

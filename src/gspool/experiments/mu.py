@@ -9,11 +9,11 @@ validation classes of the tuning protocol (one of five parts held out), with C2.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
+from gspool.experiments.benchmark.experiment import draw_where_possible
 from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
 from gspool.experiments.benchmark.tables import validation_rows
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
@@ -28,34 +28,16 @@ def run(options: RunOptions) -> None:
     """Train what is missing, write the figures, draw the curve."""
     chosen = options.settings or StudySettings()
     value = run_study(options, chosen, ARMS, "tuning", FILE, EXPERIMENT.command(options))
-    if find_spec("matplotlib") is None:
-        print("mu.png is not drawn, for want of matplotlib; `--train false` draws it where there is one")
-    else:
-        draw(value, options.images / "mu.png")
+    picture = options.images / "mu.png"
+    draw_where_possible(picture, lambda: draw(value, picture))
     print(validation_rows(value))
 
 
 def draw(value: dict[str, Any], path: Path) -> None:
-    """Draw validation MAP@R against mu, with the deviation over seeds, and average pooling as a line."""
-    import matplotlib
+    """Save the curve."""
+    from gspool.experiments.benchmark.study_pictures import draw_mu
 
-    # Before pyplot, which would look for a screen.
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    by_arm = {arm["arm"]: arm for arm in value["arms"]}
-    points = [(mu, by_arm[arm.name]) for mu, arm in zip(MUS, ARMS[1:], strict=True) if arm.name in by_arm]
-    figure, axes = pyplot.subplots(figsize=(5, 3.2), layout="constrained")
-    middle = [arm["validation_map"] for _, arm in points]
-    around = [arm["validation_std"] for _, arm in points]
-    axes.errorbar([mu for mu, _ in points], middle, yerr=around, marker="o", capsize=3, label="GSP")
-    if "c2 gap" in by_arm:
-        axes.axhline(by_arm["c2 gap"]["validation_map"], linestyle="--", color="grey", label="GAP")
-    axes.set(xlabel="$\\mu$", ylabel="validation MAP@R, %", title=f"{value['data']}, C2")
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
-    pyplot.close(figure)
+    draw_mu(value, {mu: arm.name for mu, arm in zip(MUS, ARMS[1:], strict=True)}, path)
 
 
 def render(results: Path) -> str:

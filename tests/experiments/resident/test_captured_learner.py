@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Literal
 
 import pytest
 import torch
 
 from experiments.resident.tiny_sets import tiny
 from gspool.experiments.benchmark.stand_in import striped
+from gspool.experiments.resident import fold_frozen_norms, fuse_activations, fuse_stem
 from gspool.experiments.resident.captured_learner import CapturedLearner, can_be_captured, own_stream
 from gspool.experiments.resident.step import Learner
 from gspool.experiments.resident.views import BatchPlan
@@ -70,6 +72,41 @@ def test_a_graph_learns_what_steps_one_by_one_learn(name: str, zsr: float, monke
     theirs, _ = learned(Learner, settings, "cuda", 40)
     assert learner.graph is not None
     assert ours == pytest.approx(theirs, rel=2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_graph_rounds_and_steps_the_weights_of_a_resnet_together(
+    precision: Literal["32-true", "bf16-mixed"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    settings = with_loss("c2", 0.2)
+    settings.model.backbone, settings.model.backbone_options, settings.model.freeze = "keras/resnet50", {}, "batchnorm"
+    settings.trainer.precision, settings.optimiser.lr = precision, 1e-6
+    losses, learners = [], []
+    for kind in (CapturedLearner, Learner):
+        images, device = striped(8, 6), torch.device("cuda")
+        found = []
+        with own_stream(device):
+            torch.manual_seed(0)
+            model, loss = parts_of(settings)
+            fold_frozen_norms(model.backbone)
+            fuse_activations(model.backbone)
+            fuse_stem(model.backbone)
+            model.freeze("batchnorm")
+            learner = kind(model.to(device, memory_format=torch.channels_last), loss.to(device), settings).train()
+            if kind is Learner:
+                monkeypatch.setattr(learner, "_taken_together", lambda device: None)
+            plan = BatchPlan(images, settings.data, 0)
+            for step in range(20):
+                places = plan.rows_of(step)
+                parts = learner.learn(images.pixels[places].to(device), images.labels[places].to(device), step)
+                found.append(float(parts.total.detach()))
+        losses.append(found)
+        learners.append(learner)
+    assert learners[0].graph is not None
+    assert learners[0].rounded is not None
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3 if precision == "32-true" else 3e-2)
 
 
 def test_what_cannot_be_captured_is_known_beforehand() -> None:

@@ -17,6 +17,7 @@ made repeat by repeat, GAP and GSP of a fold together, so that whatever time all
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -137,15 +138,20 @@ def run(options: RunOptions) -> None:
             write_figures(path, study, store, ground, options, EXPERIMENT.command(options))
     value = read_result(path)["value"]
     if study.protocol == "fair":
-        draw_where_possible(value, options.images / f"{path.stem}.png")
+        picture = options.images / f"{path.stem}.png"
+        draw_where_possible(picture, lambda: _draw(value, picture))
     print(render_study(value))
 
 
-def draw_where_possible(value: dict[str, Any], path: Path) -> None:
-    """Draw the figures, or say how to do it later: a machine that trains need not have matplotlib."""
+def draw_where_possible(path: Path, draw: Callable[[], None]) -> None:
+    """Draw, or say how to do it later: a machine that trains need not have matplotlib."""
     if find_spec("matplotlib") is None:
         print(f"{path.name} is not drawn, for want of matplotlib; `--train false` draws it where there is one")
-        return
+    else:
+        draw()
+
+
+def _draw(value: dict[str, Any], path: Path) -> None:
     from gspool.experiments.benchmark.picture import draw, draw_summary
 
     draw(value, path)

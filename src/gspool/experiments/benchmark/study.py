@@ -74,10 +74,10 @@ def run_study(
     return value
 
 
-def still_missing(results: Path, name: str, arms: Sequence[Arm]) -> str:
+def still_missing(results: Path, name: str, arms: Sequence[Arm], seeds: Sequence[int] = SEEDS) -> str:
     """Count the trainings of ``results/NAME.json`` that its study promises and does not hold; empty where none is."""
     value = read_result(results / f"{name}.json")["value"]
     folds = range(PROTOCOLS[value["protocol"]].folds)
-    wanted = {(arm.name, fold, seed) for arm in arms for fold in folds for seed in SEEDS}
+    wanted = {(arm.name, fold, seed) for arm in arms for fold in folds for seed in seeds}
     left = len(wanted - ended(value["runs"]))
     return f"{left} of {len(wanted)} trainings" if left else ""

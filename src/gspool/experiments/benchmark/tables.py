@@ -49,9 +49,9 @@ def table(rows: Sequence[dict[str, str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row[name] for name in names) + " |" for row in rows)])
 
 
-def difference(figures: dict[str, Any]) -> str:
+def difference(figures: Mapping[str, Any], of: str = "difference_from_gap") -> str:
     """Write how far an arm is ahead of GAP in paired runs: the mean, its standard error, and how many are ahead."""
-    found = figures["difference_from_gap"]
+    found = figures[of]
     if found is None:
         return ""
     told = f"error {found['error']:.2f}, " if found["pairs"] > 1 else ""
@@ -119,6 +119,7 @@ def validation_rows(value: Mapping[str, Any]) -> str:
                 "pooling": arm["pooling"],
                 "setting": arm["variant"],
                 "validation MAP@R": f"{number(arm['validation_map'])} ± {number(arm['validation_std'])}",
+                "ahead of GAP, paired": difference(arm, "validation_difference"),
                 "entropy": number(arm["entropy"], ".4f"),
                 "best step": number(arm["mean_best_step"], ".0f"),
                 "runs": str(arm["runs"]),

@@ -11,6 +11,7 @@ from gspool.experiments.resident.feature_maps import FeatureMapEmbedder
 from gspool.experiments.resident.fleet import Job, train_all
 from gspool.experiments.resident.folded_norms import fold_frozen_norms
 from gspool.experiments.resident.fused_activations import fuse_activations
+from gspool.experiments.resident.fused_stem import fuse_stem
 from gspool.experiments.resident.images import ResidentSet, load_resident
 from gspool.experiments.resident.outcome import Outcome
 from gspool.experiments.resident.pace import Pace
@@ -28,6 +29,7 @@ __all__ = [
     "evaluate_resident",
     "fold_frozen_norms",
     "fuse_activations",
+    "fuse_stem",
     "load_resident",
     "resample",
     "train_all",

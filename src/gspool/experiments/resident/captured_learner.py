@@ -42,7 +42,7 @@ class CapturedLearner(Learner):
     def __init__(self, model: Any, loss: MetricLoss, config: TrainConfig) -> None:
         super().__init__(model, loss, config)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.steps_alone, self.refused = 0, False
+        self.refused = False
         self._images = self._labels = torch.empty(0)
         self._parts: LossParts | None = None
         for group in self.optimiser.param_groups:
@@ -50,7 +50,8 @@ class CapturedLearner(Learner):
 
     def what_learns_changed(self) -> None:
         """Forget the step that was written down."""
-        self.graph, self.steps_alone = None, 0
+        super().what_learns_changed()
+        self.graph = None
 
     def learn(self, images: UInt8[Tensor, "B 3 H W"], labels: Int64[Tensor, " B"], step: int) -> LossParts:
         """Make one step; everything random in it is drawn from (seed, step)."""
@@ -62,11 +63,7 @@ class CapturedLearner(Learner):
             self.graph.replay()
             assert self._parts is not None
             return self._parts
-        if self.collecting:
-            self.steps_alone = 0
-            return super().learn(images, labels, step)
-        if self.steps_alone < STEPS_BEFORE_CAPTURE or self.refused:
-            self.steps_alone += 1
+        if self.steps_alone < STEPS_BEFORE_CAPTURE or self.collecting or self.refused:
             return super().learn(images, labels, step)
         return self._capture(images, labels, step)
 
@@ -77,7 +74,8 @@ class CapturedLearner(Learner):
             group["lr"] = torch.as_tensor(group["lr"], device=images.device)
         torch.manual_seed(mixed_seed(self.config.trainer.seed, step))
         try:
-            self.graph = capture_step(self._whole_step, torch.cuda.current_stream(images.device))
+            look_up = None if self.rounded is None else self.rounded.look_up_gradients
+            self.graph = capture_step(self._whole_step, torch.cuda.current_stream(images.device), look_up)
         except CaptureFailedError as wrong:
             self.refused = True
             print(f"steps are made one by one: {wrong}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from gspool.experiments.resident.captured_learner import CapturedLearner, can_be
 from gspool.experiments.resident.evaluation import evaluate_resident
 from gspool.experiments.resident.folded_norms import fold_frozen_norms
 from gspool.experiments.resident.fused_activations import fuse_activations
+from gspool.experiments.resident.fused_stem import fuse_stem
 from gspool.experiments.resident.outcome import Ending, Outcome
 from gspool.experiments.resident.step import Learner
 from gspool.experiments.resident.views import BatchPlan, check_view, training_view
@@ -58,6 +59,7 @@ class ResidentCourse:
         if settings.model.freeze != "none" and isinstance(getattr(model, "backbone", None), KerasResNet50):
             fold_frozen_norms(model.backbone)
             fuse_activations(model.backbone)
+            fuse_stem(model.backbone)
         layout = {"memory_format": torch.channels_last} if device.type == "cuda" else {}
         kind = CapturedLearner if device.type == "cuda" and can_be_captured(model, loss, settings) else Learner
         self.learner = kind(model.to(device, **layout), loss.to(device), settings).train()
@@ -87,10 +89,10 @@ class ResidentCourse:
             self.model.freeze(wanted)
             self.learner.what_learns_changed()
             self.frozen = wanted
-        places = self.plan.rows_of(self.step)
-        seed = self.settings.trainer.seed
+        places, seed = self.plan.rows_on_cpu_of(self.step), self.settings.trainer.seed
         seen = training_view(self.train, places, self.settings.data, self.size, seed, self.step)
-        self.last_loss = self.learner.learn(seen, self.train.labels[places], self.step).total.detach()
+        labels = self.train.labels[self.plan.rows_of(self.step)]
+        self.last_loss = self.learner.learn(seen, labels, self.step).total.detach()
         self.step += 1
 
     def _set_rates(self) -> None:

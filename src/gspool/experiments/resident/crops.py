@@ -1,15 +1,14 @@
-"""The paper's crops on the device: boxes drawn from a seed, each resampled by two small matrix products."""
+"""The paper's crops: boxes drawn from a seed on the CPU, cut out and resized where the images are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 
 from gspool.data.transforms import AREA, RATIO
+from gspool.functional.kernels.choice import TRITON_IS_INSTALLED
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int64, UInt8
@@ -28,33 +27,34 @@ def draw_crops(
     """Draw one box (top, left, height, width) an image: a random share of its area, of a random shape.
 
     The distribution is that of torchvision's RandomResizedCrop: of ten boxes the first that fits, and the middle of the
-    image where none does. Numbers are drawn by ``generator``, on the CPU, so that every device sees the same boxes.
+    image where none does. All of it happens on the CPU, so that training on any device sees the same boxes, and in few
+    operations, because each takes longer to start than to make.
 
     Example:
         >>> boxes = draw_crops(torch.tensor([[256, 341], [341, 256]]), torch.Generator().manual_seed(0))
         >>> bool((boxes[:, :2] + boxes[:, 2:] <= torch.tensor([[256, 341], [341, 256]])).all())
         True
     """
-    count, device = len(sizes), sizes.device
-    drawn = torch.rand(4, count, ATTEMPTS, generator=generator, dtype=torch.float64)
-    # From pinned memory the copy does not wait for the steps before this one.
-    uniform = (drawn.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else drawn).unbind()
-    tall, wide = sizes.double().unsqueeze(-1).unbind(1)
-    share = (area[0] + (area[1] - area[0]) * uniform[0]) * tall * wide
+    uniform = torch.rand(4, len(sizes), ATTEMPTS, generator=generator, dtype=torch.float64)
+    # Pairs of the vertical and the horizontal axis, in this order, from here on.
+    frame = sizes.t().double().unsqueeze(-1)
+    share = (area[0] + (area[1] - area[0]) * uniform[0]) * frame[0] * frame[1]
     shape = torch.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * uniform[1])
-    width, height = (share * shape).sqrt().round(), (share / shape).sqrt().round()
-    fits = (width > 0) & (width <= wide) & (height > 0) & (height <= tall)
-    top, left = (uniform[2] * (tall - height + 1)).floor(), (uniform[3] * (wide - width + 1)).floor()
-    first = fits.double().argmax(1, keepdim=True)
-    box = torch.stack([each.gather(1, first).squeeze(1) for each in (top, left, height, width)], dim=1)
-    return torch.where(fits.any(1, keepdim=True), box, _middle(tall, wide, ratio)).long()
+    extent = torch.stack([share / shape, share * shape]).sqrt_().round_()
+    fits = ((extent > 0) & (extent <= frame)).all(0)
+    corner = (uniform[2:] * (frame - extent + 1)).floor_()
+    some, first = fits.max(1, keepdim=True)
+    box = torch.cat([corner, extent]).gather(2, first.expand(4, -1, 1)).squeeze(2)
+    if not some.all():
+        box = torch.where(some.t(), box, _middle(frame, ratio))
+    return box.t().long()
 
 
-def _middle(tall: Float[Tensor, "B 1"], wide: Float[Tensor, "B 1"], ratio: tuple[float, float]) -> Float[Tensor, "B 4"]:
+def _middle(frame: Float[Tensor, "2 B 1"], ratio: tuple[float, float]) -> Float[Tensor, "4 B"]:
     """Give the largest box in the middle whose shape is allowed."""
-    height = torch.minimum(tall, (wide / ratio[0]).round())
-    width = torch.minimum(wide, (tall * ratio[1]).round())
-    return torch.cat([((tall - height) / 2).floor(), ((wide - width) / 2).floor(), height, width], dim=1)
+    tall, wide = frame
+    extent = torch.minimum(frame, torch.stack([(wide / ratio[0]).round(), (tall * ratio[1]).round()]))
+    return torch.cat([((frame - extent) / 2).floor(), extent]).squeeze(2)
 
 
 def centre_boxes(sizes: Int64[Tensor, "B 2"], size: int) -> Int64[Tensor, "B 4"]:
@@ -67,6 +67,26 @@ def centre_boxes(sizes: Int64[Tensor, "B 2"], size: int) -> Int64[Tensor, "B 4"]
     # Half pixels go to the even side, as torchvision's rounding puts them.
     corner = ((sizes - size).double() / 2).round().long()
     return torch.cat([corner, torch.full_like(corner, size)], dim=1)
+
+
+def cut_out(pixels: UInt8[Tensor, "P C H W"], cuts: Int64[Tensor, "B 6"], size: int) -> UInt8[Tensor, "B C S S"]:
+    """Cut boxes out of some of many images and resize each as `resample` does.
+
+    A line of ``cuts`` is the number of an image, the top, left, height and width of a box within its frame, and 1 where
+    left and right change places. Colour images on a GPU are cropped by one kernel that reads them where they lie, if
+    Triton is installed. It keeps the digits of float32 and sums in another order: a pixel halfway between two of 255
+    levels may go to the other one.
+
+    Example:
+        >>> pictures = torch.arange(32, dtype=torch.uint8).view(2, 1, 4, 4)
+        >>> cut_out(pictures, torch.tensor([[1, 1, 1, 2, 2, 1]]), 2)[0, 0].tolist()
+        [[22, 21], [26, 25]]
+    """
+    if TRITON_IS_INSTALLED and pixels.is_cuda and pixels.dtype == torch.uint8 and pixels.shape[1] == 3:
+        from gspool.experiments.resident.kernels.crop import crop_rows
+
+        return crop_rows(pixels, cuts, size)
+    return resample(pixels[cuts[:, 0]], cuts[:, 1:5], size, cuts[:, 5] != 0)
 
 
 def resample(
@@ -92,24 +112,8 @@ def resample(
     if flip is not None:
         across = torch.where(flip[:, None, None], across.flip(1), across)
     # One product a colour: the second axis of pixels, then the first.
-    with tensor_cores() if pixels.is_cuda else nullcontext():
-        columns = pixels.float() @ across.transpose(1, 2)[:, None]
-        return (down[:, None] @ columns).round_().clamp_(0, 255).to(torch.uint8)
-
-
-@contextmanager
-def tensor_cores() -> Iterator[None]:
-    """Let a GPU round the factors of products to TF32, which it multiplies several times as fast.
-
-    Pixels and weights of 0 and 1 stay exact, so that a box of the wanted size is copied; where a box is resized, some
-    pixels are off by one of 255.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    columns = pixels.float() @ across.transpose(1, 2)[:, None]
+    return (down[:, None] @ columns).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _weights(start: Int64[Tensor, " B"], length: Int64[Tensor, " B"], size: int, side: int) -> Float[Tensor, "B S L"]:

@@ -75,9 +75,11 @@ class FoldedConvolution:
         self.pair = pair
         self.scale_and_shift: tuple[Tensor, Tensor] | None = None
         self.shift: Tensor | None = None
+        # What takes the place of the scaled weight while somebody else rounds all weights at once.
+        self.rounded: Tensor | None = None
 
     @torch.no_grad()
-    def _read(self) -> tuple[Float[Tensor, "C 1 1 1"], Float[Tensor, C]]:
+    def _read(self) -> tuple[Float[Tensor, "D 1 1 1"], Float[Tensor, D]]:
         norm = self.pair.norm
         variance, mean = norm.running_var, norm.running_mean
         if variance is None or mean is None:
@@ -88,13 +90,22 @@ class FoldedConvolution:
     def weight_and_shift(self, dtype: torch.dtype) -> tuple[Float[Tensor, "D C k k"], Float[Tensor, D]]:
         """Give what the convolution multiplies by, and what it adds, in the precision that it computes in."""
         weight = self.pair.convolution.weight
-        if self.scale_and_shift is None or self.scale_and_shift[0].device != weight.device:
-            self.scale_and_shift = self._read()
-        scale, shift = self.scale_and_shift
-        scaled: Tensor = ScaledWeight.apply(weight, scale, dtype)
+        scale, shift = self._scale_and_shift()
         if self.shift is None or self.shift.dtype != dtype or self.shift.device != weight.device:
             self.shift = shift.to(dtype)
+        if self.rounded is not None and self.rounded.dtype == dtype:
+            return self.rounded, self.shift
+        scaled: Tensor = ScaledWeight.apply(weight, scale, dtype)
         return scaled, self.shift
+
+    def scale_of_channels(self) -> Float[Tensor, D]:
+        """Give what the weight of every channel is multiplied by."""
+        return self._scale_and_shift()[0].flatten()
+
+    def _scale_and_shift(self) -> tuple[Float[Tensor, "D 1 1 1"], Float[Tensor, D]]:
+        if self.scale_and_shift is None or self.scale_and_shift[0].device != self.pair.convolution.weight.device:
+            self.scale_and_shift = self._read()
+        return self.scale_and_shift
 
     def __call__(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """Convolve and normalise."""

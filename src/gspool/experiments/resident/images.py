@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -70,6 +71,16 @@ class ResidentSet:
     def num_classes(self) -> int:
         """How many classes the labels number."""
         return int(self.labels.max()) + 1
+
+    @cached_property
+    def rows_on_cpu(self) -> Int64[Tensor, " N"]:
+        """``rows`` in the memory of the CPU: fetched once, so that no step has to ask the device and wait."""
+        return self.rows.cpu()
+
+    @cached_property
+    def sizes_on_cpu(self) -> Int64[Tensor, "N 2"]:
+        """Height and width of every image of this set, in its order, in the memory of the CPU."""
+        return self.sizes[self.rows].cpu()
 
     def of_classes(self, classes: Iterable[int]) -> ResidentSet:
         """Give the images of these classes alone, numbered anew from 0 in their order.
