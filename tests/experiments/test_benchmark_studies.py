@@ -41,6 +41,20 @@ def test_components_show_every_combination(options: RunOptions) -> None:
     assert named == {"neither": "20.58", "GSP": "20.85", "ZSR": "21.08", "both": "21.52"}
 
 
+def test_components_are_told_in_the_papers_order_only_where_it_shows() -> None:
+    def ahead(*means: float, pairs: int = 12) -> dict:
+        differences = [None, *({"mean": mean, "error": 0.1, "pairs": pairs} for mean in means)]
+        named = zip(components.NAMES, differences, strict=True)
+        return {"arms": [{"arm": name, "difference_from_gap": each} for name, each in named]}
+
+    told = components.told(ahead(0.3, 0.4, 0.9))
+    assert "GSP +0.30 (95 % interval +0.08 to +0.52), ZSR +0.40" in told
+    assert told.endswith("In the mean, as in the paper, each alone is ahead, and both together furthest.")
+    assert components.told(ahead(0.3, 1.0, 0.9)).endswith("The paper's order does not show.")
+    assert components.told(ahead(-0.1, 0.4, 0.9)).endswith("The paper's order does not show.")
+    assert components.told(ahead(0.3, 0.4, 0.9, pairs=1)) == ""
+
+
 def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mu, "MUS", (0.2, 0.9))
     monkeypatch.setattr(mu, "ARMS", (mu.ARMS[0], mu.ARMS[2], mu.ARMS[6]))
@@ -55,6 +69,11 @@ def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, mon
     assert "mu 0.9" in mu.EXPERIMENT.render(options.results)
     assert [each.what.rpartition(", ")[2] for each in mu.headlines(value)] == ["mu 0.2", "mu 0.9"]
     assert mu.EXPERIMENT.unfinished(options.results) == "3 of 9 trainings"
+    by_arm = {arm["arm"]: arm["validation_map"] for arm in value["arms"]}
+    small, large = by_arm["c2 gsp mu 0.2"], by_arm["c2 gsp mu 0.9"]
+    assert mu.told(value).startswith(f"On average {small:.2f} with mu up to 0.3, from {small:.2f} to {small:.2f}, and")
+    assert f"{large:.2f} with mu from 0.7 on" in mu.told(value)
+    assert mu.told({"arms": value["arms"][:-1]}) == ""
 
 
 def test_the_factorial_is_balanced_and_its_main_effects_are_not_mixed() -> None:
@@ -104,6 +123,10 @@ def test_screening_trains_a_corner_of_the_grid_once(options: RunOptions, monkeyp
     shown = screening.EXPERIMENT.render(options.results)
     assert "40.63" in shown
     assert "from the low level to the high" in shown
+    corners = {arm["arm"]: arm["validation_map"] for arm in value["arms"] if "gsp" in arm["arm"]}
+    names = [arm.name for arm in screening.factorial_arms() if arm.pooling == "gsp"]
+    ranked = sorted(corners[name] for name in names)
+    assert f"lies {np.mean(ranked[1:]) - ranked[0]:.2f} below the mean of the others" in shown
     assert "| epsilon 5 |" in shown
 
 

@@ -551,6 +551,17 @@ def test_the_verdict_says_what_the_numbers_say() -> None:
     assert collage.EXPERIMENT.render(Path("nowhere")) == NOT_RUN
 
 
+def test_tuned_rows_are_judged_with_each_backbone_apart_and_beside_what_was_ahead() -> None:
+    other = ", pre-activation ResNet20"
+    figures = {"GAP": 8.0, "GSP": 17.0, "DeLF": 18.0, f"GAP{other}": 9.0, f"GSP{other}": 20.0, f"DeLF{other}": 19.0}
+    rows = [{"row": name, "loss": "c2", "map@r": figure} for name, figure in figures.items()]
+    assert collage_tables._verdict_with(rows, "").startswith("- C2: GSP 17.00 is 2.1 times GAP")
+    assert "behind DeLF, 5.7 points below" in collage_tables._verdict_with(rows, "")
+    said = collage_tables._verdict_with(rows, other)
+    assert said.startswith(f"- C2{other}: GSP 20.00 is 2.2 times GAP (9.00")
+    assert "first among 3 rows of its size, within three points of the paper's 22.68." in said
+
+
 def on_a_gpu(captured: bool, collages: StitchedTiles, backend: str, **weights: dict[str, torch.Tensor]) -> Ground:
     splits = Splits(*(ResidentSet.of(part.pixels.cuda(), part.labels.cuda()) for part in map(random_maps, range(3))))
     return Ground({("collage", "postactivation"): splits}, collages, weights, backend, captured)

@@ -83,7 +83,7 @@ def test_on_a_gpu_the_stem_is_the_stem_in_values_and_gradients(
     direction = drawn(4, channels, *(((side + 1) // 2 + 1) // 2 for side in sides))
     found = []
     for compute, dtype in ((stem, torch.float32), (plain_stem, torch.float64)):
-        learned = weight.to(dtype).requires_grad_()
+        learned = weight.to(dtype, copy=True).requires_grad_()
         out = compute(pixels.to(dtype), learned, shift.to(dtype))
         (out * direction.to(dtype)).sum().backward()
         found.append((out.detach().double(), learned.grad.double()))
@@ -102,7 +102,7 @@ def test_on_a_gpu_equal_maxima_and_zeros_have_the_gradient_of_the_plain_stem() -
     direction = torch.randint(-2, 3, (3, 16, 10, 10), generator=generator, device="cuda").float()
     found = []
     for compute, dtype in ((stem, torch.bfloat16), (plain_stem, torch.float64)):
-        learned = weight.to(dtype).requires_grad_()
+        learned = weight.to(dtype, copy=True).requires_grad_()
         out = compute(pixels.to(dtype), learned, shift.to(dtype))
         (out * direction.to(dtype)).sum().backward()
         found.append((out.detach().double(), learned.grad.double()))

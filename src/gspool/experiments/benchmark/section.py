@@ -12,7 +12,7 @@ from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.selection import FILE as SELECTION
 from gspool.experiments.benchmark.selection import rendered as selection_table
 from gspool.experiments.benchmark.store import ended
-from gspool.experiments.benchmark.tables import concatenated, conventional_rows, fair_rows, separate, table
+from gspool.experiments.benchmark.tables import concatenated, conventional_rows, fair_rows, in_order, separate, table
 from gspool.experiments.benchmark.verdict import verdicts
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, Headline
@@ -55,8 +55,8 @@ def render_study(value: dict[str, Any]) -> str:
         return table(conventional_rows(value["data"], value["backbone"], value["arms"]))
     promised = PROTOCOLS["fair"].folds * len(SEEDS)
     parts = [
-        table(fair_rows(value["data"], value["arms"], promised)),
-        verdicts(value["arms"], promised),
+        table(fair_rows(value["data"], in_order(value["arms"]), promised)),
+        verdicts(in_order(value["arms"]), promised),
         untried(value["arms"]),
     ]
     left_out = [

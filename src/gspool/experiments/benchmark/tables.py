@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gspool.experiments.benchmark.arms import LOSSES
 from gspool.experiments.benchmark.paper import conventional_values, paper_values, pooling_table_value
 from gspool.experiments.experiment import mean_and_deviation
 
@@ -56,6 +57,18 @@ def difference(figures: Mapping[str, Any], of: str = "difference_from_gap") -> s
         return ""
     told = f"error {found['error']:.2f}, " if found["pairs"] > 1 else ""
     return f"{found['mean']:+.2f} ({told}{found['ahead']} of {found['pairs']} ahead)"
+
+
+def in_order(arms: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put the rows of a loss together, and in each the paper's settings before others.
+
+    Example:
+        >>> arms = [("c2", "mu 1"), ("pnca", ""), ("c2", "")]
+        >>> [each["variant"] for each in in_order([{"loss": loss, "variant": what} for loss, what in arms])]
+        ['', 'mu 1', '']
+    """
+    losses = [*LOSSES, *(arm["loss"] for arm in arms)]
+    return sorted(arms, key=lambda arm: (losses.index(arm["loss"]), arm["variant"] != ""))
 
 
 def fair_rows(data: str, arms: Sequence[dict[str, Any]], promised: int) -> list[dict[str, str]]:
@@ -118,7 +131,9 @@ def validation_rows(value: Mapping[str, Any]) -> str:
                 "loss": arm["loss"],
                 "pooling": arm["pooling"],
                 "setting": arm["variant"],
-                "validation MAP@R": f"{number(arm['validation_map'])} ± {number(arm['validation_std'])}",
+                "validation MAP@R": mean_and_deviation(
+                    arm["validation_map"], arm["validation_std"] if arm["runs"] > 1 else None
+                ),
                 "ahead of GAP, paired": difference(arm, "validation_difference"),
                 "entropy": number(arm["entropy"], ".4f"),
                 "best step": number(arm["mean_best_step"], ".0f"),

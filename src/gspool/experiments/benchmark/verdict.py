@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gspool.experiments.benchmark.search import search_arms
+
 # Half widths of 95 % intervals in standard errors, Student's t at 97.5 %, for 1, 2, 3 ... degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
 
@@ -37,8 +39,8 @@ def verdict(found: dict[str, Any]) -> str:
 def verdicts(arms: Sequence[dict[str, Any]], promised: int) -> str:
     """Write a line a loss at the paper's setting, and one at that which validation chose among those tried.
 
-    Settings are compared by how far they are ahead of GAP on validation classes, in the same folds and seeds: folds
-    differ by more than settings do. Only those of the most pairs are candidates.
+    Settings are those of the search, compared by how far they are ahead of GAP on validation classes, in the same folds
+    and seeds: folds differ by more than settings do. Only those of the most folds are candidates.
 
     Args:
         arms: figures of all arms.
@@ -49,9 +51,10 @@ def verdicts(arms: Sequence[dict[str, Any]], promised: int) -> str:
         own = [arm for arm in arms if arm["loss"] == loss and arm["pooling"] == "gsp" and arm["difference_from_gap"]]
         gap = next((arm for arm in arms if arm["arm"] == f"{loss} gap"), None)
         lines += [_line(f"{loss}, the paper's setting", arm, promised, gap) for arm in own if not arm["variant"]]
-        tried = [arm for arm in own if arm["variant"] and arm.get("validation_difference")]
-        most = max((arm["validation_difference"]["pairs"] for arm in tried), default=0)
-        candidates = [arm for arm in tried if arm["validation_difference"]["pairs"] == most]
+        searched = {arm.name for arm in search_arms((loss,))}
+        tried = [arm for arm in own if arm["arm"] in searched and arm.get("validation_difference")]
+        most = max((len(arm["folds"]) for arm in tried), default=0)
+        candidates = [arm for arm in tried if len(arm["folds"]) == most]
         if candidates:
             best = max(candidates, key=lambda arm: arm["validation_difference"]["mean"])
             watched = best["validation_difference"]["mean"]

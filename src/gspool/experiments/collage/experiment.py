@@ -113,12 +113,33 @@ def in_order(trainings: list[Training]) -> list[Training]:
 
 
 def tuned_trainings(study: Study, searched: Searched) -> Trainings:
-    """Give GAP, GSP and GSP+ZSR with the best settings of the search for either backbone, for every seed."""
+    """Give GAP, GSP and GSP+ZSR with the best settings of the search for either backbone, for every seed.
+
+    So that GSP is not first for want of others that were looked after, what is ahead of it at the paper's settings is
+    trained with GSP's settings too.
+    """
+    found = {}
+    for (pooling, loss, flavour), (_, training) in searched.best.items():
+        rows = {"GAP": training} if pooling == "gap" else beside_gsp(training)
+        for name, settings in rows.items():
+            for seed in study.seeds:
+                found[f"{name}{BACKBONES[flavour]}", loss, seed] = replace(settings, seed=seed)
+    return found
+
+
+def beside_gsp(training: Training) -> dict[str, Training]:
+    """Give the rows that are trained with the best settings of GSP, as far as a layer has them.
+
+    Example:
+        >>> rows = beside_gsp(Training("gsp", "c2", lr=1e-4, options={"mu": 0.1}))
+        >>> rows["DeLF"].lr, dict(rows["DeLF"].options), rows["GSP+ZSR"].zsr
+        (0.0001, {}, 0.5)
+    """
     return {
-        (f"{name}{BACKBONES[flavour]}", loss, seed): replace(training, seed=seed, zsr=zsr)
-        for (pooling, loss, flavour), (_, training) in searched.best.items()
-        for name, zsr in ((("GAP", 0.0),) if pooling == "gap" else (("GSP", 0.0), ("GSP+ZSR", training.zsr or ZSR)))
-        for seed in study.seeds
+        "GSP": replace(training, zsr=0.0),
+        "GSP+ZSR": replace(training, zsr=training.zsr or ZSR),
+        "GeMean+GSP": replace(training, pooling="gemean+gsp", zsr=0.0),
+        "DeLF": replace(training, pooling="delf", options={}, zsr=0.0),
     }
 
 
