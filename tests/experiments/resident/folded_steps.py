@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gspool.experiments.resident import fold_frozen_norms
-from gspool.experiments.resident.rounded_weights import Launches, RoundedWeights
+from gspool.experiments.resident.rounded_weights import RoundedWeights
 
 RATE = 0.05
 
@@ -53,6 +53,8 @@ def learned(
         if together and step == 1:
             rounded = RoundedWeights(model, optimiser, torch.float32)
             if launches:
+                from gspool.experiments.resident.rounded_launches import Launches
+
                 rounded._launches = Launches(rounded)
         if rounded is None:
             loss = model(images).square().sum()

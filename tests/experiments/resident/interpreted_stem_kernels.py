@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import max_pool2d, relu
 
-from gspool.experiments.resident import fold_frozen_norms, fuse_activations, fused_activations, fused_stem
+from gspool.experiments.resident import fold_frozen_norms, fork, fuse_activations, fused_stem
 from gspool.experiments.resident.kernels import masked_sum, stem
 from gspool.models.keras_resnet import KerasResNet50
 
@@ -123,7 +123,7 @@ def test_a_network_learns_the_same_by_kernels(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(kernels, name, counted(getattr(kernels, name), called))
     found = []
     for by_kernels in (False, True):
-        for module in (fused_activations, fused_stem):
+        for module in (fork, fused_stem):
             monkeypatch.setattr(module, "runs_kernels", lambda *given, answer=by_kernels: answer)
         network.zero_grad()
         network(images).square().mean().backward()

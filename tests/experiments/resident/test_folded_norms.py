@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from gspool.experiments.resident import fold_frozen_norms, fuse_activations
-from gspool.experiments.resident.fused_activations import ConvolutionReLU, Fork
+from gspool.experiments.resident.fork import Fork
+from gspool.experiments.resident.fused_activations import ConvolutionReLU
 from gspool.experiments.resident.fused_stem import fuse_stem
 from gspool.models.keras_resnet import KerasBottleneck, KerasResNet50
 

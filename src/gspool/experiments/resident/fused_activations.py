@@ -2,7 +2,7 @@
 
 PyTorch's convolution adds its bias in a pass of its own. cuDNN has a convolution that adds the bias and another map and
 applies ReLU before it writes; PyTorch offers it without a gradient, which is given here. On the way back, the gradients
-of the two ways through a block are added and stopped, where the ReLU before the block was zero, in one pass too.
+of the two ways through a block are added and stopped in one pass too (`gspool.experiments.resident.fork`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import conv2d, relu
 
 from gspool.experiments.resident.folded_norms import FoldedConvolution, computed_in
+from gspool.experiments.resident.fork import Fork
 from gspool.models.keras_resnet import STAGES, KerasBottleneck, KerasResNet50
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 ONE = (1, 1)
 NO_PADDING = (0, 0)
-# What the kernels hold in float32 without loss.
-OF_KERNELS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def fuse_activations(network: nn.Module) -> int:
@@ -136,59 +135,3 @@ class ConvolutionReLU(torch.autograd.Function):
             passed, maps, weight, None, context.stride, context.padding, ONE, False, (0, 0), 1, wanted
         )
         return to_maps, to_weight, None, passed if context.has_shortcut else None, None, None, None
-
-
-class Fork(torch.autograd.Function):
-    """Every ``step``-th pixel of a map for two readers, whose gradients are added in one pass.
-
-    With ``stops``, the sum is zero where the map is: the gradient before the ReLU that the map comes from.
-    """
-
-    @staticmethod
-    def forward(
-        context: Any, maps: Float[Tensor, "B C H W"], step: int, stops: bool
-    ) -> tuple[Float[Tensor, "B C h w"], Float[Tensor, "B C h w"]]:
-        """Pick the pixels, if not all of them, and give them twice."""
-        picked = maps
-        if step > 1:
-            picked = maps[:, :, ::step, ::step].contiguous(memory_format=_layout(maps))
-        context.save_for_backward(*([picked] if stops else []))
-        context.step, context.shape, context.layout = step, maps.shape, _layout(maps)
-        return picked.view_as(picked), picked.view_as(picked)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """Add, stop, and put the sums back among zeros where pixels were left out."""
-        (first, second), maps = gradients, context.saved_tensors
-        step, sides = context.step, tuple(context.shape[2:])
-        if maps and _fits_a_kernel(first, second, maps[0], step):
-            from gspool.experiments.resident.kernels.masked_sum import flat_masked_sum, spread_masked_sum
-
-            if step == 1:
-                return flat_masked_sum(first, second, maps[0]), None, None
-            return spread_masked_sum(first, second, maps[0], sides, step), None, None
-        total = first + second
-        if maps:
-            total = total.masked_fill(maps[0] <= 0, 0)
-        if step > 1:
-            whole = torch.empty(context.shape, dtype=total.dtype, device=total.device, memory_format=context.layout)
-            whole.zero_()[:, :, ::step, ::step] = total
-            total = whole
-        return total, None, None
-
-
-def _layout(maps: Tensor) -> torch.memory_format:
-    channels_last = maps.is_contiguous(memory_format=torch.channels_last)
-    return torch.channels_last if channels_last else torch.contiguous_format
-
-
-def _fits_a_kernel(first: Tensor, second: Tensor, maps: Tensor, step: int) -> bool:
-    tensors = (first, second, maps)
-    alike = all(each.stride() == maps.stride() and each.dtype == maps.dtype for each in tensors)
-    dense = maps.is_contiguous(memory_format=torch.channels_last) or (step == 1 and maps.is_contiguous())
-    return runs_kernels(maps, maps.dtype) and alike and dense
-
-
-def runs_kernels(maps: Tensor, dtype: torch.dtype) -> bool:
-    """Say whether kernels treat these maps, computed in this precision: on a GPU, where float32 is enough for them."""
-    return maps.is_cuda and dtype in OF_KERNELS

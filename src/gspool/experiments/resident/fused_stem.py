@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from gspool.experiments.resident.folded_norms import FoldedConvolution, computed_in
-from gspool.experiments.resident.fused_activations import NO_PADDING, ONE, ConvolutionReLU, runs_kernels
+from gspool.experiments.resident.fork import runs_kernels
+from gspool.experiments.resident.fused_activations import NO_PADDING, ONE, ConvolutionReLU
 from gspool.models.keras_resnet import STAGES, KerasResNet50
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The sum of two gradients where a map is positive, and that sum spread over every second pixel of a larger map.
 
-A kernel treats its numbers in float32. `gspool.experiments.resident.fused_activations` has the plain version.
+A kernel treats its numbers in float32. `gspool.experiments.resident.fork` has the plain version.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
