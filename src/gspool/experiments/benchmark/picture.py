@@ -19,6 +19,9 @@ from gspool.experiments.benchmark.verdict import interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# The interval of two pairs is six times as wide as their standard error: it would hide all others.
+FEWEST = 3
+
 
 def validation_curve(runs: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
     """Average the validation MAP@R of runs over the steps that all of them reached.
@@ -39,9 +42,7 @@ def validation_curve(runs: list[dict[str, Any]]) -> tuple[list[int], list[float]
 def draw(value: dict[str, Any], path: Path) -> None:
     """Save one row a loss: validation curves on the left, paired differences from GAP on the right."""
     losses = [*dict.fromkeys(arm["loss"] for arm in value["arms"])]
-    figure, grid = pyplot.subplots(
-        len(losses), 2, figsize=(10, 3.4 * len(losses)), layout="constrained", squeeze=False, width_ratios=(3, 2)
-    )
+    figure, grid = pyplot.subplots(len(losses), 2, figsize=(12, 3.6 * len(losses)), layout="constrained", squeeze=False)
     for (curves, differences), loss in zip(grid, losses, strict=True):
         arms = [arm for arm in value["arms"] if arm["loss"] == loss]
         most = max(arm["runs"] for arm in arms)
@@ -55,13 +56,14 @@ def draw(value: dict[str, Any], path: Path) -> None:
             found = arm["difference_from_gap"]
             if found is not None:
                 pairs = f"{found['pairs']} pairs" if found["pairs"] > 1 else "1 pair"
-                around = found["mean"] - interval(found)[0] if found["pairs"] > 1 else None
-                label = f"{name}\n{pairs}"
+                around = found["mean"] - interval(found)[0] if found["pairs"] >= FEWEST else None
+                label = f"{name}, {pairs}"
                 differences.errorbar(found["mean"], label, xerr=around, marker="o", capsize=3, color=style["color"])
         curves.set(title=f"{value['data']}, {loss}, means of {most} runs", xlabel="step", ylabel="validation MAP@R, %")
         curves.legend(fontsize=8)
         differences.axvline(0, color="grey", linestyle="--")
-        differences.set(xlabel="points of test MAP@R ahead of GAP, 95 % interval")
+        differences.set(xlabel="test MAP@R ahead of GAP, points", title=f"95 % intervals, from {FEWEST} pairs on")
+        differences.tick_params(axis="y", labelsize=8)
         differences.invert_yaxis()
     save(figure, path)
 
