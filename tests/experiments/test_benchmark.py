@@ -296,12 +296,19 @@ def test_a_gallery_is_kept_beside_its_queries(tmp_path: Path) -> None:
     assert again.found["device"] == "a processor"
 
 
-def test_the_longest_of_several_runs_counts(tmp_path: Path) -> None:
+def test_of_several_runs_the_last_whole_one_counts_and_else_the_longest(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for steps, value in ((20, 0.3), (10, 0.9)):
+
+    def put(settings: str, steps: int, value: float, ending: str) -> list[float]:
         (entry,) = finished("c2 gap", {(0, 0): value})
-        store.ledger.put({**entry.asked, "settings": str(steps)}, {**entry.found, "steps": steps})
-    assert [each.found["metrics"]["map@r"] for each in store.runs()] == [0.3]
+        store.ledger.put({**entry.asked, "settings": settings}, {**entry.found, "steps": steps, "ending": ending})
+        return [each.found["metrics"]["map@r"] for each in store.runs()]
+
+    assert put("first", 20, 0.3, "time") == [0.3]
+    assert put("second", 10, 0.9, "time") == [0.3]
+    assert put("third", 5, 0.4, "patience") == [0.4]
+    assert put("fourth", 4, 0.5, "max_steps") == [0.5]
+    assert put("fifth", 99, 0.6, "time") == [0.5]
 
 
 def test_some_settings_of_the_search_can_be_chosen(tmp_path: Path) -> None:

@@ -47,6 +47,23 @@ def planned(arms: list[Arm], protocol: str = "fair", folds: int = 4) -> list[Job
     return jobs_of(study, LABELS, RunOptions())
 
 
+def test_what_is_compared_with_proxies_begins_with_one_embedding() -> None:
+    arms = [Arm("pnca", "gap"), Arm("pnca", "gsp"), Arm("pnca", "gsp", "few", {"prototypes": 4}), Arm("c2", "gap")]
+    jobs = {job.asked["arm"]: job for job in planned(arms, folds=1) if job.asked["seed"] == 1}
+    like = jobs["pnca gap"].embedding_like
+    assert like is not None
+    assert like.model.pooling == "gsp"
+    assert like.trainer.seed == jobs["pnca gsp"].settings.trainer.seed
+    assert jobs["pnca gsp few"].embedding_like is not None
+    assert jobs["pnca gsp"].embedding_like is None
+    assert jobs["c2 gap"].embedding_like is None
+    # What was trained before with an embedding of its own is not taken for this.
+    gap = jobs["pnca gap"]
+    assert gap.asked["settings"] != benchmark_runs.fingerprint(gap.settings, Arm("pnca", "gap"))
+    # Studies of one layer on validation classes have no pairs to keep together.
+    assert all(job.embedding_like is None for job in planned(arms, "tuning", folds=1))
+
+
 def test_wherever_the_paper_s_plan_is_cut_it_is_balanced() -> None:
     jobs = planned(paper_arms(("c2", "pnca")))
     assert len(jobs) == 48

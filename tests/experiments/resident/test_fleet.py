@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from experiments.resident.tiny_sets import tiny
+from gspool import Embedder
 from gspool.experiments.benchmark.stand_in import striped
 from gspool.experiments.resident import Job, Outcome, train_all
+from gspool.experiments.resident.shared_embedding import share_embedding
 
 
 def jobs(count: int) -> list[Job]:
@@ -53,3 +55,20 @@ def test_two_processes_find_what_one_finds_and_one_that_breaks_does_not_stop_the
 
 def test_no_training_begins_after_the_time_is_over() -> None:
     assert outcomes(jobs(2), seconds=-1.0) == {}
+
+
+def test_a_training_begins_with_the_embedding_of_another() -> None:
+    other = tiny(seed=7, max_steps=1)
+    job = jobs(1)[0]
+    own, shared, again = (
+        outcomes([each])[0].curve[0]["loss"] for each in (job, job._replace(embedding_like=other), job)
+    )
+    assert own == again != shared
+
+
+def test_embeddings_of_other_shapes_stay_apart() -> None:
+    narrow, wide = Embedder("small_cnn", dim=4), Embedder("small_cnn", dim=8)
+    before = narrow.head.embed.weight.clone()
+    assert not share_embedding(narrow, wide)
+    assert not share_embedding(narrow, object())
+    assert narrow.head.embed.weight.equal(before)

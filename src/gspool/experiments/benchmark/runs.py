@@ -15,7 +15,7 @@ import torch
 
 from gspool import data as data_sets
 from gspool.evaluation import PROTOCOLS
-from gspool.experiments.benchmark.arms import Arm, settings_of
+from gspool.experiments.benchmark.arms import PROXY_LOSSES, Arm, settings_of
 from gspool.experiments.benchmark.stand_in import Ground, made_tiny, stand_in
 from gspool.experiments.certificate import device_name
 from gspool.experiments.resident import Job, Pace, ResidentSet, load_resident, train_all
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gspool.experiments.benchmark.store import Store
     from gspool.experiments.experiment import RunOptions
     from gspool.experiments.resident import Outcome
+    from gspool.training import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +61,10 @@ def jobs_of(study: Study, labels: torch.Tensor, options: RunOptions) -> list[Job
     jobs = []
     for seed, arms, fold in itertools.product(study.seeds, rounds, study.folds):
         for arm in arms:
-            settings = settings_of(
-                arm, study.data, study.protocol, study.backbone, study.weights, 1_000 * seed + fold, precision
-            )
-            if study.max_steps:
-                settings.trainer.max_steps = study.max_steps
-            if options.quick:
-                settings = made_tiny(settings)
+            settings = _settings(arm, study, 1_000 * seed + fold, precision, options.quick)
+            like = None
+            if study.protocol == "fair" and draws_apart(arm):
+                like = _settings(Arm(arm.loss, "gsp"), study, 1_000 * seed + fold, precision, options.quick)
             asked = {
                 "arm": arm.name,
                 "loss": arm.loss,
@@ -74,15 +72,37 @@ def jobs_of(study: Study, labels: torch.Tensor, options: RunOptions) -> list[Job
                 "variant": arm.variant,
                 "fold": fold,
                 "seed": seed,
-                "settings": fingerprint(settings, arm),
+                "settings": fingerprint(settings, arm, like),
             }
             classes = by_fold[fold]
             train, validation = classes.train_classes.tolist(), classes.validation_classes.tolist()
-            jobs.append(Job(asked, settings, train, validation, arm.token_start))
+            jobs.append(Job(asked, settings, train, validation, arm.token_start, like))
     return jobs
 
 
-def fingerprint(settings: Any, arm: Arm) -> str:
+def _settings(arm: Arm, study: Study, seed: int, precision: str, quick: bool) -> TrainConfig:
+    settings = settings_of(arm, study.data, study.protocol, study.backbone, study.weights, seed, precision)
+    if study.max_steps:
+        settings.trainer.max_steps = study.max_steps
+    return made_tiny(settings) if quick else settings
+
+
+def draws_apart(arm: Arm) -> bool:
+    """Say whether an arm would draw another embedding than GSP does from the same seed, and where that matters.
+
+    On validation classes, pairs of ProxyNCA++ whose embeddings were drawn apart differ by as much as runs of different
+    seeds do, and pairs of C2 by half of that: how an embedding happens to lie among random proxies may be the reason.
+
+    Example:
+        >>> [draws_apart(Arm("pnca", name)) for name in ("gap", "gsp")], draws_apart(Arm("c2", "gap"))
+        ([True, False], False)
+    """
+    options = arm.pooling_options
+    other = arm.pooling != "gsp" or "prototypes" in options or options.get("embedding") == "after"
+    return arm.loss in PROXY_LOSSES and other
+
+
+def fingerprint(settings: Any, arm: Arm, like: Any = None) -> str:
     """Tell settings apart, so that a result is never taken for that of others; paths of weights do not count."""
     content = plain(settings)
     weights = content["model"]["backbone_options"].pop("weights", None)
@@ -90,6 +110,7 @@ def fingerprint(settings: Any, arm: Arm) -> str:
         "settings": {name: content[name] for name in ("data", "model", "loss", "optimiser", "schedule", "trainer")},
         "weights": None if weights is None else Path(weights).name,
         "token_start": arm.token_start,
+        **({} if like is None else {"embedding_like": like.model.pooling}),
     }
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 

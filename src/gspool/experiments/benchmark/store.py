@@ -52,12 +52,15 @@ class Store:
         self.ledger = Ledger(folder / "runs.jsonl")
 
     def runs(self) -> list[Run]:
-        """Give every finished training; where one was made with several settings, that of the most steps."""
+        """Give every finished training; where one was made with several settings, the last that time did not cut short.
+
+        Where time cut all of them short, it is that of the most steps.
+        """
         best: dict[tuple[str, int, int], Run] = {}
         for entry in self.ledger.entries.items():
             run = Run(json.loads(entry[0]), entry[1])
             key = (run.asked["arm"], *run.place)
-            if key not in best or run.found["steps"] >= best[key].found["steps"]:
+            if key not in best or _rank(run) >= _rank(best[key]):
                 best[key] = run
         return [*best.values()]
 
@@ -119,6 +122,11 @@ class Store:
     def unfinished(self, asked: dict[str, Any]) -> Path:
         """Name the file of the state of a training that time cut short."""
         return self.folder / "unfinished" / f"{_file_name(asked)}.pt"
+
+
+def _rank(run: Run) -> tuple[bool, int]:
+    whole = run.found["ending"] != "time"
+    return whole, 0 if whole else run.found["steps"]
 
 
 def _file_name(asked: dict[str, Any]) -> str:

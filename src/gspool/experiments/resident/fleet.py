@@ -14,6 +14,7 @@ from torch import multiprocessing
 from gspool.experiments.resident.outcome import Outcome
 from gspool.experiments.resident.pace import Pace
 from gspool.experiments.resident.prototype_start import start_from_tokens
+from gspool.experiments.resident.shared_embedding import share_embedding
 from gspool.experiments.resident.train import train_resident
 from gspool.experiments.resident.waiting import Waiting
 from gspool.training.build import build_model
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 class Job(NamedTuple):
     """One training: what it answers, its settings, which classes it learns from and is watched on.
 
-    ``token_start`` images choose the prototypes before the first step, where it is not 0. ``unfinished`` is the file
-    for its state where time ends it: it goes on from there when it is made again.
+    ``token_start`` images choose the prototypes before the first step, where it is not 0. ``embedding_like`` are the
+    settings of the model whose embedding it begins with. ``unfinished`` is the file for its state where time ends it:
+    it goes on from there when it is made again.
     """
 
     asked: dict[str, Any]
@@ -35,6 +37,7 @@ class Job(NamedTuple):
     train_classes: list[int]
     validation_classes: list[int]
     token_start: int = 0
+    embedding_like: TrainConfig | None = None
     unfinished: Path | None = None
 
 
@@ -124,6 +127,8 @@ def run_job(
     learned_from = train.of_classes(job.train_classes)
     validation = train.of_classes(job.validation_classes) if job.validation_classes else None
     model = build_model(settings).to(device)
+    if job.embedding_like is not None:
+        share_embedding(model, build_model(job.embedding_like))
     if job.token_start:
         side, seed = model.pixels.crop[0], settings.trainer.seed
         start_from_tokens(model, learned_from, settings.data, side, job.token_start, seed)
