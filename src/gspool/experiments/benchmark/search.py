@@ -34,7 +34,9 @@ def search_arms(losses: tuple[str, ...] = ("c2", "pnca")) -> list[Arm]:
     At the paper's epsilon the weights are all but flat, and what else is changed can hardly show: most of the settings
     change one thing around epsilon 20. The paper's values are 64 prototypes, mu 0.3 and lambda 0.1; the logits of the
     regularisation are times 9.5 in the reference, while the paper shows no factor; warm-up is one epoch for losses with
-    proxies and none for others.
+    proxies and none for others. Epsilon, mu, lambda and the number of prototypes were varied on validation classes by
+    `screening` already, eight corners and a grid for both losses: of those, the best corner is here, that of
+    ProxyNCA++; with C2 none was ahead of average pooling by more than a hundredth of a point.
     """
     return [arm for loss in losses for arm in _search_of(loss)]
 
@@ -46,16 +48,13 @@ def _search_of(loss: str) -> list[Arm]:
     return [
         sharp(""),
         Arm(loss, "gsp", "learned", {"epsilon": 20.0, **LEARNED}, FAST_AND_LEARNED),
-        Arm(loss, "gsp", "mu 0.5, epsilon 20", {"mu": 0.5, "epsilon": 20.0}),
+        sharp(", mu 0.7, 16 prototypes", {"mu": 0.7, "prototypes": 16}),
         Arm(loss, "gsp", "epsilon 50", {"epsilon": 50.0}),
         sharp(", fast", multipliers=FAST),
         sharp(", tokens", {"warm_start": 0}, multipliers=FAST, token_start=64),
         Arm(loss, "gsp", "without zsr", zsr=0.0),
         sharp(", without zsr", zsr=0.0),
-        sharp(", zsr 0.5", zsr=0.5),
         sharp(", zsr scale 1", changes={"loss__zsr_options": {"scale": 1.0}}),
-        sharp(", 16 prototypes", {"prototypes": 16}),
-        sharp(", 128 prototypes", {"prototypes": 128}),
         sharp(", embedded after", {"embedding": "after"}),
         sharp(", warm-up 3", changes={"schedule__warmup_epochs": 3.0}),
     ]
