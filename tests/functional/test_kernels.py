@@ -1,14 +1,12 @@
 """The Triton kernels without a GPU: by Triton's interpreter, which must be switched on before Triton is loaded."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from gspool.functional import gsp_pool, partial_transport
+from interpreter import passes_by_the_interpreter
 
 HERE = Path(__file__).parent
 
@@ -16,19 +14,7 @@ HERE = Path(__file__).parent
 # Half a minute by itself; a busy machine may take many.
 @pytest.mark.timeout(1800)
 def test_kernels_by_the_interpreter():
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    paths = (str(HERE.parent), environment.get("PYTHONPATH", ""))
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    command = [sys.executable, "-m", "pytest", str(HERE / "interpreted_kernels.py")]
-    run = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-o", "addopts="],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
-    assert " passed" in run.stdout
+    passes_by_the_interpreter(HERE / "interpreted_kernels.py")
 
 
 def test_kernels_need_a_gpu(monkeypatch):

@@ -92,13 +92,14 @@ def rows_of(value: dict[str, Any]) -> str:
 def told(value: dict[str, Any]) -> str:
     """Say how far each combination is ahead of neither, and whether the order is the paper's; nothing until all are."""
     found = {arm["arm"]: arm["difference_from_gap"] for arm in value["arms"]}
-    if set(found) != set(NAMES) or any(found[name] is None or found[name]["pairs"] < 2 for name in [*NAMES][1:]):
+    _, *beyond = NAMES
+    if set(found) != set(NAMES) or any(found[name] is None or found[name]["pairs"] < 2 for name in beyond):
         return ""
     lines = []
-    for name in [*NAMES][1:]:
+    for name in beyond:
         low, high = interval(found[name])
         lines.append(f"{NAMES[name]} {found[name]['mean']:+.2f} (95 % interval {low:+.2f} to {high:+.2f})")
-    alone = [found[name]["mean"] for name in [*NAMES][1:3]]
+    alone = [found[name]["mean"] for name in beyond if name != "c2 gsp"]
     as_there = min(alone) > 0 and max(alone) < found["c2 gsp"]["mean"]
     shape = "In the mean, as in the paper, each alone is ahead, and both together furthest."
     return f"Ahead of neither, in pairs of runs: {', '.join(lines)}. {shape if as_there else NO_ORDER}"

@@ -59,10 +59,12 @@ def told(value: dict[str, Any]) -> str:
 
 def render(results: Path) -> str:
     """Write the section."""
-    picture = "![MAP@R against mu](images/mu.png)"
-    return section(
-        results, FILE, lambda record: f"{validation_rows(record['value'])}\n\n{told(record['value'])}\n\n{picture}"
-    )
+
+    def written(record: dict[str, Any]) -> str:
+        parts = (validation_rows(record["value"]), told(record["value"]), "![MAP@R against mu](images/mu.png)")
+        return "\n\n".join(part for part in parts if part)
+
+    return section(results, FILE, written)
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:

@@ -77,6 +77,11 @@ def factorial_arms() -> tuple[Arm, ...]:
     return tuple(arms)
 
 
+def corner_arms(loss: str) -> list[Arm]:
+    """List the eight corners of one loss, in the order of `CORNERS`."""
+    return [arm for arm in factorial_arms() if arm.loss == loss and arm.pooling == "gsp"]
+
+
 def paper_figures(loss: str) -> dict[str, float]:
     """Give the paper's validation MAP@R by the name of the arm, average pooling included.
 
@@ -139,7 +144,7 @@ def effects(value: dict[str, Any], loss: str) -> dict[str, float] | None:
     None until all eight corners have been trained.
     """
     found = {arm["arm"]: arm["validation_map"] for arm in value["arms"]}
-    arms = [arm for arm in factorial_arms() if arm.loss == loss and arm.pooling == "gsp"]
+    arms = corner_arms(loss)
     if any(found.get(arm.name) is None for arm in arms):
         return None
     return {
@@ -155,7 +160,7 @@ def effects(value: dict[str, Any], loss: str) -> dict[str, float] | None:
 def lowest_corner(value: dict[str, Any], loss: str) -> str:
     """Say what the worst corner alone does to the effects, which are means over few."""
     found = {arm["arm"]: arm["validation_map"] for arm in value["arms"]}
-    arms = [arm for arm in factorial_arms() if arm.loss == loss and arm.pooling == "gsp"]
+    arms = corner_arms(loss)
     worst = min(arms, key=lambda arm: float(found[arm.name]))
     others = [found[arm.name] for arm in arms if arm is not worst]
     below = math.fsum(others) / len(others) - found[worst.name]

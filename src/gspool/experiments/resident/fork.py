@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gspool.functional.kernels.choice import TRITON_IS_INSTALLED
+from gspool.functional.kernels.choice import KERNEL_DTYPES, TRITON_IS_INSTALLED
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
-
-# What the kernels hold in float32 without loss.
-OF_KERNELS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Fork(torch.autograd.Function):
@@ -69,4 +66,4 @@ def _fits_a_kernel(first: Tensor, second: Tensor, maps: Tensor, step: int) -> bo
 
 def runs_kernels(maps: Tensor, dtype: torch.dtype) -> bool:
     """Say whether kernels treat these maps: on a GPU with Triton, where float32 is enough for this precision."""
-    return maps.is_cuda and TRITON_IS_INSTALLED and dtype in OF_KERNELS
+    return maps.is_cuda and TRITON_IS_INSTALLED and dtype in KERNEL_DTYPES

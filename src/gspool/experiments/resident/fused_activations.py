@@ -55,10 +55,10 @@ def _is_folded(block: KerasBottleneck) -> bool:
 
 
 def _tell_of_neighbours(blocks: list[Any]) -> None:
-    for index, fused in enumerate(blocks):
+    for fused, reader in zip(blocks, [*blocks[1:], None], strict=True):
         if isinstance(fused, FusedBlock):
             fused.reads_activations = True
-            fused.read_by_another = isinstance((blocks[index + 1 :] or [None])[0], FusedBlock)
+            fused.read_by_another = isinstance(reader, FusedBlock)
 
 
 class FusedBlock:

@@ -10,6 +10,7 @@ from torch import nn
 
 from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE
 from gspool.experiments.resident.evaluation import autocast, channels_last
+from gspool.experiments.resident.folded_norms import computed_in
 from gspool.experiments.resident.rounded_weights import RoundedWeights
 from gspool.losses import LossParts
 from gspool.pooling.warm_start import WarmStart
@@ -65,7 +66,7 @@ class Learner(nn.Module):
     def _taken_together(self, device: torch.device) -> RoundedWeights | None:
         """Take hold of the weights that can be rounded together; None where there are no such ones."""
         with autocast(device, self.config.trainer.precision):
-            dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
+            dtype = computed_in(next(self.model.parameters()))
         try:
             return RoundedWeights(self.model, self.optimiser, dtype)
         except ValueError:
