@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 # What stands in the report where nothing has been measured; results are never estimated.
 NOT_RUN = "*Not run.*"
@@ -20,6 +20,13 @@ class Headline(NamedTuple):
     what: str
     paper: str
     ours: str
+
+
+class Verdict(NamedTuple):
+    """Whether what the paper promises was seen, and the figure that decides it."""
+
+    holds: Literal["yes", "partly", "no", "cannot tell"]
+    because: str
 
 
 def mean_and_deviation(mean: float, std: float | None, digits: int = 2) -> str:
@@ -78,6 +85,8 @@ class Experiment:
         why_not_run: what is missing where it has not been run.
         unfinished: takes the folder of the results and says what of them is still missing; empty where nothing is.
         headlines: takes the value of the first of the files and gives the figures that stand for all of it.
+        verdict: takes the folder of the results and says whether the promise was seen; asked only where all files are.
+        not_attempted: what of the paper's table or figure is not part of the experiment, and why.
 
     Example:
         >>> from gspool.experiments.registry import find
@@ -97,6 +106,8 @@ class Experiment:
     why_not_run: str = "nobody has run it yet"
     unfinished: Callable[[Path], str] | None = field(default=None, repr=False)
     headlines: Callable[[Any], list[Headline]] | None = field(default=None, repr=False)
+    verdict: Callable[[Path], Verdict] | None = field(default=None, repr=False)
+    not_attempted: str = ""
 
     def command(self, options: RunOptions | None = None) -> str:
         """Write what a person types for it, with the seeds and the tiny version where they were asked for.
