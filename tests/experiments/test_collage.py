@@ -16,19 +16,22 @@ from gspool.experiments import commands
 from gspool.experiments.certificate import read_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.collage import experiment as collage
-from gspool.experiments.collage import pictures
+from gspool.experiments.collage import pictures, remarks
 from gspool.experiments.collage import tables as collage_tables
+from gspool.experiments.collage.bars import seeds_of
 from gspool.experiments.collage.course import Course
 from gspool.experiments.collage.crew import TrainingsBrokenError, gather_crew, train_missing
 from gspool.experiments.collage.maps import Splits, StitchedTiles, collage_maps, distilled_maps, stitched_tiles
 from gspool.experiments.collage.picture import read
+from gspool.experiments.collage.plan import most_trainings, paper_tables
 from gspool.experiments.collage.recipe import Training, settings_of
 from gspool.experiments.collage.rows import ROWS, find_row, table_trainings
 from gspool.experiments.collage.search import Variant, around, changed, combined, search_trainings, variants
-from gspool.experiments.collage.search_text import search_text
+from gspool.experiments.collage.search_text import different, search_text
 from gspool.experiments.collage.study import CollageSettings, Study
 from gspool.experiments.collage.training import Ground, model_of, run_course, splits_of, train_one
 from gspool.experiments.collage.tuning import best_of, joined, nearby, search
+from gspool.experiments.collage.verdict import SAME_SIZE, bullets, effect_of_zsr, verdict_of
 from gspool.experiments.collage.weights import quarter_shares, weight_on_object
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.ledger import Ledger
@@ -487,8 +490,11 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
     assert (results / "images" / "collage_table.png").is_file()
     page = collage.EXPERIMENT.render(results)
     assert value["attention"]["collages"] == len(data.create("collage", tmp_path / "quick" / "stand-in", "train"))
-    for part in ("### Frozen", "### Which unstated", "### Distilled", "times GAP", "| CBAM | not run |", "(one seed)"):
+    for part in ("### Frozen", "### Which setting", "### Distilled", "times GAP", "| CBAM | not run |", "(one seed)"):
         assert part in page
+    last = page.splitlines()[-1]
+    assert last.startswith("*results/collage.json: `gspool reproduce collage --quick")
+    assert collage.EXPERIMENT.verdict(results).holds == "cannot tell"
     capsys.readouterr()
 
     def refuse(*_: object) -> None:
@@ -516,50 +522,195 @@ def test_maps_that_are_not_there_are_told() -> None:
         read(Path("nowhere") / "attention.safetensors")
 
 
-def test_the_search_is_told_with_the_settings_it_chose() -> None:
-    asked = Training("gsp", "c2", options={"epsilon": 40.0}, lr=1e-4).asked()
-    rows = [
-        {"pooling": "gsp", "loss": "c2", "variant": name, "validation": value}
-        for name, value in (("as the paper", 20.0), ("epsilon 40", 24.0), ("what helped, together", 25.0))
+def row(name: str, loss: str, figure: float, std: float | None = 0.1, seeds: int = 3) -> dict[str, object]:
+    return {"row": name, "loss": loss, "map@r": figure, "std": std, "by_seed": {str(k): figure for k in range(seeds)}}
+
+
+def searched(loss: str, **values: float) -> list[dict[str, object]]:
+    names = {
+        "start": "as the paper",
+        "other": "pre-activation ResNet20",
+        "joint": "what helped, together, the paper's backbone",
+        "joint_other": "what helped, together",
+        "near": "around ResNet20, round 1: mu 0.1",
+    }
+    return [
+        {"pooling": "gsp", "loss": loss, "variant": names.get(name, name.replace("_", " ")), "validation": value}
+        for name, value in values.items()
     ]
+
+
+def test_the_search_is_told_with_the_settings_it_chose() -> None:
+    asked = Training("gsp", "c2", options={"epsilon": 40.0, "mu": 0.1}, lr=0.00030000000000000003).asked()
     said = search_text(
         {
-            "best": {"gsp c2 postactivation": "epsilon 40"},
+            "best": {"gsp c2 postactivation": "around ResNet20, round 1: mu 0.1"},
             "best_settings": {"gsp c2 postactivation": asked},
-            "search": rows,
+            "search": searched("c2", start=20.0, epsilon_40=24.0, other=21.0, joint=19.5, joint_other=25.0, near=26.0),
         }
     )
-    assert "GSP C2: *epsilon 40*" in said
-    assert "GSP C2: lr 0.0001, epsilon 40.0." in said
-    assert "epsilon 40 (+4.0); what helped, together: +5.0" in said
-
-
-def test_the_verdict_says_what_the_numbers_say() -> None:
-    def row(name: str, loss: str, figure: float) -> dict[str, object]:
-        return {"row": name, "loss": loss, "map@r": figure}
-
-    rows = [row("GAP", "c2", 8.0), row("GSP", "c2", 20.0), row("GSP+ZSR", "c2", 18.0), row("VLAD-(64x128)", "c2", 21.0)]
-    said = collage_tables._verdict(
-        [*rows, row("GAP", "pnca", 10.0), row("GSP", "pnca", 15.0), row("DeLF", "pnca", 16.0)]
+    # What lies around the best starts elsewhere with each loss, so it is counted and not put among single settings.
+    assert "alone: GSP 2 with C2." in said
+    assert "All 6 variants stand in results/collage.json" in said
+    assert "| epsilon 40 | 24.00 | +4.00 |  |" in said
+    assert (
+        "with C2 ResNet20 as in the paper 20.00 to 19.50 (-0.5), pre-activation ResNet20 21.00 to 25.00 (+4.0)." in said
     )
-    assert said.splitlines() == [
-        "- C2: GSP 20.00 is 2.5 times GAP (8.00; paper 2.8 times), first among 2 rows of its size, "
-        "within three points of the paper's 22.68.",
-        "- PNCA: GSP 15.00 is 1.5 times GAP (10.00; paper 2.6 times), behind DeLF, "
-        "12.6 points below the paper's 27.61.",
+    assert "| GSP C2 | 20.00 | 19.50 | 1 | 26.00 | lambda 0, lr 0.0003, epsilon 40, mu 0.1 |" in said
+
+
+def test_only_ten_settings_are_shown_with_each_loss_those_that_moved_most_first() -> None:
+    rows = [
+        {"pooling": "gsp", "loss": "pnca", "variant": each.name, "validation": 20.0 + number}
+        for number, each in enumerate(variants("gsp", "pnca"), start=1)
     ]
+    said = search_text({"best": {"gsp pnca postactivation": "as the paper"}, **best_as_the_paper(), "search": rows})
+    assert "What moved" not in said
+    rows += [{"pooling": "gsp", "loss": "pnca", "variant": "as the paper", "validation": 20.0}]
+    said = search_text({"best": {"gsp pnca postactivation": "as the paper"}, **best_as_the_paper(), "search": rows})
+    shown = [line for line in said.splitlines() if line.startswith("|") and line.endswith(" |  |")]
+    assert len(shown) == 10
+    assert shown[0].startswith(f"| {variants('gsp', 'pnca')[-1].name} |")
+
+
+def best_as_the_paper() -> dict[str, object]:
+    return {"best_settings": {"gsp pnca postactivation": Training("gsp", "pnca", zsr=0.5).asked()}}
+
+
+def test_the_settings_of_the_paper_are_no_difference_and_lambda_is_always_judged() -> None:
+    assert different(Training("gsp", "pnca", zsr=0.5).asked()) == ""
+    assert different(Training("gsp", "pnca", seed=2).asked()) == "lambda 0"
+    assert different(Training("gap", "pnca", proxies=100.0).asked()) == "rate of proxies x 100"
+
+
+def test_gsp_with_its_regularisation_is_judged_even_where_it_is_better_without() -> None:
+    rows = [row("GAP", "c2", 8.0), row("GSP", "c2", 20.0), row("GSP+ZSR", "c2", 18.0), row("VLAD-(64x128)", "c2", 21.0)]
+    rows += [row("GAP", "pnca", 10.0), row("GSP", "pnca", 15.0), row("GSP+ZSR", "pnca", 15.05)]
+    rows += [row("DeLF", "pnca", 16.0)]
+    said = bullets(rows, 3, ("GAP",)).splitlines()
+    assert said[0] == (
+        "- C2: GSP+ZSR 18.00 ± 0.10 is 2.2 times GAP (8.00 ± 0.10; paper 2.8 times), 4.7 points below the paper's "
+        "22.68. First among 2 rows of its size, by more than the deviations."
+    )
+    assert "Behind 1 of 2 other rows of its size: DeLF 16.00 ± 0.10." in bullets(rows, 3, ("GAP", "DeLF"))
+    assert effect_of_zsr(rows).endswith(
+        "C2 -2.00 (beyond the deviations); PNCA +0.05 (within the deviations). It lowers the mean in 1 of 2 cases."
+    )
     assert collage.EXPERIMENT.render(Path("nowhere")) == NOT_RUN
+
+
+def judged_beside(*delf: dict[str, object]) -> str:
+    rows = [row("GAP", "pnca", 9.5), row("GSP+ZSR", "pnca", 25.12, 0.38), *delf]
+    return bullets(rows, 3, ("GAP", "DeLF")).splitlines()[1].partition("27.61. ")[2]
+
+
+def test_first_is_written_only_where_all_seeds_are_there_and_the_gap_is_beyond_the_deviations() -> None:
+    first = "First among 3 rows of its size, by more than the deviations."
+    assert judged_beside(row("DeLF", "pnca", 24.0, 0.4)) == first
+    assert judged_beside(row("DeLF", "pnca", 24.97, 0.4)) == (
+        "Beside 1 of 2 other rows of its size, cannot tell: 25.12 ± 0.38 against DeLF 24.97 ± 0.40."
+    )
+    few = "Not judged, because not all 3 seeds are there: DeLF 20.00 (2)."
+    assert judged_beside(row("DeLF", "pnca", 20.0, 0.4, seeds=2)) == few
+    assert judged_beside(row("DeLF", "pnca", 20.0, None, seeds=1)).endswith("DeLF 20.00 (1).")
+    assert judged_beside() == "Not run: DeLF."
+    assert judged_beside(row("DeLF", "pnca", 26.0, 0.4)) == "Behind 1 of 2 other rows of its size: DeLF 26.00 ± 0.40."
+    assert bullets([], 3) == (
+        "- C2: cannot tell, GAP or GSP+ZSR has not been run.\n- PNCA: cannot tell, GAP or GSP+ZSR has not been run."
+    )
+
+
+def whole_table(**changed_figures: tuple[float, float]) -> list[dict[str, object]]:
+    """Every row of GSP's size at 5 percent, GSP+ZSR near the paper; some changed, with C2 and with PNCA."""
+    names = {"ours": "GSP+ZSR"}
+    figures = dict.fromkeys(SAME_SIZE, (5.0, 5.0)) | {"GSP+ZSR": (22.0, 27.0)}
+    figures |= {names.get(name, name): pair for name, pair in changed_figures.items()}
+    return [row(name, loss, pair[k]) for name, pair in figures.items() for k, loss in enumerate(("c2", "pnca"))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "holds", "because"),
+    [
+        (
+            {},
+            "yes",
+            "GSP+ZSR 4.4 and 5.4 times GAP with C2 and PNCA, 0.7 and 0.6 points below the paper, first of its size",
+        ),
+        ({"DeLF": (23.0, 28.0)}, "partly", "not first: DeLF 23.00, 28.00"),
+        ({"DeLF": (21.95, 5.0)}, "partly", "not clearly first: DeLF 21.95 with C2"),
+        ({"ours": (22.0, 24.0)}, "partly", "0.7 and 3.6 points below the paper, first of its size"),
+        ({"GAP": (12.0, 5.0)}, "no", "GSP+ZSR 1.8 and 5.4 times GAP with C2 and PNCA"),
+    ],
+)
+def test_the_promise_holds_by_figures(changes: dict[str, tuple[float, float]], holds: str, because: str) -> None:
+    found = verdict_of(whole_table(**changes), 3)
+    assert found.holds == holds
+    assert because in found.because
+
+
+def test_the_promise_cannot_be_told_without_a_loss_and_is_not_whole_without_a_row() -> None:
+    rows = whole_table()
+    assert verdict_of([each for each in rows if each["loss"] == "c2"], 3) == (
+        "cannot tell",
+        "GAP or GSP+ZSR has not been run with PNCA",
+    )
+    found = verdict_of([each for each in rows if each["row"] != "SOLAR"], 3)
+    assert (found.holds, found.because.rpartition(", ")[2]) == ("partly", "not clearly first: rows are missing")
 
 
 def test_tuned_rows_are_judged_with_each_backbone_apart_and_beside_what_was_ahead() -> None:
     other = ", pre-activation ResNet20"
-    figures = {"GAP": 8.0, "GSP": 17.0, "DeLF": 18.0, f"GAP{other}": 9.0, f"GSP{other}": 20.0, f"DeLF{other}": 19.0}
-    rows = [{"row": name, "loss": "c2", "map@r": figure} for name, figure in figures.items()]
-    assert collage_tables._verdict_with(rows, "").startswith("- C2: GSP 17.00 is 2.1 times GAP")
-    assert "behind DeLF, 5.7 points below" in collage_tables._verdict_with(rows, "")
-    said = collage_tables._verdict_with(rows, other)
-    assert said.startswith(f"- C2{other}: GSP 20.00 is 2.2 times GAP (9.00")
-    assert "first among 3 rows of its size, within three points of the paper's 22.68." in said
+    figures = {"GAP": 8.0, "GSP+ZSR": 17.0, "DeLF": 18.0, "GeMean+GSP": 10.0}
+    figures |= {f"GAP{other}": 9.0, f"GSP+ZSR{other}": 20.0, f"DeLF{other}": 19.0}
+    rows = [row(name, "c2", figure) for name, figure in figures.items()]
+    said = collage_tables.tuned_bullets(rows, "", 3).splitlines()[0]
+    assert said.startswith("- C2: GSP+ZSR 17.00 ± 0.10 is 2.1 times GAP")
+    assert said.endswith("5.7 points below the paper's 22.68. Behind 1 of 3 other rows of its size: DeLF 18.00 ± 0.10.")
+    said = collage_tables.tuned_bullets(rows, other, 3).splitlines()[0]
+    assert said.startswith(f"- C2{other}: GSP+ZSR 20.00 ± 0.10 is 2.2 times GAP (9.00")
+    assert said.endswith("2.7 points below the paper's 22.68. Not run: GeMean+GSP.")
+
+
+def test_lambda_of_the_tuned_rows_is_told() -> None:
+    best = {
+        "gap c2 postactivation": Training("gap", "c2").asked(),
+        "gsp c2 postactivation": Training("gsp", "c2", options={"mu": 0.1}).asked(),
+        "gsp pnca postactivation": Training("gsp", "pnca", zsr=0.1, lr=0.1).asked(),
+        "gsp pnca preactivation-bottleneck": Training("gsp", "pnca", flavour="preactivation-bottleneck").asked(),
+    }
+    said = remarks.tuned_settings(best)
+    assert "Lambda of GSP+ZSR: C2: 0.5 (the search chose 0); PNCA: 0.1 (the search chose 0.1); PNCA, pre-act" in said
+    assert said.endswith("DeLF has none of the settings changed with C2: there its row is the frozen table's.")
+
+
+def test_other_tables_are_judged_beside_gap_and_the_paper() -> None:
+    frozen = [row("GAP", "c2", 8.0), row("GSP+ZSR", "c2", 18.0), row("DeLF", "c2", 19.0)]
+    learned = [row("GAP", "c2", 16.0), row("GSP", "c2", 19.0), row("GSP+ZSR", "c2", 16.05)]
+    assert remarks.furthest(frozen).startswith(
+        "Furthest from the paper's figures, in points: C2 DeLF +7.6, GSP+ZSR -4.7"
+    )
+    assert remarks.beside_gap(learned) == (
+        "- C2: GSP 19.00 ± 0.10 is ahead of GAP 16.00 ± 0.10; GSP+ZSR 16.05 ± 0.10 is beside GAP 16.00 ± 0.10, "
+        "cannot tell."
+    )
+    assert remarks.lead_left(learned, frozen) == (
+        "GSP+ZSR is not 2 times GAP with both losses where the backbone learns: "
+        "C2 1.0 times, +0.1 points (frozen 2.2 times, +10.0 points)."
+    )
+    assert "C2 GSP+ZSR 50%, GAP 22%." in remarks.share_of_distilled([row("GAP", "c2", 36.0)], frozen)
+    assert remarks.lead_left([], frozen) == remarks.share_of_distilled([], frozen) == remarks.furthest([]) == ""
+
+
+def test_the_cost_counts_every_training_once() -> None:
+    tables = paper_tables((0, 1, 2), CollageSettings())
+    assert sum(map(len, tables.values())) == 150 + 12 + 24
+    # 186 of the tables and 88 of the search, six of them the same; 8 joined; 2 rounds of 32; 60 at the best, 8 known.
+    assert most_trainings() == 186 + 88 - 6 + 8 + 64 + 60 - 8
+    assert f"at most {most_trainings()} trainings" in collage.EXPERIMENT.cost
+
+
+def test_a_picture_says_how_many_seeds_it_has() -> None:
+    assert seeds_of([row("GAP", "c2", 8.0), row("GSP", "c2", 9.0)]) == "n = 3 seeds"
 
 
 def on_a_gpu(captured: bool, collages: StitchedTiles, backend: str, **weights: dict[str, torch.Tensor]) -> Ground:

@@ -4,7 +4,7 @@ An object of CIFAR-100 among three images of shared classes; classes of training
 common. Paper: GAP 8.09 and GSP 22.68 MAP@R with the contrastive loss, 10.68 and 27.61 with ProxyNCA++.
 Ours: results/collage.json, docs/images/collage.png.
 
-    gspool reproduce collage --root ~/data --device cuda --processes 14 --backend triton   # one H200, some 20 minutes
+    gspool reproduce collage --root ~/data --device cuda --processes 14 --backend triton   # one H200, half an hour
     python -m gspool.experiments.collage.pictures       # the pictures, where the run had no matplotlib
     gspool reproduce collage --quick                                          # a stand-in for CIFAR-100, one minute
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,19 +21,15 @@ import torch
 from gspool.experiments.certificate import write_result
 from gspool.experiments.collage.bars import PICTURE, draw_bars
 from gspool.experiments.collage.picture import show_attention
-from gspool.experiments.collage.recipe import ZSR, Training
-from gspool.experiments.collage.rows import BACKBONES, DISTILLED, FINE_TUNED, FINE_TUNING, find_row, table_trainings
-from gspool.experiments.collage.search import LOSSES
+from gspool.experiments.collage.plan import in_order, most_trainings, paper_tables, tuned_trainings
+from gspool.experiments.collage.rows import find_row
 from gspool.experiments.collage.search_text import LOSS_NAMES
 from gspool.experiments.collage.study import CollageSettings, Study
 from gspool.experiments.collage.summary import search_rows, summary_rows
 from gspool.experiments.collage.tables import render, unfinished
-from gspool.experiments.collage.tuning import Searched, first_variants, search
+from gspool.experiments.collage.tuning import first_variants, search
+from gspool.experiments.collage.verdict import verdict
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
-
-Trainings = dict[tuple[str, str, int], Training]
-# Seconds, as `Training.cost` estimates them; where time is short, what takes longer waits for the rest.
-LONG = 14.0
 
 
 def run(options: RunOptions) -> None:
@@ -53,11 +48,7 @@ def run(options: RunOptions) -> None:
 
 
 def _run(study: Study, options: RunOptions) -> None:
-    tables: dict[str, Trainings] = {
-        "frozen": table_trainings(study.seeds, **study.usual),
-        "distilled": row_trainings(study, DISTILLED, {"data": "distilled"}),
-        "fine_tuned": row_trainings(study, FINE_TUNED, {**FINE_TUNING, "epochs": study.settings.fine_tuned_epochs}),
-    }
+    tables = paper_tables(study.seeds, study.settings)
     if options.quick:
         few = {"frozen": ("GAP", "GSP+ZSR"), "distilled": ("GAP",), "fine_tuned": ("GSP+ZSR",)}
         tables = {
@@ -70,12 +61,12 @@ def _run(study: Study, options: RunOptions) -> None:
         "the paper's settings, and what is tried first", dict(enumerate([*ready, *first_variants(study).values()]))
     )
     searched = search(study)
-    tables["tuned"] = {} if options.quick else tuned_trainings(study, searched)
+    tables["tuned"] = {} if options.quick else tuned_trainings(study.seeds, searched)
     study.train("the best settings", tables["tuned"])
     made = {name: study.finished(table) for name, table in tables.items()}
-    attention = None
-    if not study.time_is_up:
-        attention = show_attention(study.usual, lambda: study.ground, options, study.folder / "attention.safetensors")
+    attention, maps = None, study.folder / "attention.safetensors"
+    if maps.is_file() or not study.time_is_up:
+        attention = show_attention(study.usual, lambda: study.ground, options, maps)
     write_result(
         options.results / "collage.json",
         {
@@ -102,57 +93,6 @@ def _run(study: Study, options: RunOptions) -> None:
     study.say(f"written: {options.results / 'collage.json'}")
 
 
-def in_order(trainings: list[Training]) -> list[Training]:
-    """Put first what a study cut short should have: every row once, then once more; the long ones after all others.
-
-    Example:
-        >>> [each.seed for each in in_order([Training("gap", "c2", seed) for seed in (2, 0, 1)])]
-        [0, 1, 2]
-    """
-    return sorted(trainings, key=lambda each: (each.cost > LONG, each.seed, each.cost))
-
-
-def tuned_trainings(study: Study, searched: Searched) -> Trainings:
-    """Give GAP, GSP and GSP+ZSR with the best settings of the search for either backbone, for every seed.
-
-    So that GSP is not first for want of others that were looked after, what is ahead of it at the paper's settings is
-    trained with GSP's settings too.
-    """
-    found = {}
-    for (pooling, loss, flavour), (_, training) in searched.best.items():
-        rows = {"GAP": training} if pooling == "gap" else beside_gsp(training)
-        for name, settings in rows.items():
-            for seed in study.seeds:
-                found[f"{name}{BACKBONES[flavour]}", loss, seed] = replace(settings, seed=seed)
-    return found
-
-
-def beside_gsp(training: Training) -> dict[str, Training]:
-    """Give the rows that are trained with the best settings of GSP, as far as a layer has them.
-
-    Example:
-        >>> rows = beside_gsp(Training("gsp", "c2", lr=1e-4, options={"mu": 0.1}))
-        >>> rows["DeLF"].lr, dict(rows["DeLF"].options), rows["GSP+ZSR"].zsr
-        (0.0001, {}, 0.5)
-    """
-    return {
-        "GSP": replace(training, zsr=0.0),
-        "GSP+ZSR": replace(training, zsr=training.zsr or ZSR),
-        "GeMean+GSP": replace(training, pooling="gemean+gsp", zsr=0.0),
-        "DeLF": replace(training, pooling="delf", options={}, zsr=0.0),
-    }
-
-
-def row_trainings(study: Study, names: tuple[str, ...], changes: Mapping[str, Any]) -> Trainings:
-    """Give the trainings of some rows of the table, changed."""
-    return {
-        (row.name, loss, seed): Training(row.pooling, loss, seed, **{**study.usual, **row.changes, **changes})
-        for row in map(find_row, names)
-        for loss in LOSSES
-        for seed in study.seeds
-    }
-
-
 def headlines(value: Mapping[str, Any]) -> list[Headline]:
     """Give MAP@R of GAP and of GSP with the regularisation, at the paper's settings."""
     found = []
@@ -170,7 +110,7 @@ EXPERIMENT = Experiment(
     name="collage",
     promise="an object among three distractors: GSP finds it where average pooling mixes all four",
     shows="Figure 3 (b) and the first two columns of the pooling table (Supp.)",
-    cost="about 330 trainings, some 20 minutes on one H200",
+    cost=f"at most {most_trainings()} trainings, about half an hour on one H200",
     needs=("cifar100",),
     files=("collage",),
     run=run,
@@ -178,4 +118,5 @@ EXPERIMENT = Experiment(
     settings=CollageSettings,
     unfinished=unfinished,
     headlines=headlines,
+    verdict=verdict,
 )

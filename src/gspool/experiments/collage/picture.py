@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 EACH = 4
 SHOWN = ("train", "test")
+# What `seen` and `draw` do, in words for the caption.
+PICKED = f"Nobody chose the collages: of {EACH} classes, evenly over their list, the first one each."
+SCALED = "Every map has a scale of its own, black for 0 and brightest for its largest weight."
 
 
 class Seen(NamedTuple):
@@ -95,7 +98,7 @@ def seen(model: Any, ground: Ground, split: str) -> Seen:
     maps = getattr(ground.maps["collage", "postactivation"], split)
     parts = getattr(ground.collages.parts, split)
     firsts = [int((maps.labels == label).nonzero()[0]) for label in maps.labels.unique().tolist()]
-    # Evenly over the classes, a little further into each for other pictures than the very first.
+    # Evenly over the classes, the first of each.
     rows = torch.tensor(firsts[:: max(len(firsts) // EACH, 1)][:EACH], device=maps.labels.device)
     model.eval()
     embedded = model.embed(maps.pixels[rows])

@@ -56,6 +56,9 @@ ROWS = (
 )
 # What a row of the tuned table says after the name of the layer; the first is the paper's backbone.
 BACKBONES = {"postactivation": "", "preactivation-bottleneck": ", pre-activation ResNet20"}
+BACKBONE_NAMES = {
+    flavour: after.removeprefix(", ") or "ResNet20 as in the paper" for flavour, after in BACKBONES.items()
+}
 # Rows that are trained with the backbone as well, and on the objects alone.
 FINE_TUNED = ("GAP", "GMP", "GSP", "GSP+ZSR")
 DISTILLED = ("GAP", "GSP")

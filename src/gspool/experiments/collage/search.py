@@ -1,4 +1,4 @@
-"""Which unstated setting matters: one setting at a time away from the paper's, judged on validation classes alone."""
+"""Which setting matters: one setting at a time away from the paper's, judged on validation classes alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from gspool.experiments.collage.recipe import Training
 LOSSES = ("c2", "pnca")
 AS_THE_PAPER = "as the paper"
 TOGETHER = "what helped, together"
+# Names of variants by backbone: the paper's settings with it, what helped put together, what lies around the best.
+START = {"postactivation": AS_THE_PAPER, "preactivation-bottleneck": "pre-activation ResNet20"}
+TOGETHER_WITH = {"postactivation": f"{TOGETHER}, the paper's backbone", "preactivation-bottleneck": TOGETHER}
+AROUND = {"postactivation": "around ResNet20, ", "preactivation-bottleneck": "around pre-activation ResNet20, "}
 
 
 class Variant(NamedTuple):

@@ -1,74 +1,152 @@
-"""What the search of the collage study says: which settings moved GSP, what was best, every variant tried."""
+"""What the search of the collage study says: which settings moved GSP, what helped together, what was best."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from gspool.experiments.collage.recipe import Training
-from gspool.experiments.collage.rows import BACKBONES
-from gspool.experiments.collage.search import AS_THE_PAPER, TOGETHER, variants
+from gspool.experiments.collage.comparison import figure_of
+from gspool.experiments.collage.recipe import ZSR, Training
+from gspool.experiments.collage.rows import BACKBONE_NAMES, BACKBONES
+from gspool.experiments.collage.search import AROUND, AS_THE_PAPER, START, TOGETHER_WITH, variants
 from gspool.experiments.report import table
 
 LOSS_NAMES = {"c2": "C2", "pnca": "PNCA"}
+SHOWN = 10
+# Names of settings as the paper has them; others are written as they are, without underscores.
+NAMES = {"zsr": "lambda", "prototypes": "m", "proxies": "rate of proxies x", "embedding_rate": "rate of embedding x"}
+Reached = Mapping[tuple[str, str, str], float]
 
 
 def search_text(value: Mapping[str, Any]) -> str:
-    """Say what the search is, which settings moved GSP most, and what was best."""
-    best = ", ".join(f"{_place(place)}: *{name}*" for place, name in value["best"].items())
-    chosen = value.get("best_settings", {})
-    then = "; then everything that helped, together" + (", and around the best of it" if chosen else "")
-    said = [
-        "One setting at a time away from the paper's, for GAP and GSP alike, one seed, judged on the validation "
-        f"classes alone{then}. Best by validation: {best}."
+    """Say what the search is, which settings moved GSP most, what helped together, and what was best."""
+    reached = {(row["pooling"], row["loss"], row["variant"]): row["validation"] for row in value["search"]}
+    parts = [
+        f"One setting at a time away from the paper's, one seed, judged by MAP@R on the validation classes alone: "
+        f"{counted(reached)}. Then, with either backbone apart, what helped is put together, and what lies around the "
+        f"best so far is tried. GSP starts without the regularisation: lambda = 0, and the paper's {ZSR:g} is one of "
+        f"the settings tried. All {len(reached)} variants stand in results/collage.json under `search`.",
+        deviations(value.get("frozen", [])),
+        *(part for loss in LOSS_NAMES for part in movers(reached, loss)),
+        together(reached),
+        "Best by validation, with the settings that are not the paper's:",
+        best_table(value, reached),
     ]
-    if chosen:
-        said.append(
-            "These settings, where they are not the paper's: "
-            + "; ".join(f"{_place(place)}: {_different(asked)}" for place, asked in chosen.items())
-            + "."
-        )
-    for loss, shown in LOSS_NAMES.items():
-        reached = {
-            row["variant"]: row["validation"]
-            for row in value["search"]
-            if (row["pooling"], row["loss"]) == ("gsp", loss)
+    return "\n\n".join(part for part in parts if part)
+
+
+def counted(reached: Reached) -> str:
+    """Count the single settings that were tried, for each layer and loss.
+
+    Example:
+        >>> counted({("gap", "c2", "as the paper"): 8.5, ("gap", "c2", "lr 1e-4"): 7.9})
+        'GAP 1 with C2'
+    """
+    said = []
+    for pooling in dict.fromkeys(pooling for pooling, _, _ in reached):
+        counts = {shown: len(singles(reached, pooling, loss)) for loss, shown in LOSS_NAMES.items()}
+        told = " and ".join(f"{count} with {shown}" for shown, count in counts.items() if count)
+        said.append(f"{pooling.upper()} {told or 'none'}")
+    return ", ".join(said)
+
+
+def singles(reached: Reached, pooling: str, loss: str) -> dict[str, float]:
+    """Give the variants with one setting changed: points of validation away from the paper's settings."""
+    start = reached.get((pooling, loss, AS_THE_PAPER))
+    if start is None:
+        return {}
+    names = [each.name for each in variants(pooling, loss) if (pooling, loss, each.name) in reached]
+    return {name: reached[pooling, loss, name] - start for name in names}
+
+
+def deviations(frozen: Any) -> str:
+    """Say how much seeds differ, by which differences of one seed are to be judged."""
+    known = {shown: figure_of(frozen, "GSP", loss) for loss, shown in LOSS_NAMES.items()}
+    said = [
+        f"{each.std:.2f} with {shown}" for shown, each in known.items() if each is not None and each.std is not None
+    ]
+    return f"For scale, GSP deviates over the seeds on test by {' and '.join(said)}." if said else ""
+
+
+def movers(reached: Reached, loss: str) -> list[str]:
+    """Give the table of the settings that moved GSP most, with what the same did to GAP."""
+    moved, beside = singles(reached, "gsp", loss), singles(reached, "gap", loss)
+    if not moved:
+        return []
+    most = sorted(moved, key=lambda name: -abs(moved[name]))[:SHOWN]
+    start = reached["gsp", loss, AS_THE_PAPER]
+    rows = [
+        {
+            "setting": name,
+            "GSP, validation": f"{start + moved[name]:.2f}",
+            "GSP, points": f"{moved[name]:+.2f}",
+            "GAP, points": f"{beside[name]:+.2f}" if name in beside else "",
         }
-        start = reached.pop(AS_THE_PAPER, None)
-        together = reached.get(TOGETHER)
-        single = [each.name for each in variants("gsp", loss) if each.name in reached]
-        if start is None or not single:
-            continue
-        moved = sorted(single, key=lambda name: abs(reached[name] - start), reverse=True)[:4]
-        told = ", ".join(f"{name} ({reached[name] - start:+.1f})" for name in moved)
-        joint = "" if together is None else f"; what helped, together: {together - start:+.1f}"
-        said.append(f"What moved GSP most with {shown}, in points of validation MAP@R: {told}{joint}.")
-    return "\n\n".join(said)
+        for name in most
+    ]
+    head = f"What moved GSP most with {LOSS_NAMES[loss]}, {len(most)} of {len(moved)} (it starts from {start:.2f}):"
+    return [head, table(rows, "g")]
 
 
-def search_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """List every variant with what it reached on validation classes."""
-    lines: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        line = lines.setdefault(
-            (row["pooling"], row["variant"]), {"layer": row["pooling"].upper(), "variant": row["variant"]}
+def together(reached: Reached) -> str:
+    """Say what everything that helped GSP does together, with either backbone against the same one before."""
+    said = []
+    for loss, shown in LOSS_NAMES.items():
+        told = []
+        for flavour, name in BACKBONE_NAMES.items():
+            start, joint = (reached.get(("gsp", loss, names[flavour])) for names in (START, TOGETHER_WITH))
+            if start is not None and joint is not None:
+                told.append(f"{name} {start:.2f} to {joint:.2f} ({joint - start:+.1f})")
+        if told:
+            said.append(f"with {shown} {', '.join(told)}")
+    return f"What helped GSP, together: {'; '.join(said)}." if said else ""
+
+
+def best_table(value: Mapping[str, Any], reached: Reached) -> str:
+    """List the best of each layer, loss and backbone, the steps to it, and its settings."""
+    rows = []
+    for place, name in value["best"].items():
+        pooling, loss, flavour = place.split()
+        near = [key for key in reached if key[:2] == (pooling, loss) and key[2].startswith(AROUND[flavour])]
+        steps = [reached.get((pooling, loss, each)) for each in (START[flavour], TOGETHER_WITH[flavour], name)]
+        start, joint, best = ("" if step is None else f"{step:.2f}" for step in steps)
+        rows.append(
+            {
+                "layer, loss, backbone": place_name(place),
+                "the paper's settings": start,
+                "what helped, together": joint,
+                "variants around it": len(near),
+                "best": best,
+                "settings of the best": different(value["best_settings"][place]) or "the paper's",
+            }
         )
-        line[LOSS_NAMES[row["loss"]]] = row["validation"]
-    columns = ["layer", "variant", *LOSS_NAMES.values()]
-    heads = {name: f"{name}, validation" for name in LOSS_NAMES.values()}
-    ordered = sorted(lines.values(), key=lambda line: (line["layer"], line["variant"] != AS_THE_PAPER))
-    return table([{heads.get(column, column): line.get(column, "") for column in columns} for line in ordered], ".2f")
+    return table(rows, "g")
 
 
-def _place(place: str) -> str:
-    """Name the layer, the loss, and the backbone where it is not the paper's."""
+def place_name(place: str) -> str:
+    """Name the layer, the loss, and the backbone where it is not the paper's.
+
+    Example:
+        >>> place_name("gsp c2 preactivation-bottleneck")
+        'GSP C2, pre-activation ResNet20'
+    """
     pooling, loss, *flavour = place.split()
     return f"{pooling} {loss}".upper() + "".join(BACKBONES[each] for each in flavour)
 
 
-def _different(asked: Mapping[str, Any]) -> str:
-    """List the settings that are not the paper's; how long it learns is said elsewhere."""
-    usual = Training(asked["pooling"], asked["loss"], epochs=asked["epochs"], patience=asked["patience"])
-    plain = {**vars(usual), **usual.layer_options}
-    found = {name: value for name, value in {**asked, **asked["options"]}.items() if name not in ("options", "flavour")}
-    return ", ".join(f"{name} {value}" for name, value in found.items() if value != plain[name]) or "none"
+def different(asked: Mapping[str, Any]) -> str:
+    """List the settings that are not the paper's; the backbone and how long it learns are said elsewhere.
+
+    Example:
+        >>> different(Training("gsp", "c2", lr=0.00030000000000000003, options={"epsilon": 40.0}).asked())
+        'lambda 0, lr 0.0003, epsilon 40'
+    """
+    pooling, loss = asked["pooling"], asked["loss"]
+    usual = Training(pooling, loss, epochs=asked["epochs"], patience=asked["patience"])
+    plain = {**vars(usual), **usual.layer_options, "zsr": ZSR if pooling == "gsp" else 0.0}
+    found = {**asked, **asked["options"]}
+    return ", ".join(
+        f"{NAMES.get(name, name.replace('_', ' '))} {f'{value:g}' if isinstance(value, float) else value}"
+        for name, value in found.items()
+        if name not in ("options", "flavour", "seed") and value != plain[name]
+    )

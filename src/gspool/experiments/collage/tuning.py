@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from gspool.experiments.collage.backbones import FLAVOURS
 from gspool.experiments.collage.recipe import Training
 from gspool.experiments.collage.search import (
+    AROUND,
     AS_THE_PAPER,
     LOSSES,
     ROUNDS,
     TOGETHER,
+    TOGETHER_WITH,
     around,
     changed,
     combined,
@@ -70,8 +72,8 @@ def joined(study: Study, found: Mapping[tuple[str, str, str], Mapping[str, Any]]
             continue
         training = combined(*pair, reached, SEARCH_SEED, leave=("flavour",), **study.usual)
         if training is not None:
-            for flavour, name in zip(FLAVOURS, (f"{TOGETHER}, the paper's backbone", TOGETHER), strict=True):
-                together[*pair, name] = changed(training, {"flavour": flavour})
+            for flavour in FLAVOURS:
+                together[*pair, TOGETHER_WITH[flavour]] = changed(training, {"flavour": flavour})
     return together
 
 
@@ -79,7 +81,7 @@ def nearby(number: int, trainings: Variants, found: Mapping[tuple[str, str, str]
     """Give what lies around the best so far; nothing where that has been tried."""
     done = [training.asked() for key, training in trainings.items() if key in found]
     return {
-        (pooling, loss, f"around {_short(flavour)}, round {number}: {name}"): training
+        (pooling, loss, f"{AROUND[flavour]}round {number}: {name}"): training
         for (pooling, loss, flavour), (_, best) in best_of(trainings, found).items()
         for name, training in around(best).items()
         if training.asked() not in done
@@ -102,7 +104,3 @@ def _finished(
     trainings: Variants, found: Mapping[tuple[str, str, str], Mapping[str, Any]]
 ) -> Iterator[tuple[tuple[str, str, str], Training, float]]:
     return ((key, training, found[key]["validation"]) for key, training in trainings.items() if key in found)
-
-
-def _short(flavour: str) -> str:
-    return {"postactivation": "ResNet20"}.get(flavour, "pre-activation ResNet20")
