@@ -33,11 +33,15 @@ class EmbeddedSet(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Retrieval metrics of a set, and the entropy of the weights behind them."""
+    """Retrieval metrics of a set, and the entropy of the weights behind them.
+
+    ``mean_weights`` is the mean over images of every place's weight, relative to equal weights, where it was asked for.
+    """
 
     metrics: RetrievalMetrics
     entropy: float | None
     embeddings: Float[Tensor, "N D"]
+    mean_weights: Float[Tensor, " P"] | None = None
 
 
 @torch.no_grad()

@@ -148,7 +148,7 @@ class ResidentCourse:
         self.model.freeze(self.settings.model.freeze)
         measured = self._measure(self.test)
         asks = self.test.asks
-        vectors = measured.embeddings
+        vectors, looks = measured.embeddings, measured.mean_weights
         images = self.step * self.settings.data.batch_size
         return Outcome(
             metrics=dict(measured.metrics),
@@ -163,4 +163,5 @@ class ResidentCourse:
             learned=self._learned(),
             embeddings=(vectors if asks is None else vectors[asks]).cpu(),
             gallery=None if asks is None else vectors[~asks].cpu(),
+            mean_weights=None if looks is None else [round(value, 4) for value in looks.tolist()],
         )

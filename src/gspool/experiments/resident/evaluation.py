@@ -49,17 +49,21 @@ def evaluate_resident(
     """
     was_training = model.training
     model.eval()
-    vectors, entropies = [], []
+    vectors, entropies, sums = [], [], []
     for places in torch.arange(len(images), device=images.rows.device).split(batch_size):
         seen = evaluation_view(images, places, data, size)
         with autocast(seen.device, precision):
             embedded = model.embed(channels_last(seen))
         vectors.append(embedded.embedding.float())
         if embedded.weights is not None:
-            entropies.append(relative_entropy(embedded.weights.float()))
+            weights = embedded.weights.float()
+            entropies.append(relative_entropy(weights))
+            sums.append(weights.double().sum(0))
     model.train(was_training)
     embeddings = torch.cat(vectors)
     flatness = float(torch.cat(entropies).double().mean()) if entropies else None
+    # Equal weights are 1 / P each, so that the mean over images times P is relative to them.
+    looks = len(sums[0]) * torch.stack(sums).sum(0) / len(images) if sums else None
     if images.asks is None:
         metrics = retrieval_metrics(embeddings, images.labels, ks=ks)
     else:
@@ -67,7 +71,7 @@ def evaluate_resident(
         metrics = retrieval_metrics(
             embeddings[asks], images.labels[asks], embeddings[~asks], images.labels[~asks], ks=ks
         )
-    return Evaluation(metrics, flatness, embeddings)
+    return Evaluation(metrics, flatness, embeddings, looks)
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

@@ -17,7 +17,8 @@ Ending = Literal["patience", "max_steps", "time"]
 class Outcome(NamedTuple):
     """Figures on the test set of the best model, and how the run went.
 
-    ``entropy`` is that of the pooling weights on the test set (1 is average pooling), None where there are none.
+    ``entropy`` is that of the pooling weights on the test set (1 is average pooling), None where there are none, and
+    ``mean_weights`` what a place weighs on average there, relative to equal weights, row by row of the map.
     ``curve`` holds one row an evaluation. ``learned`` is what a GSP layer ended with, mu and epsilon. ``embeddings``
     are those of the test images, for averages over several models.
     """
@@ -34,6 +35,7 @@ class Outcome(NamedTuple):
     learned: dict[str, float]
     embeddings: Float[Tensor, "N D"]
     gallery: Float[Tensor, "G D"] | None = None
+    mean_weights: list[float] | None = None
 
     def record(self) -> dict[str, Any]:
         """Give everything but the embeddings as plain numbers, for JSON."""
