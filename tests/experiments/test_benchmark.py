@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from finished_runs import finished
 from gspool.evaluation import RunResult, retrieval_metrics
 from gspool.experiments.benchmark import experiment as benchmark
 from gspool.experiments.benchmark import runs as benchmark_runs
 from gspool.experiments.benchmark.arms import LOSSES, Arm, paper_arms, pooling_table_arms, settings_of
 from gspool.experiments.benchmark.experiment import BenchmarkSettings, render, run, study_of
 from gspool.experiments.benchmark.figures import arm_figures, joined_figures, paired_difference
+from gspool.experiments.benchmark.missing import unfinished
 from gspool.experiments.benchmark.paper import conventional_values, paper_values, pooling_table_value
 from gspool.experiments.benchmark.runs import fingerprint, jobs_of
 from gspool.experiments.benchmark.search import FAST, search_arms
 from gspool.experiments.benchmark.stand_in import stand_in
-from gspool.experiments.benchmark.store import Run, Store
+from gspool.experiments.benchmark.store import Store
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.resident import Outcome
@@ -38,27 +40,6 @@ def options(folder: Path, **chosen) -> RunOptions:
         quick=True,
         settings=settings,
     )
-
-
-def finished(arm: str, values: dict[tuple[int, int], float]) -> list[Run]:
-    loss, pooling, *variant = arm.split(" ", 2)
-    return [
-        Run(
-            {"arm": arm, "loss": loss, "pooling": pooling, "variant": "".join(variant), "fold": fold, "seed": seed},
-            {
-                "metrics": {"map@r": value, "p@1": 2 * value, "r@1": 2 * value},
-                "validation": value + 0.1,
-                "entropy": 0.9,
-                "learned": {"mu": 0.3},
-                "ending": "patience",
-                "steps": 10,
-                "best_step": 5,
-                "seconds": 1.0,
-                "images_per_second": 320.0,
-            },
-        )
-        for (fold, seed), value in values.items()
-    ]
 
 
 def test_the_papers_settings() -> None:
@@ -135,8 +116,8 @@ def test_paired_differences_against_numpy() -> None:
     generator = np.random.default_rng(0)
     places = [(fold, seed) for fold in range(4) for seed in range(3)]
     gap, gsp = generator.normal(0.2, 0.01, 12), generator.normal(0.21, 0.01, 12)
-    ours = finished("c2 gsp", dict(zip(places, gsp, strict=True)))
-    theirs = finished("c2 gap", dict(zip(places[::-1], gap[::-1], strict=True)))
+    ours = finished(Arm("c2", "gsp"), dict(zip(places, gsp, strict=True)))
+    theirs = finished(Arm("c2", "gap"), dict(zip(places[::-1], gap[::-1], strict=True)))
     found = paired_difference(ours, theirs)
     differences = 100 * (gsp - gap)
     assert found.mean == pytest.approx(differences.mean())
@@ -147,8 +128,9 @@ def test_paired_differences_against_numpy() -> None:
 
 
 def test_figures_of_an_arm() -> None:
-    gap = finished("c2 gap", {(0, 0): 0.2, (1, 0): 0.22})
-    gsp = finished("c2 gsp", {(0, 0): 0.23, (1, 0): 0.23, (2, 0): 0.5})
+    gap = finished(Arm("c2", "gap"), {(0, 0): 0.2, (1, 0): 0.22})
+    watched = {(0, 0): 0.3, (1, 0): 0.5, (2, 0): 0.46}
+    gsp = finished(Arm("c2", "gsp"), {(0, 0): 0.23, (1, 0): 0.23, (2, 0): 0.5}, watched)
     figures = arm_figures(gsp, gap)
     assert figures["map"]["mean"] == pytest.approx(32.0)
     assert figures["difference_from_gap"]["mean"] == pytest.approx(2.0)
@@ -222,7 +204,9 @@ def test_a_study_goes_on_where_it_was_left(
     value = read_result(first.results / "benchmark_cub.json")["value"]
     assert all(arm["joined"]["combinations"] == 1 for arm in value["arms"])
     assert value["arms"][1]["difference_from_gap"]["pairs"] == 4
-    assert benchmark.unfinished(first.results).startswith("40 of 48 trainings")
+    left = unfinished(first.results)
+    assert left.startswith("40 of 48 trainings of C2 and ProxyNCA++ with GAP and GSP on CUB; 32 of 32 trainings of the")
+    assert left.endswith("44 of 44 trainings of the search on two folds; the conventional protocol")
     shown = render(first.results)
     assert "20.58" in shown
     assert "27.12" in shown
@@ -235,6 +219,11 @@ def test_a_study_goes_on_where_it_was_left(
     assert made == []
     assert read_result(first.results / "benchmark_cub.json")["value"]["arms"][0]["joined"] is None
     capsys.readouterr()
+
+
+def test_a_backbone_without_its_imagenet_weights_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"keras/resnet50 would begin with random weights.*--weights"):
+        run(replace(options(tmp_path), quick=False, root=tmp_path / "nowhere"))
 
 
 def test_a_training_that_time_cut_short_is_made_again(tmp_path: Path) -> None:
@@ -300,7 +289,7 @@ def test_of_several_runs_the_last_whole_one_counts_and_else_the_longest(tmp_path
     store = Store(tmp_path)
 
     def put(settings: str, steps: int, value: float, ending: str) -> list[float]:
-        (entry,) = finished("c2 gap", {(0, 0): value})
+        (entry,) = finished(Arm("c2", "gap"), {(0, 0): value})
         store.ledger.put({**entry.asked, "settings": settings}, {**entry.found, "steps": steps, "ending": ending})
         return [each.found["metrics"]["map@r"] for each in store.runs()]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gspool.experiments import components, mu, screening
+from gspool.experiments import components, mu, screening, screening_design
 from gspool.experiments.benchmark import experiment as benchmark
 from gspool.experiments.benchmark import pieces
 from gspool.experiments.benchmark import runs as benchmark_runs
@@ -100,9 +100,9 @@ def test_studies_share_trainings_of_the_same_settings() -> None:
 def test_what_one_study_trained_another_takes_over(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mu, "MUS", (0.3, 0.9))
     monkeypatch.setattr(mu, "ARMS", (Arm("c2", "gap"), *(Arm("c2", "gsp", f"mu {m:g}", {"mu": m}) for m in (0.3, 0.9))))
-    monkeypatch.setattr(screening, "LOSSES", ("c2",))
-    monkeypatch.setattr(screening, "GRID_PROTOTYPES", (64,))
-    monkeypatch.setattr(screening, "GRID_EPSILONS", (5.0, 10.0))
+    monkeypatch.setattr(screening_design, "LOSSES", ("c2",))
+    monkeypatch.setattr(screening_design, "GRID_PROTOTYPES", (64,))
+    monkeypatch.setattr(screening_design, "GRID_EPSILONS", (5.0, 10.0))
     made: list[str] = []
     whole = benchmark_runs.train_all
     monkeypatch.setattr(

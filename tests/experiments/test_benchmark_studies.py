@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gspool.experiments import components, computation, mu, screening
+from gspool.experiments import (
+    components,
+    components_steps,
+    computation,
+    computation_section,
+    mu,
+    mu_trend,
+    screening,
+    screening_design,
+    screening_effects,
+    screening_section,
+)
+from gspool.experiments.benchmark import study_pictures
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 
@@ -41,18 +54,62 @@ def test_components_show_every_combination(options: RunOptions) -> None:
     assert named == {"neither": "20.58", "GSP": "20.85", "ZSR": "21.08", "both": "21.52"}
 
 
-def test_components_are_told_in_the_papers_order_only_where_it_shows() -> None:
-    def ahead(*means: float, pairs: int = 12) -> dict:
-        differences = [None, *({"mean": mean, "error": 0.1, "pairs": pairs} for mean in means)]
-        named = zip(components.NAMES, differences, strict=True)
-        return {"arms": [{"arm": name, "difference_from_gap": each} for name, each in named]}
+# How far each of twelve pairs of runs is off the mean; the 95 % interval of a difference is then 0.33 to either side.
+OFF = [-0.5, 0.5] * 6
 
-    told = components.told(ahead(0.3, 0.4, 0.9))
-    assert "GSP +0.30 (95 % interval +0.08 to +0.52), ZSR +0.40" in told
-    assert told.endswith("In the mean, as in the paper, each alone is ahead, and both together furthest.")
-    assert components.told(ahead(0.3, 1.0, 0.9)).endswith("The paper's order does not show.")
-    assert components.told(ahead(-0.1, 0.4, 0.9)).endswith("The paper's order does not show.")
-    assert components.told(ahead(0.3, 0.4, 0.9, pairs=1)) == ""
+
+def component_runs(neither: float, gsp: float, zsr: float, both: float, repeats: int = 3) -> dict:
+    """Four rows of runs with these means; ``both`` swings with ``OFF``, ``gsp`` and ``zsr`` with it in other turns."""
+    swings = ([0.0] * 12, OFF, OFF[:6] + OFF[:5:-1], [-each for each in OFF])
+    means = dict(zip(components.NAMES, (neither, gsp, zsr, both), strict=True))
+    runs = [
+        {
+            "asked": {"arm": arm, "fold": fold, "seed": seed},
+            "found": {"metrics": {"map@r": (mean + swing[4 * seed + fold]) / 100}},
+        }
+        for (arm, mean), swing in zip(means.items(), swings, strict=True)
+        for seed in range(repeats)
+        for fold in range(4 if repeats > 1 else 1)
+    ]
+    return {"data": "cub", "runs": runs, "arms": [{"arm": arm, "entropy": 0.99} for arm in means]}
+
+
+def test_only_what_is_beyond_its_interval_is_said_to_be_ahead() -> None:
+    value = component_runs(20.0, 20.2, 20.25, 20.6)
+    told = components.told(value)
+    assert "GSP +0.20 (95 % interval -0.13 to +0.53), ZSR +0.25" in told
+    assert "**Only both together can be told from average pooling.**" in told
+    assert "The order of the four means is the paper's, but no single step between them is beyond its interval." in told
+    assert components_steps.seen(value).holds == "partly"
+
+
+def test_steps_beyond_their_interval_are_named_and_all_of_them_keep_the_promise() -> None:
+    value = component_runs(20.0, 21.0, 21.5, 24.0)
+    told = components.told(value)
+    assert "**Each alone and both together are ahead of average pooling.**" in told
+    assert "beyond their interval are the steps neither to GSP, neither to ZSR, GSP to both, ZSR to both." in told
+    assert components_steps.seen(value).holds == "yes"
+
+
+def test_components_that_lose_or_cannot_be_told_do_not_keep_the_promise() -> None:
+    worse = component_runs(20.0, 19.0, 20.1, 20.1)
+    assert "Behind average pooling: GSP alone; ahead of it: none." in components.told(worse)
+    assert "is not the paper's" in components.told(worse)
+    assert components_steps.seen(component_runs(20.0, 19.0, 19.0, 18.0)).holds == "no"
+    assert components_steps.seen(component_runs(20.0, 20.1, 20.1, 20.1)).holds == "cannot tell"
+    single = component_runs(20.0, 21.0, 21.5, 24.0, repeats=1)
+    assert components.told(single) == ""
+    assert components_steps.seen(single).holds == "cannot tell"
+
+
+def test_flat_weights_are_said_to_select_little_and_others_are_not() -> None:
+    value = component_runs(20.0, 20.2, 20.25, 20.6)
+    told = components.told(value)
+    assert "the weights of GSP are nearly equal on cub: their entropy is 0.99" in told
+    assert "ZSR with equal weights (mu = 1) gains as much as GSP alone, as far as can be told" in told
+    for arm in value["arms"]:
+        arm["entropy"] = 0.8
+    assert "nearly equal" not in components.told(value)
 
 
 def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,18 +126,78 @@ def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, mon
     assert "mu 0.9" in mu.EXPERIMENT.render(options.results)
     assert [each.what.rpartition(", ")[2] for each in mu.headlines(value)] == ["mu 0.2", "mu 0.9"]
     assert mu.EXPERIMENT.unfinished(options.results) == "3 of 9 trainings"
-    by_arm = {arm["arm"]: arm["validation_map"] for arm in value["arms"]}
-    small, large = by_arm["c2 gsp mu 0.2"], by_arm["c2 gsp mu 0.9"]
-    assert mu.told(value).startswith(f"On average {small:.2f} with mu up to 0.3, from {small:.2f} to {small:.2f}, and")
-    assert f"{large:.2f} with mu from 0.7 on" in mu.told(value)
-    assert mu.told({"arms": value["arms"][:-1]}) == ""
+    reached = mu_trend.by_seed(value)
+    falls = [reached[seed]["c2 gsp mu 0.2"] - reached[seed]["c2 gsp mu 0.9"] for seed in (0, 1)]
+    assert mu_trend.fall(value, mu.MUS) == pytest.approx(falls)
+    assert f"in pairs by seed (2 seeds): {np.mean(falls):+.2f}" in mu.EXPERIMENT.render(options.results)
+    assert mu_trend.told({**value, "arms": value["arms"][:-1]}, mu.MUS) == ""
+
+
+def mu_runs(small: list[float], large: list[float], gap: list[float]) -> dict:
+    """Runs of mu 0.1 and 0.2 (half a point more), of mu 0.9, and of average pooling, a seed an entry, in percent."""
+    by_arm = {"c2 gap": gap, "c2 gsp mu 0.1": small, "c2 gsp mu 0.2": [each + 0.5 for each in small]}
+    by_arm["c2 gsp mu 0.9"] = large
+    runs = [
+        {"asked": {"arm": arm, "seed": seed}, "found": {"validation": value / 100}}
+        for arm, values in by_arm.items()
+        for seed, value in enumerate(values)
+    ]
+    arms = [
+        {"arm": arm, "runs": len(values), "validation_map": float(np.mean(values)), "validation_std": 0.1}
+        for arm, values in by_arm.items()
+    ]
+    return {"arms": arms, "runs": runs}
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "holds"),
+    [
+        ([50.0, 50.1, 50.2], [48.0, 48.1, 48.3], "yes"),
+        # A fall, but of less than what lies between small values of mu.
+        ([50.0, 50.1, 50.2], [50.0, 50.1, 50.2], "partly"),
+        ([50.0, 50.1, 50.2], [52.0, 52.1, 52.3], "no"),
+        ([50.0, 51.0, 49.0], [50.0, 49.0, 51.5], "cannot tell"),
+        ([50.0], [40.0], "cannot tell"),
+        # The third seed lacks a mu, and two that differ leave everything open.
+        ([50.0, 53.0, 50.0], [49.0, 49.0], "cannot tell"),
+    ],
+)
+def test_a_fall_with_mu_is_judged_by_seeds(small: list[float], large: list[float], holds: str) -> None:
+    value = mu_runs(small, large, [50.0] * len(small))
+    assert mu_trend.seen(value, (0.1, 0.2, 0.9)).holds == holds
+
+
+def test_no_seed_with_every_mu_tells_nothing() -> None:
+    value = mu_runs([50.0], [49.0], [50.0])
+    assert mu_trend.seen(value, (0.1, 0.2, 0.9, 1.0)).holds == "cannot tell"
+    assert mu_trend.told(value, (0.1, 0.2, 0.9, 1.0)) == ""
+
+
+def test_the_mu_that_differ_from_average_pooling_are_named() -> None:
+    value = mu_runs([50.0, 50.1, 50.2], [48.0, 48.1, 48.3], [50.0, 50.1, 50.2])
+    assert "Average pooling reaches 50.10 ± 0.10: only mu 0.2, 0.9 can be told from it." in mu_trend.told(
+        value, (0.1, 0.2, 0.9)
+    )
+
+
+def test_one_seed_has_no_bar_and_several_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(study_pictures, "save", lambda figure, path: drawn.append(figure))
+    names = {0.1: "c2 gsp mu 0.1", 0.9: "c2 gsp mu 0.9"}
+    for seeds in (1, 3):
+        value = {"data": "cub", **mu_runs([50.0] * seeds, [49.0] * seeds, [50.0] * seeds)}
+        study_pictures.draw_mu(value, names, tmp_path / "mu.png")
+    one, several = (figure.axes[0] for figure in drawn)
+    assert (len(one.containers), one.get_title()) == (0, "cub, C2, one seed")
+    assert (len(several.containers), several.get_title()) == (1, "cub, C2, 3 seeds")
+    study_pictures.pyplot.close("all")
 
 
 def test_the_factorial_is_balanced_and_its_main_effects_are_not_mixed() -> None:
     signs = np.array(
         [
-            [1 if getattr(c, factor) == high else -1 for factor, (_, high) in screening.FACTORS.items()]
-            for c in screening.CORNERS
+            [1 if getattr(c, factor) == high else -1 for factor, (_, high) in screening_design.FACTORS.items()]
+            for c in screening_design.CORNERS
         ]
     )
     assert np.array_equal(signs.T @ signs, 8 * np.eye(4))
@@ -94,22 +211,28 @@ def test_main_effects_are_those_of_least_squares() -> None:
     value = {"arms": [{"arm": arm.name, "validation_map": float(each)} for arm, each in zip(arms, found, strict=True)]}
     design = np.array(
         [
-            [1.0, *(float(getattr(c, factor) == high) for factor, (_, high) in screening.FACTORS.items())]
-            for c in screening.CORNERS
+            [1.0, *(float(getattr(c, factor) == high) for factor, (_, high) in screening_design.FACTORS.items())]
+            for c in screening_design.CORNERS
         ]
     )
     expected = np.linalg.lstsq(design, found, rcond=None)[0][1:]
-    effects = screening.effects(value, "c2")
+    effects = screening_effects.effects(value, "c2")
     assert effects is not None
     assert list(effects) == ["prototypes", "mu", "epsilon", "zsr"]
     assert list(effects.values()) == pytest.approx(expected.tolist())
-    assert screening.effects({"arms": value["arms"][1:]}, "c2") is None
+    assert screening_effects.effects({"arms": value["arms"][1:]}, "c2") is None
+    without = screening_effects.effects_of(value, "c2")
+    assert without is not None
+    kept = found != found.min()
+    others = np.linalg.lstsq(design[kept], found[kept], rcond=None)[0][1:]
+    assert list(without.without.values()) == pytest.approx(others.tolist())
+    assert without.below == pytest.approx(found[kept].mean() - found.min())
 
 
 def test_screening_trains_a_corner_of_the_grid_once(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screening, "LOSSES", ("c2",))
-    monkeypatch.setattr(screening, "GRID_PROTOTYPES", (16,))
-    monkeypatch.setattr(screening, "GRID_EPSILONS", (0.5, 5.0))
+    monkeypatch.setattr(screening_design, "LOSSES", ("c2",))
+    monkeypatch.setattr(screening_design, "GRID_PROTOTYPES", (16,))
+    monkeypatch.setattr(screening_design, "GRID_EPSILONS", (0.5, 5.0))
     screening.run(replace(options, seeds=()))
     value = read_result(options.results / "screening.json")["value"]
     assert len(value["arms"]) == 10
@@ -128,6 +251,80 @@ def test_screening_trains_a_corner_of_the_grid_once(options: RunOptions, monkeyp
     ranked = sorted(corners[name] for name in names)
     assert f"lies {np.mean(ranked[1:]) - ranked[0]:.2f} below the mean of the others" in shown
     assert "| epsilon 5 |" in shown
+    assert "One seed an arm: no error of these effects is known." in shown
+    assert screening.EXPERIMENT.verdict(options.results).holds == "cannot tell"
+    assert "images/screening.png" in shown
+
+
+def factorial(points: dict[str, float], lowest: float = 0.0, seeds: int = 3) -> dict:
+    """Corners of both losses with these main effects; ``lowest`` is taken off the last of them."""
+    arms = []
+    for loss in screening_design.LOSSES:
+        for arm, corner in zip(screening_design.corner_arms(loss), screening_design.CORNERS, strict=True):
+            high = {name: getattr(corner, name) == level for name, (_, level) in screening_design.FACTORS.items()}
+            figure = 50 + sum(points[name] * high[name] for name in points)
+            figure -= lowest if corner is screening_design.CORNERS[-1] else 0
+            arms.append({"arm": arm.name, "validation_map": figure, "runs": seeds, "entropy": 1.0})
+    return {"arms": arms}
+
+
+PROMISED = {"prototypes": -0.1, "mu": -1.0, "epsilon": -3.0, "zsr": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("points", "lowest", "seeds", "holds"),
+    [
+        (PROMISED, 0.0, 3, "yes"),
+        (PROMISED, 0.0, 1, "cannot tell"),
+        ({**PROMISED, "mu": 1.0}, 0.0, 3, "partly"),
+        ({**PROMISED, "prototypes": -6.0}, 0.0, 3, "partly"),
+        (dict.fromkeys(PROMISED, -0.1), 20.0, 3, "no"),
+        (dict.fromkeys(PROMISED, 1.0), 0.0, 3, "no"),
+    ],
+)
+def test_effects_count_only_if_they_stand_without_the_lowest_corner(
+    points: dict[str, float], lowest: float, seeds: int, holds: str
+) -> None:
+    assert screening_effects.seen(factorial(points, lowest, seeds)).holds == holds
+
+
+def test_an_effect_of_one_corner_is_said_not_to_stand() -> None:
+    told = screening_effects.told(factorial(dict.fromkeys(PROMISED, -0.1), 20.0))
+    assert told.count("**No effect stands.**") == 2
+    assert "One seed an arm" not in told
+    half = factorial(PROMISED)
+    half["arms"] = half["arms"][1:]
+    assert screening_effects.seen(half).holds == "cannot tell"
+    assert screening_effects.effects_of(half, "c2") is None
+
+
+def test_a_grid_of_which_less_than_half_is_there_is_left_out() -> None:
+    arms = [arm for arm in screening_design.grid_arms() if arm.loss == "c2"]
+    rows = [{"arm": arm.name, "pooling": "gsp", "runs": 1, "validation_map": 50.0, "entropy": 0.9} for arm in arms]
+    value = {"data": "cub", "protocol": "tuning", "arms": rows[:9]}
+    assert screening_section.whole_grids(value) == ()
+    assert "| epsilon 5 |" not in screening_section.written(value)
+    assert "screening.png" not in screening_section.written(value)
+    value["arms"] = rows[:10]
+    assert screening_section.whole_grids(value) == ("c2",)
+    assert "| epsilon 5 |" in screening_section.written(value)
+    assert "screening.png" in screening_section.written(value)
+
+
+def test_the_legend_of_the_grid_lies_outside_and_panels_say_their_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr(study_pictures, "save", lambda figure, path: drawn.append(figure))
+    rows = [{"arm": arm.name, "runs": 1, "validation_map": 50.0} for arm in screening_design.grid_arms()]
+    rows.append({"arm": "c2 gap", "runs": 3, "validation_map": 49.0})
+    screening.draw({"data": "cub", "arms": [{**row, "pooling": "gsp"} for row in rows]}, tmp_path / "grid.png")
+    (figure,) = drawn
+    assert [axes.get_title() for axes in figure.axes] == ["cub, c2, one seed; GAP 3 seeds", "cub, pnca, one seed"]
+    assert all(axes.get_legend() is None for axes in figure.axes)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["m = 16", "m = 32", "m = 64", "m = 128", "GAP"]
+    study_pictures.pyplot.close("all")
 
 
 def test_computation_measures_every_way_and_what_it_is_off_by(options: RunOptions) -> None:
@@ -143,4 +340,32 @@ def test_computation_measures_every_way_and_what_it_is_off_by(options: RunOption
     assert rows[0]["relative_error"] < 1e-5 < rows[3]["relative_error"] < rows[1]["relative_error"]
     assert all(row["step_ms"] > 0 for row in rows)
     assert (options.images / "computation.png").stat().st_size > 5_000
-    assert "exact solver" in computation.EXPERIMENT.render(options.results)
+    shown = computation.EXPERIMENT.render(options.results)
+    assert "of 3 repeats, in the process's own CPU time" in shown
+    assert "mu = 0.3, epsilon = 5" in shown
+
+
+def solver_rows(closed: dict[int, float], errors: dict[int, float]) -> list[dict]:
+    rows = [{"way": "exact solver", "k": None, "step_ms": 3.0, "relative_error": 4e-7}]
+    for k, milliseconds in closed.items():
+        rows.append({"way": "closed form", "k": k, "step_ms": milliseconds, "relative_error": errors[k]})
+        rows.append({"way": "unrolled", "k": k, "step_ms": 2 * milliseconds, "relative_error": errors[k]})
+    return rows
+
+
+def test_the_cost_hardly_grows_only_where_it_does_not_double() -> None:
+    errors = {1: 1e-2, 10: 7e-7, 100: 2e-7}
+    steep, flat = (solver_rows({1: 1.0, 10: 3.1, 100: last}, errors) for last in (21.0, 1.9))
+    assert computation_section.seen(steep).holds == "no"
+    assert computation_section.grown(steep).startswith("**The cost does grow** with the closed form, 21 times from k")
+    assert computation_section.seen(flat).holds == "yes"
+    assert "hardly grows" in computation_section.grown(flat)
+    assert computation_section.as_exact(steep).startswith("From k = 10 on")
+    assert computation_section.as_exact(solver_rows({1: 1.0}, {1: 1e-2})) == ""
+
+
+def test_a_whole_network_is_told_of_where_it_was_timed(tmp_path: Path) -> None:
+    assert computation_section.on_gpu(tmp_path) == ""
+    network = {"pixels": 224, "milliseconds": {"inference": {"gap": 2.0, "gsp": 2.03}}}
+    (tmp_path / "gpu_resnet50.json").write_text(json.dumps({"device": "abacus", "network": network}))
+    assert "takes 1.5 % longer at inference" in computation_section.on_gpu(tmp_path)

@@ -6,43 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from finished_runs import Values, finished
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.figures import arm_figures
 from gspool.experiments.benchmark.search import best_arms, search_arms
 from gspool.experiments.benchmark.section import render_study
 from gspool.experiments.benchmark.store import Run
-from gspool.experiments.benchmark.verdict import STUDENT, interval, verdict, verdicts
-
-Values = dict[tuple[int, int], float]
-
-
-def finished(arm: Arm, test: Values, validation: Values | None = None, ending: str = "patience") -> list[Run]:
-    watched = test if validation is None else validation
-    return [
-        Run(
-            {
-                "arm": arm.name,
-                "loss": arm.loss,
-                "pooling": arm.pooling,
-                "variant": arm.variant,
-                "fold": place[0],
-                "seed": place[1],
-            },
-            {
-                "metrics": {"map@r": value, "p@1": 2 * value, "r@1": 2 * value},
-                "validation": watched[place],
-                "entropy": 0.9,
-                "learned": {"mu": 0.3},
-                "ending": ending,
-                "steps": 10,
-                "best_step": 5,
-                "seconds": 1.0,
-                "images_per_second": 320.0,
-                "curve": "",
-            },
-        )
-        for place, value in test.items()
-    ]
+from gspool.experiments.benchmark.verdict import seen, verdicts, verdicts_of_search
+from gspool.experiments.paired import STUDENT, by_folds, interval, verdict
 
 
 def over_folds(*values: float) -> Values:
@@ -72,24 +43,60 @@ def test_a_difference_is_told_only_where_the_interval_leaves_zero_out(mean, erro
     assert verdict({"mean": mean, "error": error, "pairs": pairs}) == word
 
 
-def test_the_words_hold_the_pairs_the_error_and_the_entropy() -> None:
+def test_the_words_hold_the_pairs_the_interval_and_the_entropy() -> None:
     gap = finished(GAP, over_folds(0.2, 0.2, 0.2, 0.2))
     paper = finished(PAPER, over_folds(0.19, 0.2, 0.21, 0.22))
     told = verdicts([arm_figures(gap, gap), arm_figures(paper, gap)], 12)
-    assert told.startswith(
-        "- c2, the paper's setting: **cannot tell**. Over 4 of 12 pairs of runs the difference is +0.50"
+    assert told == (
+        "- c2, the paper's setting: **cannot tell**, +0.50 points of MAP@R (95 % interval -1.55 to +2.55 over 4 of 12 "
+        "pairs of runs). It is less than a single pair deviates (1.29). On validation classes: +0.50, standard error "
+        "0.65. Entropy of the weights: 0.9000."
     )
-    assert "standard error of 0.65 (95 % interval -1.55 to +2.55), less than the standard deviation" in told
-    seen = "On validation classes it is +0.50 with a standard error of 0.65."
-    assert told.endswith(f"1.29. {seen} The entropy of its weights is 0.9000.")
     ahead = finished(PAPER, over_folds(0.21, 0.211, 0.212, 0.213), ending="time")
     told = verdicts([arm_figures(ahead, gap)], 12)
     assert "**GSP is ahead of GAP**" in told
-    assert "more than the standard deviation" in told
+    assert "It is more than a single pair deviates (0.13)." in told
     assert told.endswith("Time cut 4 of its runs short.")
-    assert "**GSP is behind GAP**" in verdicts([arm_figures(finished(PAPER, over_folds(0.1, 0.101)), gap)], 12)
+    assert "**GSP is behind GAP**" in verdicts([arm_figures(finished(PAPER, over_folds(0.1, 0.101, 0.1)), gap)], 12)
     single = verdicts([arm_figures(paper[:1], gap)], 12)
-    assert "**cannot tell** from 1 of 12 pairs of runs, -1.00 points" in single
+    assert "**too few runs to tell**, -1.00 points of MAP@R (1 of 12 pairs of runs). Entropy" in single
+
+
+def repeated(*ahead: float) -> tuple[list[Run], list[Run]]:
+    """Give GAP, and GSP that is ahead by this much in each fold, three repeats that hardly differ."""
+    places = [(fold, seed) for fold in range(len(ahead)) for seed in range(3)]
+    gap = finished(GAP, dict.fromkeys(places, 0.2))
+    return gap, finished(PAPER, {(fold, seed): 0.2 + ahead[fold] + 0.0001 * seed for fold, seed in places})
+
+
+def test_repeats_of_a_fold_do_not_count_as_folds() -> None:
+    gap, paper = repeated(0.020, 0.001, 0.012, 0.002)
+    arms = [arm_figures(gap, gap), arm_figures(paper, gap)]
+    found = arms[1]["difference_from_gap"]
+    means = [2.01, 0.11, 1.21, 0.21]
+    assert found["folds"] == 4
+    assert found["fold_error"] == pytest.approx(np.std(means, ddof=1) / 2)
+    expected = stats.ttest_1samp(means, 0.0).confidence_interval(0.95)
+    assert interval(by_folds(found)) == pytest.approx(expected, abs=1e-3)
+    told = verdicts(arms, 12)
+    assert "**GSP is ahead of GAP**" in told
+    words = f"{expected.low:+.2f} to {expected.high:+.2f}, so that other folds could tell otherwise."
+    assert f"By the means of 4 folds, whose runs share classes: {words}" in told
+    sure = [arm_figures(runs, repeated(0.02, 0.021, 0.022, 0.02)[0]) for runs in repeated(0.02, 0.021, 0.022, 0.02)]
+    assert "could tell otherwise" not in verdicts(sure, 12)
+
+
+def test_the_promise_is_seen_only_where_every_whole_loss_is_ahead_by_folds_too() -> None:
+    def judge(*ahead: float) -> str:
+        gap, paper = repeated(*ahead)
+        return seen([arm_figures(gap, gap), arm_figures(paper, gap)], 12).holds
+
+    assert judge(0.02, 0.021, 0.022, 0.02) == "yes"
+    assert judge(0.020, 0.001, 0.012, 0.002) == "partly"
+    assert judge(0.01, -0.01, 0.01, -0.01) == "cannot tell"
+    assert judge(-0.02, -0.021, -0.022, -0.02) == "no"
+    # Of a loss without all its pairs nothing is said.
+    assert judge(0.02, 0.021, 0.022) == "cannot tell"
 
 
 def test_the_deviation_of_the_table_is_named_where_both_arms_have_repeats() -> None:
@@ -98,12 +105,11 @@ def test_the_deviation_of_the_table_is_named_where_both_arms_have_repeats() -> N
     arms = [arm_figures(gap, gap), arm_figures(paper, gap)]
     for arm, repeats, std in zip(arms, (3, 3), (0.2, 0.4), strict=True):
         arm["joined"] = {"repeats": repeats, "map_128D": {"mean": 20.0, "std": std}}
-    words = "that of the mean over repeats in the table (0.20 with GAP, 0.40 with GSP)"
-    assert f"1.29, and more than {words}. On validation" in verdicts(arms, 12)
+    assert "(1.29) and more than repeats do (GAP 0.20, GSP 0.40)." in verdicts(arms, 12)
     arms[0]["joined"]["map_128D"]["std"] = 0.6
-    assert "and less than that of the mean over repeats" in verdicts(arms, 12)
+    assert "and less than repeats do" in verdicts(arms, 12)
     arms[0]["joined"]["repeats"] = 1
-    assert "over repeats" not in verdicts(arms, 12)
+    assert "repeats do" not in verdicts(arms, 12)
 
 
 def test_validation_chooses_by_pairs_because_folds_differ_by_more_than_settings() -> None:
@@ -111,12 +117,12 @@ def test_validation_chooses_by_pairs_because_folds_differ_by_more_than_settings(
     # On the easy fold alone a setting looks better than one on both; it is no candidate.
     easy = finished(SHARP, {(0, 0): 0.3}, {(0, 0): 0.47})
     both = finished(LEARNED, over_folds(0.19, 0.19), over_folds(0.45, 0.31))
-    told = verdicts([arm_figures(runs, gap) for runs in (gap, easy, both)], 12)
-    assert told.startswith("- c2, learned, which validation chose (+1.00 there) out of 1:")
+    told = verdicts_of_search([arm_figures(runs, gap) for runs in (gap, easy, both)], 12)
+    assert told.startswith("- c2, learned, which validation chose (+1.00 there) out of 1 on 2 folds:")
     # Test classes have no say: the other is far ahead there.
     worse = finished(SHARP, over_folds(0.4, 0.4), over_folds(0.43, 0.29))
-    told = verdicts([arm_figures(runs, gap) for runs in (gap, worse, both)], 12)
-    assert told.startswith("- c2, learned, which validation chose (+1.00 there) out of 2:")
+    told = verdicts_of_search([arm_figures(runs, gap) for runs in (gap, worse, both)], 12)
+    assert told.startswith("- c2, learned, which validation chose (+1.00 there) out of 2 on 2 folds:")
 
 
 def test_the_best_setting_needs_every_fold_and_looks_at_validation() -> None:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from gspool import data
-from gspool.experiments import classification, classification_jobs
+from gspool.experiments import classification, classification_jobs, classification_table
 from gspool.experiments.certificate import read_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import Batches, ClassifierSettings, hold_out
@@ -189,7 +189,56 @@ def test_the_tiny_version_runs_and_is_not_run_twice(tmp_path: Path, monkeypatch:
     assert read_result(tmp_path / "r" / "classification.json")["value"] == value
     page = classification.EXPERIMENT.render(tmp_path / "r")
     assert "small_cnn" in page
-    assert "The chosen GSP against average pooling, by seed: accuracy" in page
+    assert "The chosen GSP against average pooling, in pairs by seed: accuracy" in page
+    # The paper has no figures for this network.
+    assert "paper MAP@R" not in page
+    assert classification.EXPERIMENT.verdict is not None
+    assert classification.EXPERIMENT.verdict(tmp_path / "r").holds == "cannot tell"
+
+
+def classified(accuracy: list[float], alike: list[float], backbone: str = "resnet20") -> dict:
+    """Runs of GAP, and of GSP that gains so many points, a seed an entry."""
+    runs = []
+    for seed, (right, near) in enumerate(zip(accuracy, alike, strict=True)):
+        for pooling, factor in (("gap", 0), ("gsp", 1)):
+            metrics = {"p@1": 0.5, "map@r": 0.15 + factor * near / 100}
+            figures = {"validation": 0.66, "accuracy": 0.67 + factor * right / 100, "metrics": metrics, "entropy": 0.9}
+            runs.append({"pooling": pooling, "seed": seed, "lda_dim": 64, **figures})
+    return {"data": "cifar100", "backbone": backbone, "held_out": 0.1, "chosen": "gsp", "runs": runs}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "alike", "holds"),
+    [
+        ([1.2, 1.3, 1.4], [1.2, 1.3, 1.4], "yes"),
+        ([1.2, 1.3, 1.4], [-0.1, 0.0, 0.1], "partly"),
+        # No difference is told from 0, but gains as large as the paper's are ruled out.
+        ([-0.17, -0.01, 0.16], [-0.3, 0.1, -0.1], "no"),
+        ([-1.2, -1.3, -1.4], [-0.1, 0.0, 0.1], "no"),
+        ([-3.0, 0.0, 3.0], [-0.1, 0.0, 0.1], "cannot tell"),
+        ([0.5], [0.5], "cannot tell"),
+    ],
+)
+def test_the_gain_of_the_paper_is_judged_by_pairs_of_seeds(
+    accuracy: list[float], alike: list[float], holds: str
+) -> None:
+    value = classified(accuracy, alike)
+    assert classification_table.seen(value).holds == holds
+    assert ("**It is not seen here**" in classification_table.written({"value": value})) == (holds == "no")
+
+
+def test_deviations_are_those_of_a_sample_in_the_table_and_in_the_headline() -> None:
+    value = classified([1.0, 2.0, 4.0], [0.0, 0.0, 0.0])
+    expected = f"{69 + 1 / 3:.2f} ± {np.std([1, 2, 4], ddof=1):.2f}"
+    assert f"| {expected} |" in classification_table.rendered(value)
+    assert classification.headlines(value)[1].ours == expected
+
+
+def test_columns_of_the_paper_stand_only_beside_its_networks() -> None:
+    assert "paper" not in classification_table.rendered(classified([1.0], [1.0]))
+    shown = classification_table.rendered(classified([1.0], [1.0], "timm/resnetv2_50"))
+    assert "| paper MAP@R |" in shown
+    assert "76.53" in shown
 
 
 def test_jobs_side_by_side_find_what_one_finds_alone(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gspool.experiments import commands, registry, reproduction_report
-from gspool.experiments.certificate import write_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, Headline, RunOptions
+from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.experiment import NOT_RUN, Experiment, Headline, RunOptions, Verdict
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,43 @@ def test_the_report_is_written_once_and_then_up_to_date(probe: Recorder, capsys:
     assert "old" not in text
     assert "| probe | x | 0.6 | 0.5 | " in text
     assert "**0.5**" in Path("docs/reproduction.md").read_text()
+
+
+def test_the_page_opens_with_whether_each_promise_was_seen(probe: Recorder, tmp_path: Path) -> None:
+    plain = registry.find("probe")
+    assert reproduction_report.verdict(plain, tmp_path) == Verdict("cannot tell", "not run: no time")
+    write_result(tmp_path / "probe.json", {"x": 0.5}, command="gspool reproduce probe", seeds=[])
+    assert reproduction_report.verdict(plain, tmp_path).because == "no verdict"
+    seen = replace(
+        plain, verdict=lambda results: Verdict("yes", f"{read_result(results / 'probe.json')['value']['x']}")
+    )
+    assert reproduction_report.verdict(seen, tmp_path) == Verdict("yes", "0.5")
+
+
+def test_what_was_not_run_and_what_nobody_tries_are_listed(
+    probe: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert reproduction_report.not_run(tmp_path) == "- probe: not run: no time."
+    write_result(tmp_path / "probe.json", {"x": 0.5}, command="gspool reproduce probe", seeds=[])
+    assert reproduction_report.not_run(tmp_path) == "Nothing is missing."
+    larger = replace(registry.find("probe"), not_attempted="ImageNet")
+    monkeypatch.setattr(registry, "find", lambda name: larger)
+    assert reproduction_report.not_run(tmp_path) == "- probe, not attempted: ImageNet."
+
+
+def test_the_command_names_what_a_newcomer_has_to_bring() -> None:
+    told = reproduction_report.how_to_run(registry.find("benchmark"))
+    assert told.startswith(
+        "Run: `gspool reproduce benchmark --root DATA --weights FILE --device cuda --processes 10` ("
+    )
+    assert "Needs cub in the folder DATA ([data](data.md)) and the ImageNet weights" in told
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_experiment_judges_its_promise_by_figures(name: str, project: Path) -> None:
+    found = reproduction_report.verdict(registry.find(name), project / "results")
+    assert found.holds in ("yes", "partly", "no", "cannot tell")
+    assert any(letter.isdigit() for letter in found.because)
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,23 @@ def test_the_model_pools_without_normalising() -> None:
     torch.testing.assert_close(pooled[0], (2 * model.tokens[0] + model.tokens[3] + model.tokens[4]) / 4)
 
 
+@pytest.mark.parametrize(
+    ("gap", "gsp", "pairs", "holds"),
+    [
+        ("1 of 6", "5 of 6", 0.5, "yes"),
+        ("1 of 6", "3 of 6", 0.5, "partly"),
+        ("4 of 6", "6 of 6", 0.0, "partly"),
+        ("1 of 6", "1 of 6", 5.8, "no"),
+    ],
+)
+def test_hulls_lie_apart_where_they_do_with_most_seeds(gap: str, gsp: str, pairs: float, holds: str) -> None:
+    rows = [
+        {"layer": "GAP", "MAP@R": 56.0, "seeds without overlap": gap, "pairs of hulls that overlap": 5.8},
+        {"layer": "GSP", "MAP@R": 97.0, "seeds without overlap": gsp, "pairs of hulls that overlap": pairs},
+    ]
+    assert tokens.seen({"rows": rows}).holds == holds
+
+
 def test_a_tiny_run_is_written_drawn_shown_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["tokens", "--quick", "--work", str(tmp_path)]
     assert commands.run("reproduce", words) == 0
@@ -90,6 +107,10 @@ def test_a_tiny_run_is_written_drawn_shown_and_not_made_again(tmp_path: Path, mo
     assert (results / "images" / "tokens.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     page = tokens.EXPERIMENT.render(results)
     assert f"MAP@R {value['rows'][0]['MAP@R']:.1f} with GAP" in page
+    assert "New samples of the 16 trained classes" in page
+    assert "at most 2 epochs, validated every 1" in page
+    assert tokens.EXPERIMENT.verdict is not None
+    assert tokens.EXPERIMENT.verdict(results).holds in ("yes", "partly", "no")
 
     def refuse(*_: object) -> None:
         raise AssertionError("a finished training was made again")

@@ -88,6 +88,41 @@ def test_the_run_writes_a_picture_and_a_result_that_agree_with_the_committed_one
         assert row == pytest.approx(known, abs=1e-3) if isinstance(row["epsilon"], float) else row == known
 
 
+def toy_rows(used: float, on_objects: float, linear: float) -> list[dict]:
+    rows = [
+        {"mu": MUS[0], "epsilon": epsilon, "weight on red and blue": 0.5, "weight on green": 0.5, "pixels in use": 90.0}
+        for epsilon in EPSILONS
+    ]
+    rows[1] |= {"weight on red and blue": on_objects, "pixels in use": used}
+    linear_row = {"epsilon": "linear programme", "weight on red and blue": 1.0, "pixels in use": linear}
+    return [*rows, {**rows[0], **linear_row}]
+
+
+@pytest.mark.parametrize(
+    ("used", "on_objects", "linear", "holds"),
+    [
+        (49.0, 0.995, 20.0, "yes"),
+        (40.0, 0.995, 20.0, "partly"),
+        # What also takes in the background has not found the objects.
+        (60.0, 0.9, 20.0, "no"),
+        (20.0, 0.995, 20.0, "no"),
+        (50.0, 1.0, 50.0, "no"),
+    ],
+)
+def test_the_promise_holds_where_smoothing_finds_what_the_programme_leaves_out(
+    used: float, on_objects: float, linear: float, holds: str
+) -> None:
+    assert toy.seen(toy_rows(used, on_objects, linear)).holds == holds
+
+
+def test_the_section_says_how_many_pixels_are_in_use(project: Path) -> None:
+    shown = toy.EXPERIMENT.render(project / "results")
+    assert "red and blue together fill one half of the picture, green the other" in shown
+    assert "the linear programme uses 20 of the 50 pixels" in shown
+    assert toy.EXPERIMENT.verdict is not None
+    assert toy.EXPERIMENT.verdict(project / "results").holds == "yes"
+
+
 def test_a_summary_counts_equal_weights_as_so_many_pixels() -> None:
     picture = toy_picture()
     row = summary(picture, toy.Selection(0.5, None, picture.informative / 50))

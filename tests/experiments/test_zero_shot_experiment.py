@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gspool.experiments import commands, zero_shot
+from gspool.experiments import commands, zero_shot, zero_shot_section
 from gspool.experiments.certificate import read_result
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in
 from gspool.experiments.collage.maps import Splits
@@ -82,6 +82,41 @@ def test_a_layer_without_attributes_is_refused(maps: Splits) -> None:
         describe(MapHead(3, "gmp", 8), ResidentSet.of(maps.test.pixels[:2], maps.test.labels[:2]))
 
 
+def zero_shot_record(l2: list[float], cosine: list[float], embedding: list[float]) -> dict:
+    """Runs whose arm with the regularisation differs by so many points, a seed an entry."""
+    runs = {}
+    for seed, gains in enumerate(zip(l2, cosine, embedding, strict=True)):
+        for arm, factor in (("without", 0), ("with", 1)):
+            figures = {name: 0.5 + factor * gain / 100 for name, gain in zip(NAMES, gains, strict=True)}
+            runs[f"{arm}, seed {seed}"] = figures
+    return {"seeds": list(range(len(l2))), "value": {"runs": runs}}
+
+
+NAMES = ("map_l2", "map_cosine", "map@r")
+
+
+@pytest.mark.parametrize(
+    ("l2", "cosine", "holds", "said"),
+    [
+        ([5.0, 5.5, 6.0], [4.0, 4.5, 5.0], "yes", "so do we"),
+        ([5.0, 5.5, 6.0], [-4.0, 0.0, 5.0], "partly", "we do in part"),
+        ([-5.0, -5.5, -6.0], [-4.0, 0.0, 5.0], "no", "we do not"),
+        ([-5.0, 0.0, 6.0], [-4.0, 0.0, 5.0], "cannot tell", "here it cannot be told from 0"),
+    ],
+)
+def test_a_gain_is_one_beyond_its_interval_and_its_cost_is_told(
+    l2: list[float], cosine: list[float], holds: str, said: str
+) -> None:
+    record = zero_shot_record(l2, cosine, [-3.0, -3.2, -3.4])
+    assert zero_shot_section.seen(record).holds == holds
+    told = zero_shot_section.compared(record)
+    assert (
+        f"The paper shows a clear gain; {said}. It costs 3.2 points of MAP@R of the embedding (3 of 3 seeds)." in told
+    )
+    free = zero_shot_section.compared(zero_shot_record(l2, cosine, [1.0, 1.1, 1.2]))
+    assert "MAP@R of the embedding does not suffer" in free
+
+
 def test_a_tiny_run_is_written_and_shown(tmp_path: Path) -> None:
     assert commands.run("reproduce", ["zero-shot", "--quick", "--device", "cpu", "--work", str(tmp_path)]) == 0
     results = tmp_path / "quick" / "results"
@@ -90,5 +125,9 @@ def test_a_tiny_run_is_written_and_shown(tmp_path: Path) -> None:
     page = zero_shot.EXPERIMENT.render(results)
     assert "guessing is right in 20 %" in page
     assert "points of MAP by cosine" in page
+    assert "Shown is seed 0, the first." in page
+    # One seed tells nothing.
+    assert zero_shot.EXPERIMENT.verdict is not None
+    assert zero_shot.EXPERIMENT.verdict(results).holds == "cannot tell"
     assert (results / "images" / "zero_shot.png").is_file()
     assert zero_shot.EXPERIMENT.render(tmp_path) == NOT_RUN

@@ -15,13 +15,14 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gspool.experiments.certificate import write_result
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
+from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict, mean_and_deviation
 from gspool.experiments.ledger import Ledger
+from gspool.experiments.pictured import pictured
 from gspool.experiments.report import section, table
 from gspool.experiments.tokens_hulls import hull_overlap
 from gspool.experiments.tokens_picture import draw
-from gspool.experiments.tokens_training import TokenSettings, train_tokens
+from gspool.experiments.tokens_training import RANGE, TokenSettings, train_tokens
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 LAYERS = ("gap", "gsp")
@@ -125,14 +126,19 @@ def written(record: dict[str, Any]) -> str:
     settings = value["settings"]
     return "\n\n".join(
         (
-            "![Samples of 16 classes in the plane, with their hulls, pooled by GAP and by GSP](images/tokens.png)",
-            f"Samples of 16 classes that were not trained on, pooled to {settings['dim']} numbers, with the convex "
-            "hull of each class; crosses are learned tokens, black ones the background. Tokens are bounded to "
-            "[-0.3, 0.3] and nothing is normalised; Adam 1e-4, stopped after 30 epochs without a better validation "
-            f"(Supp. 2.1). The paper does not say the rest: contrastive loss with margin {settings['neg_margin']:g}, "
-            f"m = {settings['prototypes']}, mu = {settings['mu']:g}, epsilon = {settings['epsilon']:g}, "
-            f"{settings['samples_per_class']} samples a class. Shown is seed {value['shown_seed']}, with which GSP has "
-            "its median MAP@R.",
+            pictured(
+                "tokens.png",
+                "Samples of 16 classes in the plane, with their hulls, pooled by GAP and by GSP",
+                f"New samples of the 16 trained classes, pooled to {settings['dim']} numbers, with the convex hull of "
+                "each class. Crosses are learned tokens, black ones the background. Shown is seed "
+                f"{value['shown_seed']}, with which GSP has its median MAP@R.",
+            ),
+            f"Tokens are bounded to [-{RANGE:g}, {RANGE:g}] and nothing is normalised; Adam {settings['lr']:g}, "
+            f"stopped after {settings['patience']} epochs without a better validation (Supp. 2.1). The paper does not "
+            f"say the rest: at most {settings['epochs']} epochs, validated every {settings['evaluate_every']}, "
+            f"contrastive loss with margin {settings['neg_margin']:g}, m = {settings['prototypes']}, "
+            f"mu = {settings['mu']:g}, epsilon = {settings['epsilon']:g}, {settings['samples_per_class']} samples a "
+            "class.",
             f"MAP@R {gap['MAP@R']:.1f} with GAP and {gsp['MAP@R']:.1f} with GSP; of the 120 pairs of hulls "
             f"{gap[pairs]:g} overlap with GAP and {gsp[pairs]:g} with GSP on average, none with "
             f"{gap['seeds without overlap']} and {gsp['seeds without overlap']} seeds. Background tokens keep "
@@ -142,6 +148,19 @@ def written(record: dict[str, Any]) -> str:
             table(value["rows"], ".2f"),
         )
     )
+
+
+def seen(value: dict[str, Any]) -> Verdict:
+    """Judge the promise: hulls overlap with GAP, and none does with GSP, each with more than half of the seeds."""
+    gap, gsp = value["rows"]
+    apart = {row["layer"]: [int(word) for word in row["seeds without overlap"].split(" of ")] for row in (gap, gsp)}
+    kept = 2 * apart["GSP"][0] > apart["GSP"][1] and 2 * apart["GAP"][0] < apart["GAP"][1]
+    pairs = "pairs of hulls that overlap"
+    because = (
+        f"no hulls overlap with {gap['seeds without overlap']} seeds (GAP) and {gsp['seeds without overlap']} (GSP); "
+        f"MAP@R {gap['MAP@R']:.1f} and {gsp['MAP@R']:.1f}"
+    )
+    return Verdict("yes" if kept else "partly" if gsp[pairs] < gap[pairs] else "no", because)
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
@@ -161,4 +180,5 @@ EXPERIMENT = Experiment(
     run=run,
     render=render,
     headlines=headlines,
+    verdict=lambda results: seen(read_result(results / "tokens.json")["value"]),
 )

@@ -1,4 +1,4 @@
-"""Draw the attribute histograms of every class, without and with the regularisation (Figure 4)."""
+"""Draw the attribute histograms of every class, without and with the regularisation (Figure 5)."""
 
 from __future__ import annotations
 

@@ -28,9 +28,10 @@ import torch
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
 from gspool.experiments.benchmark.figures import study_figures
+from gspool.experiments.benchmark.missing import unfinished
 from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.search import BEST, best_arms, named_variants, search_arms
-from gspool.experiments.benchmark.section import file_name, headlines, render, render_study, unfinished
+from gspool.experiments.benchmark.section import file_name, headlines, judge, render, render_study
 from gspool.experiments.benchmark.store import Store
 from gspool.experiments.certificate import device_name, read_result, write_result
 from gspool.experiments.experiment import Experiment, RunOptions
@@ -152,10 +153,14 @@ def draw_where_possible(path: Path, draw: Callable[[], None]) -> None:
 
 
 def _draw(value: dict[str, Any], path: Path) -> None:
+    from gspool.experiments.benchmark.looks import draw_looks, maps_of
     from gspool.experiments.benchmark.picture import draw, draw_summary
 
     draw(value, path)
     draw_summary(value, path.with_name(f"{path.stem}_summary.png"))
+    maps = maps_of(value["arms"])
+    if maps:
+        draw_looks(maps, path.with_name(f"{path.stem}_looks.png"))
 
 
 def write_figures(
@@ -198,5 +203,9 @@ EXPERIMENT = Experiment(
     settings=BenchmarkSettings,
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=unfinished,
+    verdict=judge,
+    not_attempted="Cars196, SOP, In-shop and BN-Inception, whose data and weights are not to be had here (`--data`, "
+    "`--backbone` and `--weights` take them where they are); the CUB columns of the pooling table for CBAM, CroW, "
+    "GeMax, GSoP, OTP, SOLAR, TFM, T-SMK, VLAD and WELDON (`--poolings table` makes them)",
     headlines=headlines,
 )

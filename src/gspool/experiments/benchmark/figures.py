@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 
 # What a table shows the mean of, besides the metrics.
-MEANS = ("steps", "best_step", "seconds", "images_per_second")
+MEANS = ("steps", "best_step", "seconds")
 
 
 class Difference(NamedTuple):
     """How far one arm is ahead of another over runs of the same fold and seed, in points of a metric.
 
-    ``std`` is the standard deviation of the single differences (n - 1; 0 for one pair), ``error`` that of their mean.
+    ``std`` is the standard deviation of the single differences (n - 1; 0 for one pair), ``error`` that of their mean as
+    if all were independent. Runs of a fold share their training classes: ``fold_error`` is the standard error of the
+    mean over ``folds`` means of a fold each.
     """
 
     mean: float
@@ -32,6 +34,8 @@ class Difference(NamedTuple):
     error: float
     pairs: int
     ahead: int
+    folds: int
+    fold_error: float
 
 
 def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "map@r") -> Difference | None:
@@ -49,13 +53,24 @@ def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "
         (1.0, 1.0, 3, 2)
     """
     ours, theirs = _by_place(runs, metric), _by_place(other, metric)
-    values = [100 * (value - theirs[place]) for place, value in ours.items() if place in theirs]
+    by_fold: dict[int, list[float]] = {}
+    for place, value in ours.items():
+        if place in theirs:
+            by_fold.setdefault(place[0], []).append(100 * (value - theirs[place]))
+    values = [value for own in by_fold.values() for value in own]
     if not values:
         return None
-    count = len(values)
-    mean = math.fsum(values) / count
+    count, folds = len(values), len(by_fold)
     std = _deviation(values)
-    return Difference(mean, std, std / math.sqrt(count), count, sum(value > 0 for value in values))
+    return Difference(
+        mean=_mean(values),
+        std=std,
+        error=std / math.sqrt(count),
+        pairs=count,
+        ahead=sum(value > 0 for value in values),
+        folds=folds,
+        fold_error=_deviation([_mean(own) for own in by_fold.values()]) / math.sqrt(folds),
+    )
 
 
 def _by_place(runs: Sequence[Run], metric: str) -> dict[tuple[int, int], float]:
@@ -70,7 +85,7 @@ def _by_place(runs: Sequence[Run], metric: str) -> dict[tuple[int, int], float]:
 def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
     """Give the figures of one arm in percent: means over its runs, and its paired difference from the baseline."""
     metrics = mean_and_std([run.found["metrics"] for run in runs])
-    mean = {name: math.fsum(run.found[name] for run in runs) / len(runs) for name in MEANS}
+    mean = {name: _mean([run.found[name] for run in runs]) for name in MEANS}
     entropies = [run.found["entropy"] for run in runs if run.found["entropy"] is not None]
     watched = [run.found["validation"] for run in runs if run.found["validation"] is not None]
     same = runs[0].asked == baseline[0].asked
@@ -88,9 +103,10 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
         "map": {"mean": 100 * metrics["map@r"].mean, "std": 100 * metrics["map@r"].std},
         "p1": {"mean": 100 * metrics["p@1"].mean, "std": 100 * metrics["p@1"].std},
         "recall": {name: 100 * value.mean for name, value in metrics.items() if name.startswith("r@")},
-        "validation_map": 100 * math.fsum(watched) / len(watched) if watched else None,
+        "validation_map": 100 * _mean(watched) if watched else None,
         "validation_std": 100 * _deviation(watched),
-        "entropy": math.fsum(entropies) / len(entropies) if entropies else None,
+        "entropy": _mean(entropies) if entropies else None,
+        "mean_weights": mean_map([run.found.get("mean_weights") for run in runs]),
         "learned": _means([run.found["learned"] for run in runs]),
         "difference_from_gap": None if difference is None else difference._asdict(),
         "validation_difference": None if watched_difference is None else watched_difference._asdict(),
@@ -101,16 +117,33 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
     }
 
 
+def mean_map(maps: Sequence[Sequence[float] | None]) -> list[float] | None:
+    """Average what places weigh over the runs that have kept it; None where none has, or maps differ in size.
+
+    Example:
+        >>> mean_map([[1.0, 1.0], None, [0.5, 1.5]]), mean_map([None])
+        ([0.75, 1.25], None)
+    """
+    kept = [one for one in maps if one is not None]
+    if not kept or len({len(one) for one in kept}) > 1:
+        return None
+    return [_mean(place) for place in zip(*kept, strict=True)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
 def _deviation(values: Sequence[float]) -> float:
     """Give the standard deviation of a sample; 0 for a single value."""
     if len(values) < 2:
         return 0.0
-    mean = math.fsum(values) / len(values)
+    mean = _mean(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: math.fsum(value[name] for value in values) / len(values) for name in values[0]}
+    return {name: _mean([value[name] for value in values]) for name in values[0]}
 
 
 def joined_figures(

@@ -13,14 +13,12 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-from gspool.experiments.benchmark.paper import paper_values
-from gspool.experiments.benchmark.verdict import interval
+from gspool.experiments.benchmark.paper import paper_deviations, paper_values
+from gspool.experiments.benchmark.verdict import FEWEST
+from gspool.experiments.paired import interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# The interval of two pairs is six times as wide as their standard error: it would hide all others.
-FEWEST = 3
 
 
 def validation_curve(runs: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
@@ -62,14 +60,14 @@ def draw(value: dict[str, Any], path: Path) -> None:
         curves.set(title=f"{value['data']}, {loss}, means of {most} runs", xlabel="step", ylabel="validation MAP@R, %")
         curves.legend(fontsize=8)
         differences.axvline(0, color="grey", linestyle="--")
-        differences.set(xlabel="test MAP@R ahead of GAP, points", title=f"95 % intervals, from {FEWEST} pairs on")
+        differences.set(xlabel="test MAP@R ahead of GAP, points", title=f"95 % intervals of {FEWEST} pairs or more")
         differences.tick_params(axis="y", labelsize=8)
         differences.invert_yaxis()
     save(figure, path)
 
 
 def draw_summary(value: dict[str, Any], path: Path) -> None:
-    """Save where each loss stands with GAP, and where other layers bring it: ours beside the paper (its Figure 5)."""
+    """Save where each loss stands with GAP, and where other layers bring it: ours beside the paper (its Figure 6)."""
     arms = {(arm["loss"], arm["pooling"]): arm for arm in value["arms"] if not arm["variant"]}
     losses = [*dict.fromkeys(loss for loss, _ in arms)]
     figure, axes = pyplot.subplots(figsize=(2.2 + 1.6 * len(losses), 3.6), layout="constrained")
@@ -106,7 +104,8 @@ def _point(data: str, arm: dict[str, Any], side: str) -> tuple[float, float | No
     """Give MAP@R and its deviation over repeats, or the paper's."""
     if side == "paper":
         paper = paper_values(data, arm["loss"], arm["pooling"])
-        return None if paper is None else (paper.map, None)
+        around = paper_deviations(data, arm["loss"], arm["pooling"])
+        return None if paper is None or around is None else (paper.map, around.map)
     joined = arm["joined"]
     if joined is None:
         return arm["map"]["mean"], None

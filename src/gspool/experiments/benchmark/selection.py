@@ -20,6 +20,7 @@ from gspool import data as data_sets
 from gspool.experiments.benchmark.arms import Arm, settings_of
 from gspool.experiments.benchmark.tables import table
 from gspool.experiments.certificate import write_result
+from gspool.experiments.pictured import pictured
 from gspool.experiments.resident import ResidentSet, load_resident
 from gspool.experiments.resident.views import evaluation_view
 from gspool.functional import clip_norm, greedy_centers, gsp_pool
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 FILE = "cub_selection"
 SEED, IMAGES, MU, PROTOTYPES = 0, 192, 0.3, 64
 EPSILONS = (0.5, 5.0, 20.0, 50.0)
+PICTURE = pictured(
+    f"{FILE}.png",
+    "Mean weight of every place of the map, for both starts and four epsilon",
+    f"What every place of the map weighs on average over {IMAGES - 2 * IMAGES // 3} training images that prototypes "
+    "were not chosen on, before any training. Above: prototypes from pooled vectors; below: from local features.",
+)
 
 
 def correlation(first: Float[Tensor, "B N"], second: Float[Tensor, "B N"]) -> float:
@@ -72,6 +79,7 @@ def selection_rows(
                     "entropy": float(relative_entropy(weights).mean()),
                     "correlation_with_length": correlation(weights, lengths),
                     "length_of_what_is_pooled": float(((weights * lengths).sum(1) / lengths.mean(1)).mean()),
+                    "mean_weights": [round(weight, 4) for weight in (weights.mean(0) * weights.shape[1]).tolist()],
                 }
             )
     return rows
@@ -98,7 +106,6 @@ def rendered(value: dict[str, Any]) -> str:
             {
                 "prototypes start from": row["start"],
                 "epsilon": f"{row['epsilon']:g}",
-                "": "untrained",
                 "entropy": f"{row['entropy']:.4f}",
                 "correlation with feature length": f"{row['correlation_with_length']:+.2f}",
                 "mean length of what is pooled": f"{row['length_of_what_is_pooled']:.2f}",
@@ -107,7 +114,7 @@ def rendered(value: dict[str, Any]) -> str:
         ]
     )
     told = f"The length itself goes with nearness to the middle of the picture: {value['length_with_nearness']:+.2f}."
-    return f"{shown}\n\n{told}"
+    return f"{shown}\n\n{told}\n\n{PICTURE}"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -117,7 +124,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--weights", type=str, default=None, help="ImageNet weights of the ResNet50 of Keras")
     parser.add_argument("--images", type=int, default=IMAGES, help="how many training images to look at")
     parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--pictures", type=Path, default=Path("docs/images"))
     options = parser.parse_args(arguments)
+    # Here, because the report reads this module where there may be no matplotlib.
+    from gspool.experiments.benchmark.looks import draw_looks
+
     images = data_sets.create("cub", options.root, "train")
     chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED))[: options.images]
     resident = load_resident(images.subset(chosen))
@@ -128,9 +139,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     with torch.no_grad():
         tokens = cast("EmbedThenPool", model.head).embed(features).flatten(2).transpose(1, 2)
-    value = {"rows": selection_rows(features, tokens), "length_with_nearness": length_with_nearness(features)}
+    rows = selection_rows(features, tokens)
+    value = {"rows": rows, "length_with_nearness": length_with_nearness(features)}
     command = "python -m gspool.experiments.benchmark.selection --root DATA --weights WEIGHTS"
     write_result(options.results / f"{FILE}.json", value, command=command, seeds=[SEED])
+    maps = {f"{row['start']}, epsilon {row['epsilon']:g}": row["mean_weights"] for row in rows}
+    draw_looks(maps, options.pictures / f"{FILE}.png")
     print(rendered(value))
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gspool.experiments.benchmark.arms import LOSSES
-from gspool.experiments.benchmark.paper import conventional_values, paper_values, pooling_table_value
+from gspool.experiments.benchmark.arms import LOSSES, POOLINGS
+from gspool.experiments.benchmark.paper import (
+    conventional_values,
+    paper_deviations,
+    paper_values,
+    pooling_table_value,
+)
 from gspool.experiments.experiment import mean_and_deviation
 
 
@@ -20,22 +25,22 @@ def spread(value: dict[str, float] | None) -> str:
     return "" if value is None else mean_and_deviation(value["mean"], value["std"])
 
 
-def spread_of_runs(value: dict[str, float], runs: int) -> str:
-    """Write a mean, with its deviation where there are several runs to deviate."""
-    return spread(value) if runs > 1 else number(value["mean"])
-
-
 def separate(arm: Mapping[str, Any], metric: str) -> str:
-    """Write a metric of single models: over the combinations where those hold every run, else over the runs."""
+    """Write a metric of single models; with its deviation where every fold has the same repeats, several of them.
+
+    Where folds are missing the deviation would be theirs, which is greater than that of repeats.
+    """
     joined = arm["joined"] or {}
-    complete = joined.get("combinations", 1) > 1 and joined["repeats"] * len(arm["folds"]) == arm["runs"]
-    return spread_of_runs(joined[f"{metric}_128D"] if complete else arm[metric], arm["runs"])
+    whole = joined.get("combinations", 1) > 1 and joined["repeats"] * len(arm["folds"]) == arm["runs"]
+    return spread(joined[f"{metric}_128D"]) if whole else number(arm[metric]["mean"])
 
 
 def concatenated(arm: Mapping[str, Any]) -> str:
     """Write MAP@R of the concatenated models of all folds; nothing where no repeat is complete."""
     joined = arm["joined"]
-    return "" if joined is None else spread_of_runs(joined["map_512D"], joined["combinations"])
+    if joined is None:
+        return ""
+    return spread(joined["map_512D"]) if joined["combinations"] > 1 else number(joined["map_512D"]["mean"])
 
 
 def number(value: float | None, style: str = ".2f") -> str:
@@ -60,45 +65,77 @@ def difference(figures: Mapping[str, Any], of: str = "difference_from_gap") -> s
 
 
 def in_order(arms: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put the rows of a loss together, and in each the paper's settings before others.
+    """Put the rows of a loss together, and in each the paper's settings before others, GAP and GSP first.
 
     Example:
-        >>> arms = [("c2", "mu 1"), ("pnca", ""), ("c2", "")]
-        >>> [each["variant"] for each in in_order([{"loss": loss, "variant": what} for loss, what in arms])]
-        ['', 'mu 1', '']
+        >>> arms = [("c2", "gsp", "mu 1"), ("pnca", "gsp", ""), ("c2", "gsp", ""), ("c2", "gap", "")]
+        >>> names = ("loss", "pooling", "variant")
+        >>> [arm["pooling"] + arm["variant"] for arm in in_order([dict(zip(names, arm)) for arm in arms])]
+        ['gap', 'gsp', 'gspmu 1', 'gsp']
     """
     losses = [*LOSSES, *(arm["loss"] for arm in arms)]
-    return sorted(arms, key=lambda arm: (losses.index(arm["loss"]), arm["variant"] != ""))
+    layers = [*POOLINGS, *(arm["pooling"] for arm in arms)]
+    return sorted(arms, key=lambda arm: (losses.index(arm["loss"]), arm["variant"] != "", layers.index(arm["pooling"])))
 
 
 def fair_rows(data: str, arms: Sequence[dict[str, Any]], promised: int) -> list[dict[str, str]]:
-    """Give the rows of the fair protocol, the paper's values beside ours; ``promised`` runs an arm are to be made."""
+    """Give rows at the paper's settings in the fair protocol, its values beside ours.
+
+    Args:
+        data: the benchmark.
+        arms: figures of the rows.
+        promised: how many runs of each are to be made.
+    """
     rows = []
     for arm in arms:
         paper = paper_values(data, arm["loss"], arm["pooling"]) if not arm["variant"] else None
+        deviation = paper_deviations(data, arm["loss"], arm["pooling"])
         single = pooling_table_value(arm["loss"], arm["pooling"], arm["variant"]) if data == "cub" else None
-        cut = arm["endings"]["time"]
         rows.append(
             {
-                "loss": arm["loss"],
-                "pooling": arm["pooling"],
-                "setting": arm["variant"] or "paper's",
+                **_named(arm),
                 "MAP@R 128D": separate(arm, "map"),
-                "paper": number(paper.map if paper else single),
+                "paper": mean_and_deviation(paper.map, deviation.map) if paper and deviation else number(single),
                 "MAP@R 512D": concatenated(arm),
                 "paper 512D": number(paper.map_joined) if paper else "",
                 "P@1 128D": separate(arm, "p1"),
                 "paper P@1": number(paper.p1) if paper else "",
                 "ahead of GAP, paired": difference(arm),
-                "validation MAP@R": number(arm["validation_map"]),
-                "entropy": number(arm["entropy"], ".4f"),
-                "best step": number(arm["mean_best_step"], ".0f"),
-                "steps": number(arm["mean_steps"], ".0f"),
-                "images/s": number(arm["mean_images_per_second"], ".0f"),
-                "runs": f"{arm['runs']} of {promised}" + (f", {cut} cut short" if cut else ""),
+                **_made(arm, promised),
             }
         )
     return rows
+
+
+def tried_rows(arms: Sequence[dict[str, Any]], promised: int) -> list[dict[str, str]]:
+    """Give rows of other settings than the paper's: what the classes that choose see of them, then the test classes."""
+    return [
+        {
+            **_named(arm),
+            "ahead of GAP on validation": difference(arm, "validation_difference"),
+            "on test": difference(arm),
+            "MAP@R 128D": separate(arm, "map"),
+            "MAP@R 512D": concatenated(arm),
+            "P@1 128D": separate(arm, "p1"),
+            **_made(arm, promised),
+        }
+        for arm in arms
+    ]
+
+
+def _named(arm: Mapping[str, Any]) -> dict[str, str]:
+    return {"loss": arm["loss"], "pooling": arm["pooling"], "setting": arm["variant"] or "paper's"}
+
+
+def _made(arm: Mapping[str, Any], promised: int) -> dict[str, str]:
+    """Give the flatness of the weights, how long runs were, and how many there are."""
+    cut = arm["endings"]["time"]
+    return {
+        "entropy": number(arm["entropy"], ".4f"),
+        "best step": number(arm["mean_best_step"], ".0f"),
+        "steps": number(arm["mean_steps"], ".0f"),
+        "runs": f"{arm['runs']} of {promised}" + (f", {cut} cut short" if cut else ""),
+    }
 
 
 def conventional_rows(data: str, backbone: str, arms: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -109,9 +146,7 @@ def conventional_rows(data: str, backbone: str, arms: Sequence[dict[str, Any]]) 
         best = arm["best_run"]["metrics"]
         rows.append(
             {
-                "loss": arm["loss"],
-                "pooling": arm["pooling"],
-                "setting": arm["variant"] or "paper's",
+                **_named(arm),
                 **{name.upper(): number(100 * value) for name, value in best.items() if name.startswith("r@")},
                 "paper R@1": number(paper.r1) if paper else "",
                 "MAP@R": number(100 * best["map@r"]),

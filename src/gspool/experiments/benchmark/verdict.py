@@ -6,80 +6,93 @@ from collections.abc import Sequence
 from typing import Any
 
 from gspool.experiments.benchmark.search import search_arms
+from gspool.experiments.experiment import Verdict
+from gspool.experiments.paired import by_folds, in_words, interval, judged, verdict
 
-# Half widths of 95 % intervals in standard errors, Student's t at 97.5 %, for 1, 2, 3 ... degrees of freedom.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
-
-
-def interval(found: dict[str, Any]) -> tuple[float, float]:
-    """Give the 95 % interval of a mean difference of at least two pairs; of more than twelve, a little too wide.
-
-    Example:
-        >>> low, high = interval({"mean": 1.0, "error": 0.1, "pairs": 12})
-        >>> round(low, 3), round(high, 3)
-        (0.78, 1.22)
-    """
-    half = STUDENT[min(found["pairs"] - 1, len(STUDENT)) - 1] * found["error"]
-    return found["mean"] - half, found["mean"] + half
-
-
-def verdict(found: dict[str, Any]) -> str:
-    """Say "ahead", "behind" or "cannot tell": the first two only where the interval leaves 0 out.
-
-    Example:
-        >>> verdict({"mean": 1.0, "error": 0.1, "pairs": 12}), verdict({"mean": 1.0, "error": 0.0, "pairs": 1})
-        ('ahead', 'cannot tell')
-    """
-    if found["pairs"] < 2:
-        return "cannot tell"
-    low, high = interval(found)
-    return "ahead" if low > 0 else "behind" if high < 0 else "cannot tell"
+# Of fewer pairs an interval is so wide that it says nothing.
+FEWEST = 3
 
 
 def verdicts(arms: Sequence[dict[str, Any]], promised: int) -> str:
-    """Write a line a loss at the paper's setting, and one at that which validation chose among those tried.
+    """Write a line a loss about GSP at the paper's setting; ``promised`` pairs there are to be in the end."""
+    own = [arm for arm in arms if arm["pooling"] == "gsp" and not arm["variant"] and arm["difference_from_gap"]]
+    return "\n".join(_line(f"{arm['loss']}, the paper's setting", arm, promised, _gap(arms, arm)) for arm in own)
 
-    Settings are those of the search, compared by how far they are ahead of GAP on validation classes, in the same folds
-    and seeds: folds differ by more than settings do. Only those of the most folds are candidates.
 
-    Args:
-        arms: figures of all arms.
-        promised: how many pairs there are to be in the end.
+def verdicts_of_search(arms: Sequence[dict[str, Any]], promised: int) -> str:
+    """Write a line a loss about the setting which validation chose among those of the search that were tried.
+
+    They are compared by how far they are ahead of GAP on validation classes, in the same folds and seeds: folds differ
+    by more than settings do. Only those of the most folds are candidates.
     """
     lines = []
     for loss in dict.fromkeys(arm["loss"] for arm in arms):
-        own = [arm for arm in arms if arm["loss"] == loss and arm["pooling"] == "gsp" and arm["difference_from_gap"]]
-        gap = next((arm for arm in arms if arm["arm"] == f"{loss} gap"), None)
-        lines += [_line(f"{loss}, the paper's setting", arm, promised, gap) for arm in own if not arm["variant"]]
-        searched = {arm.name for arm in search_arms((loss,))}
-        tried = [arm for arm in own if arm["arm"] in searched and arm.get("validation_difference")]
-        most = max((len(arm["folds"]) for arm in tried), default=0)
-        candidates = [arm for arm in tried if len(arm["folds"]) == most]
-        if candidates:
-            best = max(candidates, key=lambda arm: arm["validation_difference"]["mean"])
-            watched = best["validation_difference"]["mean"]
-            what = f"{loss}, {best['variant']}, which validation chose ({watched:+.2f} there) out of {len(candidates)}"
-            lines.append(_line(what, best, promised, gap))
+        best = chosen_by_validation(arms, loss)
+        if best is None:
+            continue
+        watched, folds = best["validation_difference"]["mean"], len(best["folds"])
+        among = f"{len(_candidates(arms, loss))} on {folds} fold{'s' * (folds > 1)}"
+        what = f"{loss}, {best['variant']}, which validation chose ({watched:+.2f} there) out of {among}"
+        lines.append(_line(what, best, promised, _gap(arms, best)))
     return "\n".join(lines)
+
+
+def _gap(arms: Sequence[dict[str, Any]], like: dict[str, Any]) -> dict[str, Any] | None:
+    return next((arm for arm in arms if arm["arm"] == f"{like['loss']} gap"), None)
+
+
+def chosen_by_validation(arms: Sequence[dict[str, Any]], loss: str) -> dict[str, Any] | None:
+    """Give the arm of the search that is furthest ahead of GAP on validation classes, of those on the most folds."""
+    return max(_candidates(arms, loss), key=lambda arm: arm["validation_difference"]["mean"], default=None)
+
+
+def _candidates(arms: Sequence[dict[str, Any]], loss: str) -> list[dict[str, Any]]:
+    searched = {arm.name for arm in search_arms((loss,))}
+    tried = [arm for arm in arms if arm["arm"] in searched and arm.get("validation_difference")]
+    most = max((len(arm["folds"]) for arm in tried), default=0)
+    return [arm for arm in tried if len(arm["folds"]) == most]
 
 
 def _line(what: str, arm: dict[str, Any], promised: int, gap: dict[str, Any] | None) -> str:
     found = arm["difference_from_gap"]
-    pairs, word = found["pairs"], verdict(found)
-    told = {"ahead": "GSP is ahead of GAP", "behind": "GSP is behind GAP", "cannot tell": "cannot tell"}[word]
-    flat = "" if arm["entropy"] is None else f" The entropy of its weights is {arm['entropy']:.4f}."
+    around = f"{found['pairs']} of {promised} pairs of runs"
+    points = f"{found['mean']:+.2f} points of MAP@R"
     cut = arm["endings"]["time"]
-    short = f" Time cut {cut} of its runs short." if cut else ""
-    if pairs < 2:
-        single = f"1 of {promised} pairs of runs, {found['mean']:+.2f} points of MAP@R"
-        return f"- {what}: **{told}** from {single}.{flat}{short}"
+    facts = [
+        _on_validation(arm),
+        "" if arm["entropy"] is None else f"Entropy of the weights: {arm['entropy']:.4f}.",
+        f"Time cut {cut} of its runs short." if cut else "",
+    ]
+    if found["pairs"] < FEWEST:
+        return " ".join([f"- {what}: **too few runs to tell**, {points} ({around}).", *filter(None, facts)])
+    told = {"ahead": "GSP is ahead of GAP", "behind": "GSP is behind GAP", "cannot tell": "cannot tell"}[verdict(found)]
     low, high = interval(found)
-    return (
-        f"- {what}: **{told}**. Over {pairs} of {promised} pairs of runs the difference is {found['mean']:+.2f} points "
-        f"of MAP@R with a standard error of {found['error']:.2f} (95 % interval {low:+.2f} to {high:+.2f}), "
-        f"{_against(found['mean'], found['std'])} the standard deviation of a single pair, {found['std']:.2f}"
-        f"{_against_repeats(found['mean'], arm, gap)}.{_on_validation(arm)}{flat}{short}"
-    )
+    head = f"- {what}: **{told}**, {points} (95 % interval {low:+.2f} to {high:+.2f} over {around})."
+    return " ".join([head, *filter(None, [_by_folds(found), _against_deviations(found, arm, gap), *facts])])
+
+
+def _by_folds(found: dict[str, Any]) -> str:
+    if found["folds"] < 2 or found["folds"] == found["pairs"]:
+        return ""
+    low, high = interval(by_folds(found))
+    doubt = verdict(by_folds(found)) != verdict(found)
+    also = ", so that other folds could tell otherwise" if doubt else ""
+    return f"By the means of {found['folds']} folds, whose runs share classes: {low:+.2f} to {high:+.2f}{also}."
+
+
+def _against_deviations(found: dict[str, Any], arm: dict[str, Any], gap: dict[str, Any] | None) -> str:
+    """Compare with the deviation of single pairs, and with that which the tables show of whole repeats."""
+    single = f"{_than(found['mean'], found['std'])} a single pair deviates ({found['std']:.2f})"
+    joined = [each.get("joined") for each in (gap, arm) if each is not None]
+    known = [each["map_128D"]["std"] for each in joined if each is not None and each["repeats"] > 1]
+    if len(known) < 2:
+        return f"It is {single}."
+    repeats = f"{_than(found['mean'], max(known))} repeats do (GAP {known[0]:.2f}, GSP {known[1]:.2f})"
+    return f"It is {single} and {repeats}."
+
+
+def _than(difference: float, deviation: float) -> str:
+    return "more than" if abs(difference) > deviation else "less than"
 
 
 def _on_validation(arm: dict[str, Any]) -> str:
@@ -87,20 +100,19 @@ def _on_validation(arm: dict[str, Any]) -> str:
     watched = arm.get("validation_difference")
     if not watched or watched["pairs"] < 2:
         return ""
-    return f" On validation classes it is {watched['mean']:+.2f} with a standard error of {watched['error']:.2f}."
+    return f"On validation classes: {watched['mean']:+.2f}, standard error {watched['error']:.2f}."
 
 
-def _against(difference: float, deviation: float) -> str:
-    return "more than" if abs(difference) > deviation else "less than"
-
-
-def _against_repeats(difference: float, arm: dict[str, Any], gap: dict[str, Any] | None) -> str:
-    """Compare with the deviation that the tables show, where both arms have several whole repeats."""
-    joined = [each.get("joined") for each in (gap, arm) if each is not None]
-    known = [each["map_128D"]["std"] for each in joined if each is not None and each["repeats"] > 1]
-    if len(known) < 2:
-        return ""
-    return (
-        f", and {_against(difference, max(known))} that of the mean over repeats in the table "
-        f"({known[0]:.2f} with GAP, {known[1]:.2f} with GSP)"
-    )
+def seen(arms: Sequence[dict[str, Any]], promised: int) -> Verdict:
+    """Say whether GSP at the paper's setting is ahead with every loss of which all pairs have been trained."""
+    own = [arm for arm in arms if arm["pooling"] == "gsp" and not arm["variant"] and arm["difference_from_gap"]]
+    whole = [arm for arm in own if arm["difference_from_gap"]["pairs"] >= promised]
+    if not whole:
+        return Verdict("cannot tell", f"no loss has all {promised} pairs of runs")
+    differences = [arm["difference_from_gap"] for arm in whole]
+    told = [f"{arm['loss']} {in_words(found)}" for arm, found in zip(whole, differences, strict=True)]
+    holds = judged([verdict(found) for found in differences])
+    # "Yes" also by the means of folds, whose runs share classes.
+    sure = {verdict(by_folds(found)) for found in differences} == {"ahead"}
+    because = f"GSP against GAP, points of MAP@R: {', '.join(told)}"
+    return Verdict("partly" if holds == "yes" and not sure else holds, because)

@@ -1,0 +1,53 @@
+"""What of the benchmark on CUB has not been trained yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gspool.evaluation import PROTOCOLS
+from gspool.experiments.benchmark.arms import LOSSES, POOLINGS, SEEDS, Arm, paper_arms
+from gspool.experiments.benchmark.search import search_arms
+from gspool.experiments.benchmark.section import file_name
+from gspool.experiments.benchmark.store import ended
+from gspool.experiments.benchmark.tables import in_order
+from gspool.experiments.benchmark.verdict import chosen_by_validation
+from gspool.experiments.certificate import read_result
+
+
+def unfinished(results: Path) -> str:
+    """Say what of the paper's table and of the search on CUB is missing; the other benchmarks need their data."""
+    value = read_result(results / f"{file_name('cub', 'fair')}.json")["value"]
+    done = ended(value["runs"])
+    folds = range(PROTOCOLS["fair"].folds)
+    main = ("c2", "pnca")
+    others = tuple(loss for loss in LOSSES if loss not in main)
+    layers = tuple(layer for layer in POOLINGS if layer not in ("gap", "gsp"))
+    groups = {
+        "C2 and ProxyNCA++ with GAP and GSP": _left(paper_arms(main), folds, SEEDS, done),
+        "the other losses with GAP and GSP": _left(paper_arms(others), folds, SEEDS[:1], done),
+        "the other layers": _left(paper_arms(main, layers), folds, SEEDS[:1], done),
+    }
+    missing = [f"{left} of {of} trainings of {what} on CUB" for what, (left, of) in groups.items() if left]
+    searched = search_arms(main)
+    left, of = _left(searched, range(2), SEEDS[:1], done)
+    if left:
+        missing.append(f"{left} of {of} trainings of the search on two folds")
+    arms = in_order(value["arms"])
+    for loss in main:
+        best = chosen_by_validation(arms, loss)
+        if best is None:
+            continue
+        left, of = _left([arm for arm in searched if arm.name == best["arm"]], folds, SEEDS, done)
+        if left:
+            missing.append(f"{left} of {of} trainings of {best['variant']}, which validation chose with {loss}")
+    if not (results / f"{file_name('cub', 'conventional')}.json").is_file():
+        missing.append("the conventional protocol")
+    return "; ".join(missing)
+
+
+def _left(arms: Sequence[Arm], folds: range, seeds: tuple[int, ...], done: set[Any]) -> tuple[int, int]:
+    """Count what has not been trained to its end, and all that is wanted."""
+    wanted = {(arm.name, fold, seed) for arm in arms for fold in folds for seed in seeds}
+    return len(wanted - done), len(wanted)

@@ -1,0 +1,135 @@
+"""What can be told of the four rows of Table 1: every step between two of them, in pairs of runs, with its interval."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gspool.experiments.benchmark.figures import paired_difference
+from gspool.experiments.benchmark.store import Run
+from gspool.experiments.components_paper import NAMES, paper_order
+from gspool.experiments.experiment import Verdict
+from gspool.experiments.paired import by_folds, in_words, judged, verdict
+
+# From each to the other; a step adds one of the two parts.
+STEPS = (("neither", "GSP"), ("neither", "ZSR"), ("GSP", "both"), ("ZSR", "both"))
+WHOLE, ALONE = ("neither", "both"), ("GSP", "ZSR")
+# From this entropy on, weights are called nearly equal; 1 is average pooling.
+NEARLY_EQUAL = 0.95
+
+# A mean difference with its error, by the rows that it leads from and to.
+Differences = dict[tuple[str, str], dict[str, Any]]
+
+
+def differences(value: dict[str, Any]) -> Differences | None:
+    """Compare the rows in pairs of runs; None until every comparison has two pairs."""
+    runs: dict[str, list[Run]] = {name: [] for name in NAMES.values()}
+    for each in value["runs"]:
+        if each["asked"]["arm"] in NAMES:
+            runs[NAMES[each["asked"]["arm"]]].append(Run(each["asked"], each["found"]))
+    found = {}
+    for before, after in (*STEPS, WHOLE, ALONE):
+        between = paired_difference(runs[after], runs[before])
+        if between is None or between.pairs < 2:
+            return None
+        found[before, after] = between._asdict()
+    return found
+
+
+def told(value: dict[str, Any]) -> str:
+    """Say how far the rows are apart, which of that is beyond its interval, and what the weights have to do with it."""
+    found = differences(value)
+    if found is None:
+        return ""
+    ahead = ", ".join(f"{name} {in_words(found['neither', name])}" for name in ("GSP", "ZSR", "both"))
+    further = " and ".join(f"{in_words(found[name, 'both'])} ahead of {name} alone" for name in ("GSP", "ZSR"))
+    figures = f"Ahead of neither, in pairs of runs: {ahead}. Both together are {further}."
+    said = f"**{against_average_pooling(found)}**{folds_told(found[WHOLE])} {order_told(found, value)}"
+    parts = (figures, said, weights_told(found, value))
+    return "\n\n".join(part for part in parts if part)
+
+
+def against_average_pooling(found: Differences) -> str:
+    """Say which rows can be told from neither, which is average pooling.
+
+    Example:
+        >>> error = {"error": 0.1, "pairs": 12, "folds": 12, "fold_error": 0.1}
+        >>> means = {"GSP": 0.1, "ZSR": 0.1, "both": 0.9}
+        >>> against_average_pooling({("neither", name): {"mean": mean, **error} for name, mean in means.items()})
+        'Only both together can be told from average pooling.'
+    """
+    names = {"GSP": "GSP alone", "ZSR": "ZSR alone", "both": "both together"}
+    words = {name: verdict(found["neither", name]) for name in names}
+    behind = [names[name] for name, word in words.items() if word == "behind"]
+    ahead = [names[name] for name, word in words.items() if word == "ahead"]
+    if behind:
+        return f"Behind average pooling: {', '.join(behind)}; ahead of it: {', '.join(ahead) or 'none'}."
+    if not ahead:
+        return "None of the three can be told from average pooling."
+    if len(ahead) == len(names):
+        return "Each alone and both together are ahead of average pooling."
+    return f"Only {' and '.join(ahead)} can be told from average pooling."
+
+
+def order_told(found: Differences, value: dict[str, Any]) -> str:
+    """Say whether the means lie in the paper's order, and which single steps between them are beyond their interval."""
+    means = {"neither": 0.0, **{name: found["neither", name]["mean"] for name in ("GSP", "ZSR", "both")}}
+    same = sorted(means, key=lambda name: means[name]) == paper_order(value["data"])
+    beyond = [f"{before} to {after}" for before, after in STEPS if verdict(found[before, after]) != "cannot tell"]
+    steps = f"beyond their interval are the steps {', '.join(beyond)}"
+    if not beyond:
+        steps = "no single step between them is beyond its interval"
+    joined = ", but " if same and not beyond else "; "
+    return f"The order of the four means is {'' if same else 'not '}the paper's{joined}{steps}."
+
+
+def folds_told(whole: dict[str, Any]) -> str:
+    """Say what becomes of both together against neither if the means of folds are the pairs; nothing with one fold."""
+    if not 1 < whole["folds"] < whole["pairs"]:
+        return ""
+    return (
+        f" That is by pairs of runs; by the means of {whole['folds']} folds, whose runs share classes, both together "
+        f"are {in_words(by_folds(whole))} ahead{_in_doubt(whole)}."
+    )
+
+
+def _in_doubt(whole: dict[str, Any]) -> str:
+    """Say so where pairs of runs tell a difference that means of folds do not."""
+    doubt = verdict(whole) != "cannot tell" and verdict(by_folds(whole)) == "cannot tell"
+    return ", which folds alone do not tell from 0" if doubt else ""
+
+
+def weights_told(found: Differences, value: dict[str, Any]) -> str:
+    """Say what flat weights imply; nothing where they are not flat."""
+    entropies = {NAMES[arm["arm"]]: arm["entropy"] for arm in value["arms"]}
+    flat = min(entropies["GSP"], entropies["both"])
+    if flat < NEARLY_EQUAL:
+        return ""
+    apart = found[ALONE]
+    word = {"ahead": "more than", "behind": "less than", "cannot tell": "as much as"}[verdict(apart)]
+    known = ", as far as can be told" if word == "as much as" else ""
+    gained = f"ZSR with equal weights (mu = 1) gains {word} GSP alone{known}: {in_words(apart)}"
+    so = " Little of the gain can come from selecting." if word != "less than" else ""
+    return (
+        f"At the paper's epsilon the weights of GSP are nearly equal on {value['data']}: their entropy is {flat:.2f}, "
+        f"and 1 is average pooling. {gained}.{so}"
+    )
+
+
+def seen(value: dict[str, Any]) -> Verdict:
+    """Judge the promise: both parts alone ahead of neither, and both together ahead of each alone.
+
+    Where only both together are ahead of neither, it holds in part.
+    """
+    found = differences(value)
+    if found is None:
+        return Verdict("cannot tell", "not every row has two runs in the same folds and seeds")
+    words = [verdict(found[step]) for step in STEPS]
+    # "Yes" also by the means of folds, whose runs share classes.
+    sure = {verdict(by_folds(found[step])) for step in STEPS} == {"ahead"}
+    holds = "partly" if judged(words) == "yes" and not sure else judged(words)
+    if holds in ("no", "cannot tell") and verdict(found[WHOLE]) == "ahead":
+        holds = "partly"
+    beyond = sum(word == "ahead" for word in words)
+    steps = f"{beyond or 'none'} of the {len(STEPS)} single steps {'are' if beyond > 1 else 'is'} beyond its interval"
+    whole = f"{in_words(found[WHOLE])} points of MAP@R ahead of average pooling"
+    return Verdict(holds, f"both together {whole}{_in_doubt(found[WHOLE])}; {steps}")

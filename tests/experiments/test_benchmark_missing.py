@@ -1,0 +1,53 @@
+"""What has not been trained yet is counted, setting by setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from finished_runs import finished
+from gspool.experiments.benchmark.arms import LOSSES, POOLINGS, SEEDS, Arm, paper_arms
+from gspool.experiments.benchmark.figures import arm_figures
+from gspool.experiments.benchmark.missing import unfinished
+from gspool.experiments.benchmark.search import search_arms
+from gspool.experiments.certificate import write_result
+
+MAIN = ("c2", "pnca")
+# The first of the search stands for what validation chose: it alone has all folds.
+BEST = [search_arms((loss,))[0].name for loss in MAIN]
+
+
+def seeds_of(arm: Arm) -> tuple[int, ...]:
+    return SEEDS if arm.name in BEST or (arm.loss in MAIN and arm in paper_arms(MAIN)) else (0,)
+
+
+def left_of_a_whole_table(folder: Path, without: tuple[str, int, int] | None = None) -> str:
+    """Write a result that holds everything that is wanted, but for one training, and say what is missing."""
+    runs, arms = [], []
+    extra = [arm for arm in paper_arms(MAIN, POOLINGS) if arm not in paper_arms(MAIN)]
+    for arm in [*paper_arms(LOSSES), *extra, *search_arms(MAIN)]:
+        folds = range(4) if not arm.variant or arm.name in BEST else range(2)
+        places = [(fold, seed) for fold in folds for seed in seeds_of(arm) if (arm.name, fold, seed) != without]
+        made = finished(arm, dict.fromkeys(places, 0.2))
+        runs += [run._asdict() for run in made]
+        arms.append(arm_figures(made, finished(Arm(arm.loss, "gap"), dict.fromkeys(places, 0.19))))
+    write_result(folder / "benchmark_cub.json", {"runs": runs, "arms": arms}, command="gspool reproduce", seeds=[0])
+    return unfinished(folder)
+
+
+def test_of_a_whole_table_only_the_other_protocol_is_missing(tmp_path: Path) -> None:
+    assert left_of_a_whole_table(tmp_path) == "the conventional protocol"
+    (tmp_path / "benchmark_cub_conventional.json").write_text("{}")
+    assert left_of_a_whole_table(tmp_path) == ""
+
+
+def test_a_missing_training_is_named_by_what_it_belongs_to(tmp_path: Path) -> None:
+    (tmp_path / "benchmark_cub_conventional.json").write_text("{}")
+    searched = search_arms(("c2",))[4].name
+    for training, told in {
+        ("c2 gap", 1, 2): "1 of 48 trainings of C2 and ProxyNCA++ with GAP and GSP on CUB",
+        ("ms gsp", 3, 0): "1 of 32 trainings of the other losses with GAP and GSP on CUB",
+        ("c2 gmp", 3, 0): "1 of 48 trainings of the other layers on CUB",
+        (BEST[1], 2, 1): "1 of 12 trainings of epsilon 20, which validation chose with pnca",
+        (searched, 1, 0): "1 of 44 trainings of the search on two folds",
+    }.items():
+        assert left_of_a_whole_table(tmp_path, training) == told
