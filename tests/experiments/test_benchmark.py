@@ -205,7 +205,7 @@ def test_a_study_goes_on_where_it_was_left(
     assert all(arm["joined"]["combinations"] == 1 for arm in value["arms"])
     assert value["arms"][1]["difference_from_gap"]["pairs"] == 4
     left = unfinished(first.results)
-    assert left.startswith("40 of 48 trainings of C2 and ProxyNCA++ with GAP and GSP on CUB; 32 of 32 trainings of the")
+    assert left.startswith("40 of 48 trainings of C2 and ProxyNCA++ with GAP and GSP; 32 of 32 trainings of the")
     assert left.endswith("44 of 44 trainings of the search on two folds; the conventional protocol")
     shown = render(first.results)
     assert "20.58" in shown

@@ -205,7 +205,6 @@ EXPERIMENT = Experiment(
     unfinished=unfinished,
     verdict=judge,
     not_attempted="Cars196, SOP, In-shop and BN-Inception, whose data and weights are not to be had here (`--data`, "
-    "`--backbone` and `--weights` take them where they are); the CUB columns of the pooling table for CBAM, CroW, "
-    "GeMax, GSoP, OTP, SOLAR, TFM, T-SMK, VLAD and WELDON (`--poolings table` makes them)",
+    "`--backbone` and `--weights` take them where they are)",
     headlines=headlines,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gspool.evaluation import PROTOCOLS
-from gspool.experiments.benchmark.arms import LOSSES, POOLINGS, SEEDS, Arm, paper_arms
+from gspool.experiments.benchmark.arms import LOSSES, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.section import file_name
 from gspool.experiments.benchmark.store import ended
@@ -24,12 +24,14 @@ def unfinished(results: Path) -> str:
     main = ("c2", "pnca")
     others = tuple(loss for loss in LOSSES if loss not in main)
     layers = tuple(layer for layer in POOLINGS if layer not in ("gap", "gsp"))
+    rare = [arm for arm in pooling_table_arms(main) if arm.pooling not in POOLINGS]
     groups = {
         "C2 and ProxyNCA++ with GAP and GSP": _left(paper_arms(main), folds, SEEDS, done),
         "the other losses with GAP and GSP": _left(paper_arms(others), folds, SEEDS[:1], done),
-        "the other layers": _left(paper_arms(main, layers), folds, SEEDS[:1], done),
+        "the other layers of Table 2": _left(paper_arms(main, layers), folds, SEEDS[:1], done),
+        "the layers that the pooling table alone has, one fold": _left(rare, range(1), SEEDS[:1], done),
     }
-    missing = [f"{left} of {of} trainings of {what} on CUB" for what, (left, of) in groups.items() if left]
+    missing = [f"{left} of {of} trainings of {what}" for what, (left, of) in groups.items() if left]
     searched = search_arms(main)
     left, of = _left(searched, range(2), SEEDS[:1], done)
     if left:

@@ -51,15 +51,17 @@ PICTURES = (
     (
         "_summary.png",
         "Where each loss stands with GAP, and where GSP brings it",
-        "MAP@R of single models by loss and layer, ours (filled) and the paper's (open); bars: deviations over "
-        "repeats, where there are several.",
+        "MAP@R of single models by loss and layer; dashed lines lead from GAP to the layer in its place. Bars are "
+        "standard deviations over repeats, where there are several. Open marks lack folds: they stand as far from GAP "
+        "as in the folds that are there.",
     ),
     (
         ".png",
         "Validation, and differences from GAP",
         "Left: validation MAP@R against the step, means over the runs of the arms that have most, up to the step that "
         "all of them reached; the peak of a mean lies below the mean of each run's best. Right: test MAP@R ahead of "
-        "GAP, with the 95 % interval where there are 3 pairs or more.",
+        "GAP, with the 95 % interval where there are 3 pairs or more, else open; losses without any stand in the table "
+        "alone.",
     ),
 )
 LOOKS = (
