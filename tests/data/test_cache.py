@@ -166,6 +166,8 @@ def test_workers_fill_and_read_one_cache(pictures: ImageSet, tmp_path: Path, con
 
 
 def fill(pictures: ImageSet, folder: Path, order: list[int]) -> None:
+    # As DataLoader's workers do: a fork inherits the pool of threads without its threads, and would wait for them.
+    torch.set_num_threads(1)
     kept = cached(pictures, folder)
     for index in order:
         if not torch.equal(kept[index][0], decode(pictures.images.paths[index], 256)):

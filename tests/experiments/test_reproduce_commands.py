@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gspool import data
 from gspool.experiments import commands, registry, reproduction_report
 from gspool.experiments.certificate import read_result, write_result
 from gspool.experiments.experiment import NOT_RUN, Experiment, Headline, RunOptions, Verdict
@@ -69,6 +70,23 @@ def test_options_reach_the_experiment(probe: Recorder) -> None:
             settings=Knobs("sop", 2),
         )
     ]
+
+
+def test_data_are_fetched_where_that_is_asked_for(
+    probe: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[tuple[object, ...]] = []
+    monkeypatch.setattr(data, "create", lambda *words, **more: fetched.append((*words, more)))
+    assert commands.run("reproduce", ["probe", "--root", "there"]) == 0
+    assert commands.run("reproduce", ["probe", "--root", "there", "--download", "--quick"]) == 0
+    assert fetched == []
+    assert commands.run("reproduce", ["probe", "--root", "there", "--data", "sop", "--download"]) == 0
+    assert fetched == [("sop", Path("there"), "train", {"download": True})]
+    plain = replace(registry.find("probe"), settings=None, needs=("cifar10", "cifar100"))
+    commands.fetch_data(plain, RunOptions())
+    assert [words[0] for words in fetched[1:]] == ["cifar10", "cifar100"]
+    assert commands.run("reproduce", ["probe", "--data", "folder", "--download"]) == 1
+    assert "put your own pictures into folders under --root" in capsys.readouterr().err
 
 
 def test_results_and_pictures_go_where_the_documents_look_for_them(probe: Recorder) -> None:
@@ -173,7 +191,7 @@ def test_the_command_names_what_a_newcomer_has_to_bring() -> None:
     assert told.startswith(
         "Run: `gspool reproduce benchmark --root DATA --weights FILE --device cuda --processes 10` ("
     )
-    assert "Needs cub in the folder DATA ([data](data.md)) and the ImageNet weights" in told
+    assert "Needs cub in the folder DATA ([data](data.md); `--download` fetches it) and the ImageNet weights" in told
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -56,7 +56,10 @@ def locate(benchmark: Benchmark, root: Path, download: bool) -> Path:
     if archive is not None and (download or (root / archive.file_name).is_file()):
         return unpack(fetch(archive, root), archive.folder, root)
     if archive is not None:
-        way = f"pass download=True to fetch it from {archive.url}, or put {archive.file_name} into {root} yourself"
+        way = (
+            f"pass download=True (on the command line --download) to fetch it from {archive.url}, or put "
+            f"{archive.file_name} into {root} yourself"
+        )
     else:
         way = f"it has no address to download from without a person: get it at {benchmark.page}"
     raise FileNotFoundError(

@@ -19,7 +19,7 @@ REPRODUCE = """Run one table or figure of the paper, and write what was measured
 
     gspool reproduce --list                      names, costs, and what has been run
     gspool reproduce tokens
-    gspool reproduce collage --root ~/data --device cuda
+    gspool reproduce collage --root ~/data --download --device cuda
     gspool reproduce collage --quick             a tiny version, to try whether everything works
 
 A run that was interrupted goes on where it was: finished trainings lie in the folder of --work.
@@ -52,9 +52,27 @@ def reproduce_command(arguments: Sequence[str]) -> None:
         return
     options = options_of(experiment, namespace)
     print(f"{experiment.name}: {experiment.promise}\n{experiment.shows} of the paper; {experiment.cost}")
+    if namespace["download"] and not options.quick:
+        fetch_data(experiment, options)
     experiment.run(options)
     if options.quick:
         print(f"a tiny version, which measures nothing; what it wrote is under {options.results}")
+
+
+def fetch_data(experiment: Experiment, options: RunOptions) -> None:
+    """Fetch the data sets of an experiment that are not there, from their official addresses.
+
+    Raises:
+        FileNotFoundError: if a set has no address; the message says where a person gets it.
+        ValueError: if the data are somebody's own.
+    """
+    from gspool import data
+
+    chosen = getattr(options.settings, "data", None)
+    if chosen == "folder":
+        raise ValueError("--download fetches published data sets; put your own pictures into folders under --root")
+    for name in experiment.needs if chosen is None else (chosen,):
+        data.create(name, options.root, "train", download=True)
 
 
 def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
@@ -69,6 +87,7 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
     if experiment is None:
         parser.add_argument("--list", action="store_true", help="Name the experiments, their costs and their status.")
     parser.add_argument("--root", type=str, default=None, help="The folder of the data sets ($GSPOOL_DATA).")
+    parser.add_argument("--download", action="store_true", help="Fetch data sets that are not in that folder.")
     parser.add_argument("--seeds", type=str, default="", help="Seeds with commas between; the promised ones if none.")
     parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU where there is one.")
     parser.add_argument("--results", type=str, default=None, help="The folder for what was measured (results).")

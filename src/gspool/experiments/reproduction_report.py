@@ -103,7 +103,7 @@ def how_to_run(experiment: Experiment) -> str:
     words, needs = [experiment.command()], []
     if experiment.needs:
         words.append("--root DATA")
-        needs.append(f"{' and '.join(experiment.needs)} in the folder DATA ([data](data.md))")
+        needs.append(f"{' and '.join(experiment.needs)} in the folder DATA ([data](data.md); `--download` fetches it)")
     options = set() if experiment.settings is None else {each.name for each in fields(experiment.settings)}
     if "weights" in options:
         words.append("--weights FILE")
