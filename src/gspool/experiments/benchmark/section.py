@@ -162,7 +162,7 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     The paper's are means over all folds: a row stands here once every fold has been trained.
     """
     found = []
-    for arm in value["arms"]:
+    for arm in in_order(value["arms"]):
         paper = paper_values(value["data"], arm["loss"], arm["pooling"])
         if arm["variant"] or paper is None or arm["joined"] is None:
             continue
