@@ -21,7 +21,7 @@ from gspool.experiments.benchmark.paper import conventional_values, paper_values
 from gspool.experiments.benchmark.runs import fingerprint, jobs_of
 from gspool.experiments.benchmark.search import FAST, search_arms
 from gspool.experiments.benchmark.stand_in import stand_in
-from gspool.experiments.benchmark.store import Store
+from gspool.experiments.benchmark.store import WIDEST, Store
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.resident import Outcome
@@ -283,6 +283,19 @@ def test_a_gallery_is_kept_beside_its_queries(tmp_path: Path) -> None:
     assert torch.equal(result.embeddings, torch.ones(3, 2))
     assert result.metrics == {"map@r": 0.5, "p@1": 1.0}
     assert again.found["device"] == "a processor"
+
+
+def test_wide_embeddings_count_and_are_not_kept(tmp_path: Path) -> None:
+    chosen = options(tmp_path)
+    job = jobs_of(study_of(chosen), stand_in().train.labels, chosen)[0]
+    metrics = {"map@r": 0.5, "p@1": 1.0}
+    wide = Outcome(metrics, None, 4, 4, "max_steps", None, 1.0, 1.0, [], {}, torch.ones(3, WIDEST + 1))
+    store = Store(tmp_path / "store")
+    store.put(job, wide, "a processor")
+    (run_of_it,) = store.runs()
+    assert run_of_it.found["metrics"] == metrics
+    assert store.result(run_of_it) is None
+    assert [file.name for file in store.folder.iterdir()] == ["runs.jsonl"]
 
 
 def test_of_several_runs_the_last_whole_one_counts_and_else_the_longest(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gspool.experiments.resident import Job, Outcome
 
 EMBEDDINGS = "embeddings"
+# Wider embeddings (8,192 numbers of VLAD and OTP) are not kept: no table joins them, and a training's take 100 MB.
+WIDEST = 512
 
 
 class Run(NamedTuple):
@@ -93,6 +95,11 @@ class Store:
 
     def put(self, job: Job, outcome: Outcome, device: str) -> None:
         """Keep a training and the name of the device that made it: embeddings first, the line that counts last."""
+        if outcome.embeddings.shape[1] <= WIDEST:
+            self._keep_embeddings(job, outcome)
+        self.ledger.put(job.asked, {**outcome.record(), "device": device})
+
+    def _keep_embeddings(self, job: Job, outcome: Outcome) -> None:
         from safetensors.torch import save_file
 
         tensors = {EMBEDDINGS: outcome.embeddings.half().contiguous()}
@@ -100,7 +107,6 @@ class Store:
             tensors["gallery"] = outcome.gallery.half().contiguous()
         self.folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, self.path(job.asked))
-        self.ledger.put(job.asked, {**outcome.record(), "device": device})
 
     def result(self, run: Run, device: torch.device | str = "cpu") -> RunResult | None:
         """Give a training as the protocols of `gspool.evaluation` average it; None without its embeddings."""
