@@ -137,6 +137,19 @@ def test_the_best_setting_needs_every_fold_and_looks_at_validation() -> None:
         best_arms(["c2"], [*gap, *sharp], 4)
 
 
+def test_a_section_has_the_tables_that_there_are_rows_for() -> None:
+    gap = finished(GAP, over_folds(0.2, 0.2))
+    every = {
+        "The paper's settings": [GAP, PAPER],
+        "Other layers": [Arm("c2", "gmp"), Arm("c2", "vlad", "8x16")],
+        "Other settings": [SHARP],
+    }
+    for head, arms in every.items():
+        figures = [{**arm_figures(finished(arm, over_folds(0.2, 0.21)), gap), "joined": None} for arm in arms]
+        shown = render_study({"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": figures})
+        assert [each for each in every if each in shown] == [head]
+
+
 def test_part_of_a_table_says_how_much_there_is_and_what_is_missing() -> None:
     gap, paper = finished(GAP, over_folds(0.2, 0.2)), finished(PAPER, over_folds(0.21, 0.2))
     arms = [{**arm_figures(runs, gap), "joined": None} for runs in (gap, paper)]

@@ -88,24 +88,21 @@ def render_study(value: dict[str, Any]) -> str:
         return table(conventional_rows(value["data"], value["backbone"], value["arms"]))
     promised = PROTOCOLS["fair"].folds * len(SEEDS)
     arms = in_order(value["arms"])
-    paper = [arm for arm in arms if not arm["variant"]]
-    losses = [arm for arm in paper if arm["pooling"] in ("gap", "gsp")]
-    layers = [arm for arm in paper if arm not in losses]
-    tried = [arm for arm in arms if arm["variant"]]
-    parts = [
-        "The paper's settings, loss by loss:",
-        table(fair_rows(value["data"], losses, promised)),
-        verdicts(losses, promised),
-    ]
+    main = [arm for arm in arms if arm["pooling"] in ("gap", "gsp")]
+    losses = [arm for arm in main if not arm["variant"]]
+    tried = [arm for arm in main if arm["variant"]]
+    # Variants of these are sizes that the paper's table names.
+    layers = [arm for arm in arms if arm not in main]
+    parts = []
+    if losses:
+        parts += ["The paper's settings, loss by loss:", table(fair_rows(value["data"], losses, promised))]
+        parts.append(verdicts(losses, promised))
     if layers:
         parts += ["Other layers, at the paper's settings:", table(fair_rows(value["data"], layers, promised))]
     if tried:
-        parts += [
-            "Other settings. Only the validation classes choose among them:",
-            table(tried_rows(tried, promised)),
-            DRAWN_APART_EXPLAINED if any(arm["variant"] == DRAWN_APART for arm in tried) else "",
-            verdicts_of_search(arms, promised),
-        ]
+        parts += ["Other settings. Only the validation classes choose among them:", table(tried_rows(tried, promised))]
+        parts.append(DRAWN_APART_EXPLAINED if any(arm["variant"] == DRAWN_APART for arm in tried) else "")
+        parts.append(verdicts_of_search(arms, promised))
     parts.append(untried(value["arms"]))
     left_out = [
         f"{run['arm']} on fold {run['fold']} ({run['steps']} steps, MAP@R {100 * run['map@r']:.2f})"
