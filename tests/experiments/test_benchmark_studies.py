@@ -252,7 +252,7 @@ def test_screening_trains_a_corner_of_the_grid_once(options: RunOptions, monkeyp
     assert f"lies {np.mean(ranked[1:]) - ranked[0]:.2f} below the mean of the others" in shown
     assert "| epsilon 5 |" in shown
     assert "One seed an arm: no error of these effects is known." in shown
-    assert screening.EXPERIMENT.verdict(options.results).holds == "cannot tell"
+    assert screening.EXPERIMENT.verdict(read_result(options.results / "screening.json")).holds == "cannot tell"
     assert "images/screening.png" in shown
 
 
@@ -367,5 +367,6 @@ def test_the_cost_hardly_grows_only_where_it_does_not_double() -> None:
 def test_a_whole_network_is_told_of_where_it_was_timed(tmp_path: Path) -> None:
     assert computation_section.on_gpu(tmp_path) == ""
     network = {"pixels": 224, "milliseconds": {"inference": {"gap": 2.0, "gsp": 2.03}}}
-    (tmp_path / "gpu_resnet50.json").write_text(json.dumps({"device": "abacus", "network": network}))
+    birth = {"command": "count", "date": "2026-11-15", "device": "abacus", "versions": {}}
+    (tmp_path / "gpu_resnet50.json").write_text(json.dumps({**birth, "network": network}))
     assert "takes 1.5 % longer at inference" in computation_section.on_gpu(tmp_path)

@@ -193,7 +193,7 @@ def test_the_tiny_version_runs_and_is_not_run_twice(tmp_path: Path, monkeypatch:
     # The paper has no figures for this network.
     assert "paper MAP@R" not in page
     assert classification.EXPERIMENT.verdict is not None
-    assert classification.EXPERIMENT.verdict(tmp_path / "r").holds == "cannot tell"
+    assert classification.EXPERIMENT.verdict(read_result(tmp_path / "r" / "classification.json")).holds == "cannot tell"
 
 
 def classified(accuracy: list[float], alike: list[float], backbone: str = "resnet20") -> dict:

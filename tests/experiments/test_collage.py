@@ -494,7 +494,7 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
         assert part in page
     last = page.splitlines()[-1]
     assert last.startswith("*results/collage.json: `gspool reproduce collage --quick")
-    assert collage.EXPERIMENT.verdict(results).holds == "cannot tell"
+    assert collage.EXPERIMENT.verdict(read_result(results / "collage.json")).holds == "cannot tell"
     capsys.readouterr()
 
     def refuse(*_: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gspool import data
 from gspool.experiments import commands, registry, reproduction_report
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.certificate import write_result
 from gspool.experiments.experiment import NOT_RUN, Experiment, Headline, RunOptions, Verdict
 
 
@@ -169,9 +169,7 @@ def test_the_page_opens_with_whether_each_promise_was_seen(probe: Recorder, tmp_
     assert reproduction_report.verdict(plain, tmp_path) == Verdict("cannot tell", "not run: no time")
     write_result(tmp_path / "probe.json", {"x": 0.5}, command="gspool reproduce probe", seeds=[])
     assert reproduction_report.verdict(plain, tmp_path).because == "no verdict"
-    seen = replace(
-        plain, verdict=lambda results: Verdict("yes", f"{read_result(results / 'probe.json')['value']['x']}")
-    )
+    seen = replace(plain, verdict=lambda record: Verdict("yes", f"{record['value']['x']}"))
     assert reproduction_report.verdict(seen, tmp_path) == Verdict("yes", "0.5")
 
 

@@ -110,7 +110,7 @@ def test_a_tiny_run_is_written_drawn_shown_and_not_made_again(tmp_path: Path, mo
     assert "New samples of the 16 trained classes" in page
     assert "at most 2 epochs, validated every 1" in page
     assert tokens.EXPERIMENT.verdict is not None
-    assert tokens.EXPERIMENT.verdict(results).holds in ("yes", "partly", "no")
+    assert tokens.EXPERIMENT.verdict(read_result(results / "tokens.json")).holds in ("yes", "partly", "no")
 
     def refuse(*_: object) -> None:
         raise AssertionError("a finished training was made again")

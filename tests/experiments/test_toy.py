@@ -120,7 +120,7 @@ def test_the_section_says_how_many_pixels_are_in_use(project: Path) -> None:
     assert "red and blue together fill one half of the picture, green the other" in shown
     assert "the linear programme uses 20 of the 50 pixels" in shown
     assert toy.EXPERIMENT.verdict is not None
-    assert toy.EXPERIMENT.verdict(project / "results").holds == "yes"
+    assert toy.EXPERIMENT.verdict(read_result(project / "results" / "toy.json")).holds == "yes"
 
 
 def test_a_summary_counts_equal_weights_as_so_many_pixels() -> None:

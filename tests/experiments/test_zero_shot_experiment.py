@@ -128,6 +128,6 @@ def test_a_tiny_run_is_written_and_shown(tmp_path: Path) -> None:
     assert "Shown is seed 0, the first." in page
     # One seed tells nothing.
     assert zero_shot.EXPERIMENT.verdict is not None
-    assert zero_shot.EXPERIMENT.verdict(results).holds == "cannot tell"
+    assert zero_shot.EXPERIMENT.verdict(read_result(results / "zero_shot.json")).holds == "cannot tell"
     assert (results / "images" / "zero_shot.png").is_file()
     assert zero_shot.EXPERIMENT.render(tmp_path) == NOT_RUN

@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from gspool.experiments.certificate import read_result, write_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, train_jobs
-from gspool.experiments.classification_table import rendered, seen, written
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict, mean_and_deviation
+from gspool.experiments.classification_table import rendered, seen, spread, written
+from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 
@@ -150,15 +149,9 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     """Give the accuracy with average pooling and with the chosen GSP; the paper's is on ImageNet, in other networks."""
     found = []
     for name in ("gap", value["chosen"]):
-        right = [100 * run["accuracy"] for run in value["runs"] if run["pooling"] == name]
-        ours = mean_and_deviation(mean(right), stdev(right) if len(right) > 1 else None)
+        ours = spread([run["accuracy"] for run in value["runs"] if run["pooling"] == name])
         found.append(Headline(f"accuracy, {value['data']}, {value['backbone']}, {name}", "on ImageNet only", ours))
     return found
-
-
-def verdict(results: Path) -> Verdict:
-    """Say whether the promise was seen."""
-    return seen(read_result(results / f"{FILE}.json")["value"])
 
 
 EXPERIMENT = Experiment(
@@ -174,6 +167,6 @@ EXPERIMENT = Experiment(
     why_not_run="needs a GPU; the paper's networks need ImageNet",
     unfinished=unfinished,
     headlines=headlines,
-    verdict=verdict,
+    verdict=lambda record: seen(record["value"]),
     not_attempted="ImageNet, with ResNetV2-50 and EfficientNetV2-B3 (the data are not to be had here)",
 )

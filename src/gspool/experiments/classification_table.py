@@ -7,9 +7,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from gspool.experiments.benchmark.tables import number, table
-from gspool.experiments.experiment import Verdict, mean_and_deviation
-from gspool.experiments.paired import Holds, difference_of, in_words, interval, judged
-from gspool.experiments.paired import verdict as word_of
+from gspool.experiments.experiment import Holds, Verdict, mean_and_deviation
+from gspool.experiments.paired import in_words, interval, judged, seed_difference
 
 # Accuracy, P@1 and MAP@R on ImageNet, in percent.
 PAPER = {
@@ -112,7 +111,7 @@ def compared(value: Mapping[str, Any]) -> str:
         >>> compared({"chosen": "gsp", "runs": runs}).partition(" points")[0].partition(": ")[2]
         'accuracy +1.00 (one pair), MAP@R -2.00 (one pair)'
     """
-    found = {name: difference_of(values) for name, values in gains(value).items()}
+    found = {name: seed_difference(values) for name, values in gains(value).items()}
     ours = ", ".join(f"{name} {in_words(each)}" for name, each in found.items())
     theirs = ", ".join(
         f"{' and '.join(f'{gain:+.2f}' for gain in each)} points of {name}" for name, each in paper_gains().items()
@@ -133,11 +132,11 @@ def holds(found: Mapping[str, dict[str, Any]]) -> Holds:
     """Judge the gains: "no" where every interval ends below the smaller of the paper's, though it may hold 0.
 
     Example:
-        >>> small = difference_of([-0.2, 0.0, 0.2])
-        >>> holds({"accuracy": small, "MAP@R": small}), holds({"accuracy": difference_of([0.1]), "MAP@R": small})
+        >>> small = seed_difference([-0.2, 0.0, 0.2])
+        >>> holds({"accuracy": small, "MAP@R": small}), holds({"accuracy": seed_difference([0.1]), "MAP@R": small})
         ('no', 'cannot tell')
     """
-    judgement = judged([word_of(each) for each in found.values()])
+    judgement = judged([*found.values()])
     paper = paper_gains()
     if judgement == "cannot tell" and all(
         each["pairs"] > 1 and interval(each)[1] < min(paper[name]) for name, each in found.items()
@@ -151,7 +150,7 @@ def seen(value: Mapping[str, Any]) -> Verdict:
     paired = gains(value)
     if not all(paired.values()):
         return Verdict("cannot tell", "average pooling and the chosen GSP share no seed")
-    found = {name: difference_of(values) for name, values in paired.items()}
+    found = {name: seed_difference(values) for name, values in paired.items()}
     told = ", ".join(f"{name} {in_words(each)}" for name, each in found.items())
     least = ", ".join(f"{min(each):+.2f}" for each in paper_gains().values())
     return Verdict(holds(found), f"points gained: {told}; the paper's are {least} at least, on ImageNet")

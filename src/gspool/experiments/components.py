@@ -15,10 +15,9 @@ from typing import Any
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
 from gspool.experiments.benchmark.tables import concatenated, difference, number, separate, table
-from gspool.experiments.certificate import read_result
-from gspool.experiments.components_paper import MARKS, NAMES, PAPER
+from gspool.experiments.components_paper import MARKS, NAMES, paper_figures
 from gspool.experiments.components_steps import seen, told
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict
+from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.report import section
 
 FILE = "components"
@@ -43,7 +42,7 @@ def rows_of(value: dict[str, Any]) -> str:
     rows = []
     for arm in value["arms"]:
         zsr, gsp = MARKS[arm["arm"]]
-        paper = PAPER[value["data"]][arm["arm"]]
+        paper = paper_figures(value["data"], arm["arm"])
         rows.append(
             {
                 "ZSR": zsr,
@@ -71,16 +70,11 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     return [
         Headline(
             f"MAP@R 128D, {value['data']}, c2, {NAMES[arm['arm']]}",
-            f"{PAPER[value['data']][arm['arm']][1]:.2f}",
+            f"{paper_figures(value['data'], arm['arm'])[1]:.2f}",
             separate(arm, "map"),
         )
         for arm in value["arms"]
     ]
-
-
-def verdict(results: Path) -> Verdict:
-    """Say whether the promise was seen."""
-    return seen(read_result(results / f"{FILE}.json")["value"])
 
 
 EXPERIMENT = Experiment(
@@ -96,6 +90,6 @@ EXPERIMENT = Experiment(
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=lambda results: still_missing(results, FILE, ARMS),
     headlines=headlines,
-    verdict=verdict,
+    verdict=lambda record: seen(record["value"]),
     not_attempted="SOP, In-shop and Cars196 (the data are not to be had here)",
 )

@@ -123,13 +123,10 @@ def seen(value: dict[str, Any]) -> Verdict:
     found = differences(value)
     if found is None:
         return Verdict("cannot tell", "not every row has two runs in the same folds and seeds")
-    words = [verdict(found[step]) for step in STEPS]
-    # "Yes" also by the means of folds, whose runs share classes.
-    sure = {verdict(by_folds(found[step])) for step in STEPS} == {"ahead"}
-    holds = "partly" if judged(words) == "yes" and not sure else judged(words)
+    holds = judged([found[step] for step in STEPS])
     if holds in ("no", "cannot tell") and verdict(found[WHOLE]) == "ahead":
         holds = "partly"
-    beyond = sum(word == "ahead" for word in words)
+    beyond = sum(verdict(found[step]) == "ahead" for step in STEPS)
     steps = f"{beyond or 'none'} of the {len(STEPS)} single steps {'are' if beyond > 1 else 'is'} beyond its interval"
     whole = f"{in_words(found[WHOLE])} points of MAP@R ahead of average pooling"
     return Verdict(holds, f"both together {whole}{_in_doubt(found[WHOLE])}; {steps}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.tables import table
+from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import Headline, Verdict
 from gspool.experiments.pictured import pictured
 
@@ -111,7 +111,7 @@ def on_gpu(results: Path) -> str:
     path = results / f"{NETWORK}.json"
     if not path.is_file():
         return ""
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = read_result(path)
     network = record["network"]
     inference = network["milliseconds"]["inference"]
     added = 100 * (inference["gsp"] / inference["gap"] - 1)

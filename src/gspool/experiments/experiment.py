@@ -22,10 +22,13 @@ class Headline(NamedTuple):
     ours: str
 
 
+Holds = Literal["yes", "partly", "no", "cannot tell"]
+
+
 class Verdict(NamedTuple):
     """Whether what the paper promises was seen, and the figure that decides it."""
 
-    holds: Literal["yes", "partly", "no", "cannot tell"]
+    holds: Holds
     because: str
 
 
@@ -85,7 +88,7 @@ class Experiment:
         why_not_run: what is missing where it has not been run.
         unfinished: takes the folder of the results and says what of them is still missing; empty where nothing is.
         headlines: takes the value of the first of the files and gives the figures that stand for all of it.
-        verdict: takes the folder of the results and says whether the promise was seen; asked only where all files are.
+        verdict: takes the record of the first of the files and says whether the promise was seen.
         not_attempted: what of the paper's table or figure is not part of the experiment, and why.
 
     Example:
@@ -106,7 +109,7 @@ class Experiment:
     why_not_run: str = "nobody has run it yet"
     unfinished: Callable[[Path], str] | None = field(default=None, repr=False)
     headlines: Callable[[Any], list[Headline]] | None = field(default=None, repr=False)
-    verdict: Callable[[Path], Verdict] | None = field(default=None, repr=False)
+    verdict: Callable[[dict[str, Any]], Verdict] | None = field(default=None, repr=False)
     not_attempted: str = ""
 
     def command(self, options: RunOptions | None = None) -> str:

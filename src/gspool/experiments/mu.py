@@ -15,10 +15,9 @@ from typing import Any
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.experiment import draw_where_possible
 from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
-from gspool.experiments.benchmark.tables import validation_rows
-from gspool.experiments.certificate import read_result
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict, mean_and_deviation
-from gspool.experiments.mu_trend import seen, told
+from gspool.experiments.benchmark.tables import validation_figure, validation_rows
+from gspool.experiments.experiment import Experiment, Headline, RunOptions
+from gspool.experiments.mu_trend import arm_of, seen, told
 from gspool.experiments.pictured import pictured
 from gspool.experiments.report import section
 from gspool.experiments.tuning_text import protocol_told, seeds_told
@@ -68,17 +67,11 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     by_arm = {arm["arm"]: arm for arm in value["arms"]}
     found = []
     for mu in (MUS[0], 0.3, MUS[-1]):
-        arm = by_arm.get(f"c2 gsp mu {mu:g}")
+        arm = by_arm.get(arm_of(mu))
         if arm is not None:
-            std = arm["validation_std"] if arm["runs"] > 1 else None
-            ours = mean_and_deviation(arm["validation_map"], std)
-            found.append(Headline(f"validation MAP@R, {value['data']}, c2, mu {mu:g}", "drawn only", ours))
+            what = f"validation MAP@R, {value['data']}, c2, mu {mu:g}"
+            found.append(Headline(what, "drawn only", validation_figure(arm)))
     return found
-
-
-def verdict(results: Path) -> Verdict:
-    """Say whether the promise was seen."""
-    return seen(read_result(results / f"{FILE}.json")["value"], MUS)
 
 
 EXPERIMENT = Experiment(
@@ -94,5 +87,5 @@ EXPERIMENT = Experiment(
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=lambda results: still_missing(results, FILE, ARMS),
     headlines=headlines,
-    verdict=verdict,
+    verdict=lambda record: seen(record["value"], MUS),
 )

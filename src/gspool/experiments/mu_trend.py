@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from gspool.experiments.experiment import Verdict, mean_and_deviation
-from gspool.experiments.paired import difference_of, in_words, verdict
+from gspool.experiments.benchmark.tables import validation_figure
+from gspool.experiments.experiment import Verdict
+from gspool.experiments.paired import in_words, seed_difference, verdict
 
 # What the paper calls low, and what is not.
 MOST_SMALL, LEAST_LARGE = 0.3, 0.7
@@ -51,7 +52,7 @@ def apart_from_average_pooling(value: dict[str, Any], mus: Sequence[float]) -> l
             for reached in by_seed(value).values()
             if arm_of(mu) in reached and "c2 gap" in reached
         ]
-        if pairs and verdict(difference_of(pairs)) != "cannot tell":
+        if pairs and verdict(seed_difference(pairs)) != "cannot tell":
             found.append(mu)
     return found
 
@@ -64,7 +65,7 @@ def told(value: dict[str, Any], mus: Sequence[float]) -> str:
         return ""
     reached = {mu: float(arms[arm_of(mu)]["validation_map"]) for mu in mus}
     best, worst = max(reached, key=reached.__getitem__), min(reached, key=reached.__getitem__)
-    found = difference_of(falls)
+    found = seed_difference(falls)
     seeds = "one seed" if len(falls) == 1 else f"{len(falls)} seeds"
     said = {
         "ahead": "quality falls as mu grows",
@@ -84,11 +85,10 @@ def beside_average_pooling(value: dict[str, Any], mus: Sequence[float]) -> str:
     gap = next((arm for arm in value["arms"] if arm["arm"] == "c2 gap"), None)
     if gap is None:
         return ""
-    reached = mean_and_deviation(gap["validation_map"], gap["validation_std"] if gap["runs"] > 1 else None)
     apart = apart_from_average_pooling(value, mus)
     which = ", ".join(f"{mu:g}" for mu in apart)
     known = f"only mu {which} can be told from it" if apart else "no mu can be told from it"
-    return f" Average pooling reaches {reached}: {known}."
+    return f" Average pooling reaches {validation_figure(gap)}: {known}."
 
 
 def seen(value: dict[str, Any], mus: Sequence[float]) -> Verdict:
@@ -96,7 +96,7 @@ def seen(value: dict[str, Any], mus: Sequence[float]) -> Verdict:
     falls = fall(value, mus)
     if not falls:
         return Verdict("cannot tell", "no seed has been trained with every mu")
-    found = difference_of(falls)
+    found = seed_difference(falls)
     word = verdict(found)
     small = [
         arm["validation_map"] for arm in value["arms"] if arm["arm"] in {arm_of(m) for m in mus if m <= MOST_SMALL}

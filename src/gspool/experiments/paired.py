@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import mean, stdev
-from typing import Any, Literal
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
-Holds = Literal["yes", "partly", "no", "cannot tell"]
+from gspool.experiments.experiment import Holds
+
 # Half widths of 95 % intervals in standard errors, Student's t at 97.5 %, for 1, 2, 3 ... degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
 
@@ -46,35 +47,70 @@ def by_folds(found: dict[str, Any]) -> dict[str, Any]:
     return {"mean": found["mean"], "error": found["fold_error"], "pairs": found["folds"]}
 
 
-def difference_of(values: Sequence[float]) -> dict[str, Any]:
-    """Summarise differences, one a seed, as `figures.paired_difference` does those of runs.
-
-    Every seed is a group of its own: folds, where runs have some, are not what differs here.
+def deviation(values: Sequence[float]) -> float:
+    """Give the standard deviation of a sample (n - 1); 0 for a single value.
 
     Example:
-        >>> found = difference_of([1.0, 2.0, 3.0])
-        >>> found["mean"], found["std"], found["pairs"], found["ahead"], round(found["error"], 3)
-        (2.0, 1.0, 3, 3, 0.577)
+        >>> deviation([1.0, 3.0]), deviation([2.0])
+        (1.4142135623730951, 0.0)
     """
-    count = len(values)
-    std = stdev(values) if count > 1 else 0.0
-    error = std / count**0.5
-    return {
-        "mean": mean(values),
-        "std": std,
-        "error": error,
-        "pairs": count,
-        "ahead": sum(value > 0 for value in values),
-        "folds": count,
-        "fold_error": error,
-    }
+    return stdev(values) if len(values) > 1 else 0.0
+
+
+class Difference(NamedTuple):
+    """How far one thing is ahead of another over pairs, in points.
+
+    ``std`` is the standard deviation of the single differences (n - 1; 0 for one pair), ``error`` that of their mean as
+    if all were independent. Pairs of a fold share their training classes: ``fold_error`` is the standard error of the
+    mean over ``folds`` means of a fold each.
+    """
+
+    mean: float
+    std: float
+    error: float
+    pairs: int
+    ahead: int
+    folds: int
+    fold_error: float
+
+
+def difference_of(folds: Sequence[Sequence[float]]) -> Difference:
+    """Summarise the differences of pairs, fold by fold.
+
+    Example:
+        >>> found = difference_of([[1.0, 2.0], [3.0]])
+        >>> found.mean, found.std, found.pairs, found.ahead, found.folds, round(found.error, 3)
+        (2.0, 1.0, 3, 3, 2, 0.577)
+    """
+    values = [value for fold in folds for value in fold]
+    std = deviation(values)
+    return Difference(
+        mean=fmean(values),
+        std=std,
+        error=std / len(values) ** 0.5,
+        pairs=len(values),
+        ahead=sum(value > 0 for value in values),
+        folds=len(folds),
+        fold_error=deviation([fmean(fold) for fold in folds]) / len(folds) ** 0.5,
+    )
+
+
+def seed_difference(values: Sequence[float]) -> dict[str, Any]:
+    """Summarise differences, one a seed: each is a group of its own; folds, where there are some, do not differ here.
+
+    Example:
+        >>> found = seed_difference([1.0, 2.0, 3.0])
+        >>> found["pairs"], found["folds"], found["error"] == found["fold_error"]
+        (3, 3, True)
+    """
+    return difference_of([[value] for value in values])._asdict()
 
 
 def in_words(found: dict[str, Any], digits: int = 2) -> str:
     """Write a mean difference with its interval, or say that there is one pair.
 
     Example:
-        >>> in_words(difference_of([1.0, 2.0, 3.0])), in_words(difference_of([-0.5]), 1)
+        >>> in_words(seed_difference([1.0, 2.0, 3.0])), in_words(seed_difference([-0.5]), 1)
         ('+2.00 (95 % interval -0.48 to +4.48)', '-0.5 (one pair)')
     """
     if found["pairs"] < 2:
@@ -83,15 +119,16 @@ def in_words(found: dict[str, Any], digits: int = 2) -> str:
     return f"{found['mean']:+.{digits}f} (95 % interval {low:+.{digits}f} to {high:+.{digits}f})"
 
 
-def judged(words: Sequence[str]) -> Holds:
-    """Say whether a promise of several differences was seen, from what `verdict` says of each.
+def judged(differences: Sequence[dict[str, Any]]) -> Holds:
+    """Say whether a promise of several differences was seen: "yes" only where all are ahead, by groups as well.
 
     Example:
-        >>> judged(["ahead", "ahead"]), judged(["ahead", "cannot tell"]), judged(["behind", "cannot tell"])
-        ('yes', 'partly', 'no')
-        >>> judged(["cannot tell"])
-        'cannot tell'
+        >>> ahead, unclear, behind = (seed_difference(each) for each in ([1.0, 1.1], [-1.0, 1.0], [-1.0, -1.1]))
+        >>> judged([ahead, ahead]), judged([ahead, unclear]), judged([behind, unclear]), judged([unclear])
+        ('yes', 'partly', 'no', 'cannot tell')
     """
+    words = [verdict(found) for found in differences]
     if "ahead" in words:
-        return "yes" if set(words) == {"ahead"} else "partly"
+        sure = {*words, *(verdict(by_folds(found)) for found in differences)} == {"ahead"}
+        return "yes" if sure else "partly"
     return "no" if "behind" in words else "cannot tell"

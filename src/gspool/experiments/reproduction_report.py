@@ -41,9 +41,14 @@ class Status(NamedTuple):
     text: str
 
 
+def files_there(experiment: Experiment, results: Path) -> list[str]:
+    """Name the results of an experiment that have been written."""
+    return [name for name in experiment.files if (results / f"{name}.json").is_file()]
+
+
 def status(experiment: Experiment, results: Path) -> Status:
     """Look up what has been run: every file of the experiment must be there for it to be done."""
-    there = [name for name in experiment.files if (results / f"{name}.json").is_file()]
+    there = files_there(experiment, results)
     records = [read_result(results / f"{name}.json") for name in there]
     said = "; ".join(dict.fromkeys(f"{record['date']}, {record['device']}" for record in records))
     missing = [name for name in experiment.files if name not in there]
@@ -85,10 +90,10 @@ def page(results: Path) -> str:
     ]
     for name in registry.names():
         experiment = registry.find(name)
-        head = (
-            f"## {name}: {experiment.shows}\n\n{experiment.promise[0].upper()}{experiment.promise[1:]}, says the paper."
+        promise = f"{experiment.promise[0].upper()}{experiment.promise[1:]}, says the paper."
+        sections.append(
+            f"## {heading(experiment)}\n\n{promise}\n\n{how_to_run(experiment)}\n\n{experiment.render(results).strip()}"
         )
-        sections.append(f"{head}\n\n{how_to_run(experiment)}\n\n{experiment.render(results).strip()}")
     sections.append(f"## The main figures in one table\n\n{headline_table(results)}")
     return "\n\n".join(section.strip() for section in sections) + "\n"
 
@@ -130,9 +135,16 @@ def overview(results: Path) -> str:
 
 def verdict(experiment: Experiment, results: Path) -> Verdict:
     """Say whether what the paper promises was seen; it cannot be told where results are missing."""
-    if any(not (results / f"{name}.json").is_file() for name in experiment.files):
+    if len(files_there(experiment, results)) < len(experiment.files):
         return Verdict("cannot tell", status(experiment, results).text)
-    return Verdict("cannot tell", "no verdict") if experiment.verdict is None else experiment.verdict(results)
+    if experiment.verdict is None:
+        return Verdict("cannot tell", "no verdict")
+    return experiment.verdict(read_result(results / f"{experiment.files[0]}.json"))
+
+
+def heading(experiment: Experiment) -> str:
+    """Write the heading of an experiment's section."""
+    return f"{experiment.name}: {experiment.shows}"
 
 
 def anchor(experiment: Experiment) -> str:
@@ -142,7 +154,7 @@ def anchor(experiment: Experiment) -> str:
         >>> anchor(registry.find("toy"))
         'toy-figure-2'
     """
-    return re.sub(r"[^\w\- ]", "", f"{experiment.name}: {experiment.shows}".lower()).replace(" ", "-")
+    return re.sub(r"[^\w\- ]", "", heading(experiment).lower()).replace(" ", "-")
 
 
 def not_run(results: Path) -> str:

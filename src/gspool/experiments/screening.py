@@ -17,8 +17,7 @@ from typing import Any, Literal
 from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.experiment import draw_where_possible
 from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
-from gspool.experiments.certificate import read_result
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict
+from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.report import section
 from gspool.experiments.screening_design import all_arms, factorial_arms, grid_arms
 from gspool.experiments.screening_effects import effects, seen
@@ -84,11 +83,6 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     return found
 
 
-def verdict(results: Path) -> Verdict:
-    """Say whether the promise was seen."""
-    return seen(read_result(results / f"{FILE}.json")["value"])
-
-
 EXPERIMENT = Experiment(
     name="screening",
     promise="epsilon matters most, smaller mu and lambda are better, the number of prototypes hardly counts",
@@ -102,6 +96,6 @@ EXPERIMENT = Experiment(
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=lambda results: still_missing(results, FILE, all_arms("both"), SEEDS),
     headlines=headlines,
-    verdict=verdict,
+    verdict=lambda record: seen(record["value"]),
     not_attempted="the number of prototypes on SOP and In-shop, Figure 3 (b) (the data are not to be had here)",
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.certificate import write_result
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict, mean_and_deviation
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.pictured import pictured
@@ -180,5 +180,5 @@ EXPERIMENT = Experiment(
     run=run,
     render=render,
     headlines=headlines,
-    verdict=lambda results: seen(read_result(results / "tokens.json")["value"]),
+    verdict=lambda record: seen(record["value"]),
 )

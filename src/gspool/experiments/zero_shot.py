@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from gspool import data
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.certificate import write_result
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
 from gspool.experiments.collage.recipe import ZSR
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict, mean_and_deviation
+from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.zero_shot_picture import draw
@@ -132,11 +132,6 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     ]
 
 
-def verdict(results: Path) -> Verdict:
-    """Say whether the promise was seen."""
-    return seen(read_result(results / "zero_shot.json"))
-
-
 EXPERIMENT = Experiment(
     name="zero-shot",
     promise="attributes of five classes of CIFAR-10 foretell where the other five lie, better with the regularisation",
@@ -148,6 +143,6 @@ EXPERIMENT = Experiment(
     render=render,
     settings=ZeroShotSettings,
     headlines=headlines,
-    verdict=verdict,
+    verdict=seen,
     not_attempted="images with their weights coloured by prototype (`gspool explain` draws such pictures of any model)",
 )

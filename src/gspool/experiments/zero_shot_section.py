@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gspool.experiments.experiment import Verdict, mean_and_deviation
-from gspool.experiments.paired import difference_of, in_words, judged
-from gspool.experiments.paired import verdict as word_of
+from gspool.experiments.paired import in_words, judged, seed_difference
 from gspool.experiments.pictured import pictured
 from gspool.experiments.report import table
 from gspool.experiments.zero_shot_training import KINDS
@@ -56,7 +55,7 @@ def changes(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Give what the regularisation changes seed by seed, in points: MAP of the predictions, MAP@R of the embedding."""
     names = {kind: f"map_{kind}" for kind in KINDS} | {"embedding": "map@r"}
     runs, seeds = record["value"]["runs"], record["seeds"]
-    return {key: difference_of(paired_gains(runs, name, seeds)) for key, name in names.items()}
+    return {key: seed_difference(paired_gains(runs, name, seeds)) for key, name in names.items()}
 
 
 def compared(record: dict[str, Any]) -> str:
@@ -71,7 +70,7 @@ def compared(record: dict[str, Any]) -> str:
         "partly": "we do in part",
         "no": "we do not",
         "cannot tell": "here it cannot be told from 0",
-    }[judged([word_of(found[kind]) for kind in KINDS])]
+    }[judged([found[kind] for kind in KINDS])]
     return f"The regularisation changes, seed by seed: {brought}. The paper shows a clear gain; {said}. {cost(found)}"
 
 
@@ -79,7 +78,7 @@ def cost(found: Mapping[str, dict[str, Any]]) -> str:
     """Say what becomes of MAP@R of the embedding.
 
     Example:
-        >>> cost({"embedding": difference_of([-3.0, -3.5])})
+        >>> cost({"embedding": seed_difference([-3.0, -3.5])})
         'It costs 3.2 points of MAP@R of the embedding (2 of 2 seeds).'
     """
     each = found["embedding"]
@@ -93,7 +92,7 @@ def seen(record: dict[str, Any]) -> Verdict:
     """Judge the promise: predictions gain by both distances, beyond their intervals."""
     found = changes(record)
     gained = ", ".join(f"{in_words(found[kind], 1)} by {kind}" for kind in KINDS)
-    holds = judged([word_of(found[kind]) for kind in KINDS])
+    holds = judged([found[kind] for kind in KINDS])
     return Verdict(holds, f"points of MAP of the predictions: {gained}; of MAP@R: {in_words(found['embedding'], 1)}")
 
 

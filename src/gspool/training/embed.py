@@ -41,7 +41,7 @@ class Evaluation(NamedTuple):
     metrics: RetrievalMetrics
     entropy: float | None
     embeddings: Float[Tensor, "N D"]
-    mean_weights: Float[Tensor, " P"] | None = None
+    mean_weights: list[float] | None = None
 
 
 @torch.no_grad()

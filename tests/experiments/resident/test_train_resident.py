@@ -146,6 +146,10 @@ def test_learned_mu_and_epsilon_are_told(sets: dict[str, ResidentSet]) -> None:
     assert outcome.learned["mu"] != 0.3
     assert outcome.learned["epsilon"] != 5.0
     assert set(outcome.record()) >= {"metrics", "curve", "learned", "entropy", "ending"}
+    # Relative to equal weights, places weigh 1 on average, and GSP does not weigh them all alike.
+    weights = outcome.record()["mean_weights"]
+    assert sum(weights) / len(weights) == pytest.approx(1.0, abs=1e-3)
+    assert max(weights) > min(weights)
     assert "embeddings" not in outcome.record()
 
 

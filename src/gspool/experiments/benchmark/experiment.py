@@ -27,7 +27,7 @@ import torch
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
-from gspool.experiments.benchmark.figures import study_figures
+from gspool.experiments.benchmark.figures import maps_of, study_figures
 from gspool.experiments.benchmark.missing import unfinished
 from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.search import BEST, best_arms, named_variants, search_arms
@@ -153,7 +153,7 @@ def draw_where_possible(path: Path, draw: Callable[[], None]) -> None:
 
 
 def _draw(value: dict[str, Any], path: Path) -> None:
-    from gspool.experiments.benchmark.looks import draw_looks, maps_of
+    from gspool.experiments.benchmark.looks import draw_looks
     from gspool.experiments.benchmark.picture import draw, draw_summary
 
     draw(value, path)

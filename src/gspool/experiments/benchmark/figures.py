@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from gspool.evaluation import fair_average, mean_and_std
+from gspool.experiments.paired import Difference, deviation, difference_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -21,25 +22,8 @@ if TYPE_CHECKING:
 MEANS = ("steps", "best_step", "seconds")
 
 
-class Difference(NamedTuple):
-    """How far one arm is ahead of another over runs of the same fold and seed, in points of a metric.
-
-    ``std`` is the standard deviation of the single differences (n - 1; 0 for one pair), ``error`` that of their mean as
-    if all were independent. Runs of a fold share their training classes: ``fold_error`` is the standard error of the
-    mean over ``folds`` means of a fold each.
-    """
-
-    mean: float
-    std: float
-    error: float
-    pairs: int
-    ahead: int
-    folds: int
-    fold_error: float
-
-
 def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "map@r") -> Difference | None:
-    """Compare two arms run by run; None where they share no fold and seed, or were not measured.
+    """Compare two arms run by run, in points; None where they share no fold and seed, or were not measured.
 
     ``metric`` is one of the test classes, or "validation" for what was watched on the validation classes.
 
@@ -57,20 +41,7 @@ def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "
     for place, value in ours.items():
         if place in theirs:
             by_fold.setdefault(place[0], []).append(100 * (value - theirs[place]))
-    values = [value for own in by_fold.values() for value in own]
-    if not values:
-        return None
-    count, folds = len(values), len(by_fold)
-    std = _deviation(values)
-    return Difference(
-        mean=_mean(values),
-        std=std,
-        error=std / math.sqrt(count),
-        pairs=count,
-        ahead=sum(value > 0 for value in values),
-        folds=folds,
-        fold_error=_deviation([_mean(own) for own in by_fold.values()]) / math.sqrt(folds),
-    )
+    return difference_of([*by_fold.values()]) if by_fold else None
 
 
 def _by_place(runs: Sequence[Run], metric: str) -> dict[tuple[int, int], float]:
@@ -85,7 +56,6 @@ def _by_place(runs: Sequence[Run], metric: str) -> dict[tuple[int, int], float]:
 def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
     """Give the figures of one arm in percent: means over its runs, and its paired difference from the baseline."""
     metrics = mean_and_std([run.found["metrics"] for run in runs])
-    mean = {name: _mean([run.found[name] for run in runs]) for name in MEANS}
     entropies = [run.found["entropy"] for run in runs if run.found["entropy"] is not None]
     watched = [run.found["validation"] for run in runs if run.found["validation"] is not None]
     same = runs[0].asked == baseline[0].asked
@@ -103,9 +73,9 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
         "map": {"mean": 100 * metrics["map@r"].mean, "std": 100 * metrics["map@r"].std},
         "p1": {"mean": 100 * metrics["p@1"].mean, "std": 100 * metrics["p@1"].std},
         "recall": {name: 100 * value.mean for name, value in metrics.items() if name.startswith("r@")},
-        "validation_map": 100 * _mean(watched) if watched else None,
-        "validation_std": 100 * _deviation(watched),
-        "entropy": _mean(entropies) if entropies else None,
+        "validation_map": 100 * fmean(watched) if watched else None,
+        "validation_std": 100 * deviation(watched),
+        "entropy": fmean(entropies) if entropies else None,
         "mean_weights": mean_map([run.found.get("mean_weights") for run in runs]),
         "learned": _means([run.found["learned"] for run in runs]),
         "difference_from_gap": None if difference is None else difference._asdict(),
@@ -113,7 +83,7 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
         "endings": {
             word: sum(run.found["ending"] == word for run in runs) for word in ("patience", "max_steps", "time")
         },
-        **{f"mean_{name}": value for name, value in mean.items()},
+        **{f"mean_{name}": fmean(run.found[name] for run in runs) for name in MEANS},
     }
 
 
@@ -127,23 +97,21 @@ def mean_map(maps: Sequence[Sequence[float] | None]) -> list[float] | None:
     kept = [one for one in maps if one is not None]
     if not kept or len({len(one) for one in kept}) > 1:
         return None
-    return [_mean(place) for place in zip(*kept, strict=True)]
+    return [fmean(place) for place in zip(*kept, strict=True)]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def maps_of(arms: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Give the mean maps of the arms that have kept theirs, by their names; average pooling's says nothing.
 
-
-def _deviation(values: Sequence[float]) -> float:
-    """Give the standard deviation of a sample; 0 for a single value."""
-    if len(values) < 2:
-        return 0.0
-    mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    Example:
+        >>> maps_of([{"arm": "c2 gsp", "pooling": "gsp", "mean_weights": [0.9, 1.1]}, {"arm": "x", "pooling": "gsp"}])
+        {'c2 gsp': [0.9, 1.1]}
+    """
+    return {arm["arm"]: arm["mean_weights"] for arm in arms if arm["pooling"] != "gap" and arm.get("mean_weights")}
 
 
 def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: _mean([value[name] for value in values]) for name in values[0]}
+    return {name: fmean([value[name] for value in values]) for name in values[0]}
 
 
 def joined_figures(

@@ -5,30 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib
-
-# Before pyplot, which would look for a screen.
-matplotlib.use("Agg")
-
-from matplotlib import pyplot
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import TwoSlopeNorm
 
-from gspool.experiments.benchmark.picture import save
+from gspool.experiments.benchmark.picture import pyplot, save
 
 MOST_IN_A_ROW = 4
-
-
-def maps_of(arms: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Give the maps of the arms that have kept theirs, by their names; average pooling's says nothing.
-
-    Example:
-        >>> maps_of([{"arm": "c2 gsp", "pooling": "gsp", "mean_weights": [0.9, 1.1]}, {"arm": "x", "pooling": "gsp"}])
-        {'c2 gsp': [0.9, 1.1]}
-    """
-    return {arm["arm"]: arm["mean_weights"] for arm in arms if arm["pooling"] != "gap" and arm.get("mean_weights")}
 
 
 def draw_looks(maps: Mapping[str, Sequence[float]], path: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import LOSSES, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.section import file_name
-from gspool.experiments.benchmark.store import ended
+from gspool.experiments.benchmark.store import missing_of
 from gspool.experiments.benchmark.tables import in_order
 from gspool.experiments.benchmark.verdict import chosen_by_validation
 from gspool.experiments.certificate import read_result
@@ -19,21 +18,24 @@ from gspool.experiments.certificate import read_result
 def unfinished(results: Path) -> str:
     """Say what of the paper's table and of the search on CUB is missing; the other benchmarks need their data."""
     value = read_result(results / f"{file_name('cub', 'fair')}.json")["value"]
-    done = ended(value["runs"])
+
+    def count(arms: Sequence[Arm], folds: range, seeds: tuple[int, ...]) -> tuple[int, int]:
+        return missing_of((arm.name for arm in arms), folds, seeds, value["runs"])
+
     folds = range(PROTOCOLS["fair"].folds)
     main = ("c2", "pnca")
     others = tuple(loss for loss in LOSSES if loss not in main)
     layers = tuple(layer for layer in POOLINGS if layer not in ("gap", "gsp"))
     rare = [arm for arm in pooling_table_arms(main) if arm.pooling not in POOLINGS]
     groups = {
-        "C2 and ProxyNCA++ with GAP and GSP": _left(paper_arms(main), folds, SEEDS, done),
-        "the other losses with GAP and GSP": _left(paper_arms(others), folds, SEEDS[:1], done),
-        "the other layers of Table 2": _left(paper_arms(main, layers), folds, SEEDS[:1], done),
-        "the layers that the pooling table alone has, one fold": _left(rare, range(1), SEEDS[:1], done),
+        "C2 and ProxyNCA++ with GAP and GSP": count(paper_arms(main), folds, SEEDS),
+        "the other losses with GAP and GSP": count(paper_arms(others), folds, SEEDS[:1]),
+        "the other layers of Table 2": count(paper_arms(main, layers), folds, SEEDS[:1]),
+        "the layers that the pooling table alone has, one fold": count(rare, range(1), SEEDS[:1]),
     }
     missing = [f"{left} of {of} trainings of {what}" for what, (left, of) in groups.items() if left]
     searched = search_arms(main)
-    left, of = _left(searched, range(2), SEEDS[:1], done)
+    left, of = count(searched, range(2), SEEDS[:1])
     if left:
         missing.append(f"{left} of {of} trainings of the search on two folds")
     arms = in_order(value["arms"])
@@ -41,15 +43,9 @@ def unfinished(results: Path) -> str:
         best = chosen_by_validation(arms, loss)
         if best is None:
             continue
-        left, of = _left([arm for arm in searched if arm.name == best["arm"]], folds, SEEDS, done)
+        left, of = count([arm for arm in searched if arm.name == best["arm"]], folds, SEEDS)
         if left:
             missing.append(f"{left} of {of} trainings of {best['variant']}, which validation chose with {loss}")
     if not (results / f"{file_name('cub', 'conventional')}.json").is_file():
         missing.append("the conventional protocol")
     return "; ".join(missing)
-
-
-def _left(arms: Sequence[Arm], folds: range, seeds: tuple[int, ...], done: set[Any]) -> tuple[int, int]:
-    """Count what has not been trained to its end, and all that is wanted."""
-    wanted = {(arm.name, fold, seed) for arm in arms for fold in folds for seed in seeds}
-    return len(wanted - done), len(wanted)

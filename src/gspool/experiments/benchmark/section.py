@@ -7,6 +7,7 @@ from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, SEEDS
+from gspool.experiments.benchmark.figures import maps_of
 from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.selection import FILE as SELECTION
@@ -149,7 +150,7 @@ def render(results: Path) -> str:
 
 
 def _pictures(name: str, value: dict[str, Any]) -> list[str]:
-    looks = [LOOKS] if any(arm.get("mean_weights") for arm in value["arms"] if arm["pooling"] != "gap") else []
+    looks = [LOOKS] if maps_of(value["arms"]) else []
     return [pictured(f"{name}{ending}", seen, told) for ending, seen, told in (*PICTURES, *looks)]
 
 
@@ -169,7 +170,6 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     return found
 
 
-def judge(results: Path) -> Verdict:
+def judge(record: dict[str, Any]) -> Verdict:
     """Say whether GSP is ahead of GAP on CUB in the fair protocol."""
-    arms = read_result(results / f"{file_name('cub', 'fair')}.json")["value"]["arms"]
-    return seen(in_order(arms), PROTOCOLS["fair"].folds * len(SEEDS))
+    return seen(in_order(record["value"]["arms"]), PROTOCOLS["fair"].folds * len(SEEDS))

@@ -22,6 +22,7 @@ from gspool.experiments.benchmark.tables import table
 from gspool.experiments.certificate import write_result
 from gspool.experiments.pictured import pictured
 from gspool.experiments.resident import ResidentSet, load_resident
+from gspool.experiments.resident.evaluation import relative_weights
 from gspool.experiments.resident.views import evaluation_view
 from gspool.functional import clip_norm, greedy_centers, gsp_pool
 from gspool.training.build import build_model
@@ -79,7 +80,7 @@ def selection_rows(
                     "entropy": float(relative_entropy(weights).mean()),
                     "correlation_with_length": correlation(weights, lengths),
                     "length_of_what_is_pooled": float(((weights * lengths).sum(1) / lengths.mean(1)).mean()),
-                    "mean_weights": [round(weight, 4) for weight in (weights.mean(0) * weights.shape[1]).tolist()],
+                    "mean_weights": relative_weights(weights),
                 }
             )
     return rows

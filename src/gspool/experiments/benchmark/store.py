@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +45,20 @@ def ended(runs: Sequence[Mapping[str, Any]]) -> set[tuple[str, int, int]]:
     """
     asked = [run["asked"] for run in runs if run["found"]["ending"] != "time"]
     return {(each["arm"], each["fold"], each["seed"]) for each in asked}
+
+
+def missing_of(
+    names: Iterable[str], folds: Iterable[int], seeds: Iterable[int], runs: Sequence[Mapping[str, Any]]
+) -> tuple[int, int]:
+    """Count the trainings of arms that the runs of a result do not hold to their end, and all that are wanted.
+
+    Example:
+        >>> asked = {"arm": "c2 gap", "fold": 0, "seed": 1}
+        >>> missing_of(["c2 gap"], range(4), [1], [{"asked": asked, "found": {"ending": "patience"}}])
+        (3, 4)
+    """
+    wanted = set(itertools.product(names, folds, seeds))
+    return len(wanted - ended(runs)), len(wanted)
 
 
 class Store:

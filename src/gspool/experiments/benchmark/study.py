@@ -11,7 +11,7 @@ from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import SEEDS, Arm
 from gspool.experiments.benchmark.experiment import BenchmarkSettings, store_of, study_of, write_figures
 from gspool.experiments.benchmark.runs import ground_of, labels_of, train_missing
-from gspool.experiments.benchmark.store import ended
+from gspool.experiments.benchmark.store import missing_of
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import RunOptions
 
@@ -78,6 +78,5 @@ def still_missing(results: Path, name: str, arms: Sequence[Arm], seeds: Sequence
     """Count the trainings of ``results/NAME.json`` that its study promises and does not hold; empty where none is."""
     value = read_result(results / f"{name}.json")["value"]
     folds = range(PROTOCOLS[value["protocol"]].folds)
-    wanted = {(arm.name, fold, seed) for arm in arms for fold in folds for seed in seeds}
-    left = len(wanted - ended(value["runs"]))
-    return f"{left} of {len(wanted)} trainings" if left else ""
+    left, wanted = missing_of((arm.name for arm in arms), folds, seeds, value["runs"])
+    return f"{left} of {wanted} trainings" if left else ""

@@ -158,6 +158,11 @@ def conventional_rows(data: str, backbone: str, arms: Sequence[dict[str, Any]]) 
     return rows
 
 
+def validation_figure(arm: Mapping[str, Any]) -> str:
+    """Write an arm's MAP@R on the validation classes, with the deviation where there are several seeds to deviate."""
+    return mean_and_deviation(arm["validation_map"], arm["validation_std"] if arm["runs"] > 1 else None)
+
+
 def validation_rows(value: Mapping[str, Any]) -> str:
     """Write a row an arm: its MAP@R on the validation classes, the deviation over seeds, the entropy of its weights."""
     return table(
@@ -166,9 +171,7 @@ def validation_rows(value: Mapping[str, Any]) -> str:
                 "loss": arm["loss"],
                 "pooling": arm["pooling"],
                 "setting": arm["variant"],
-                "validation MAP@R": mean_and_deviation(
-                    arm["validation_map"], arm["validation_std"] if arm["runs"] > 1 else None
-                ),
+                "validation MAP@R": validation_figure(arm),
                 "ahead of GAP, paired": difference(arm, "validation_difference"),
                 "entropy": number(arm["entropy"], ".4f"),
                 "best step": number(arm["mean_best_step"], ".0f"),

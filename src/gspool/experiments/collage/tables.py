@@ -17,6 +17,7 @@ from gspool.experiments.collage.search import LOSSES
 from gspool.experiments.collage.search_text import LOSS_NAMES, search_text
 from gspool.experiments.collage.verdict import OURS, WITHOUT, bullets, effect_of_zsr
 from gspool.experiments.experiment import NOT_RUN, mean_and_deviation
+from gspool.experiments.pictured import pictured
 from gspool.experiments.report import caption, table
 
 TUNED = ("GAP", "DeLF", "GeMean+GSP", WITHOUT, OURS)
@@ -87,24 +88,24 @@ def frozen_part(value: Mapping[str, Any], seeds: int) -> list[str]:
         "*On the object*: part of the weight in the object's quarter (0.25 = average pooling). *Entropy*: of the "
         "weights, relative to equal weights (1 = average pooling).",
         side_by_side(rows, [row.name for row in ROWS], seeds),
-        f"![Every layer with its deviation over seeds, and the paper's figures](images/{PICTURE})",
-        f"*{bars_caption(rows)}*",
+        pictured(PICTURE, "Every layer with its deviation over seeds, and the paper's figures", bars_caption(rows)),
         remarks.by_sub_class(rows),
-        *attention(value.get("attention")),
+        attention(value.get("attention")),
     ]
 
 
-def attention(known: Mapping[str, Any] | None) -> list[str]:
+def attention(known: Mapping[str, Any] | None) -> str:
     """Show where GSP looks; say how the maps are scaled, how the collages were picked, and what was trained."""
     if known is None:
-        return []
-    return [
-        "![Weights of the pooling over collages of training and test classes](images/collage.png)",
-        f"*Where {OURS} looks (PNCA, seed 0, frozen backbone): {EACH} collages of training classes, then {EACH} of "
+        return ""
+    return pictured(
+        "collage.png",
+        "Weights of the pooling over collages of training and test classes",
+        f"Where {OURS} looks (PNCA, seed 0, frozen backbone): {EACH} collages of training classes, then {EACH} of "
         f"test classes. Above the collages, the object framed; below the weights. {SCALED} {PICKED} The model was "
         "trained for this picture with the settings of the table; it is none of those behind the table's figures: "
-        f"{known['collages']:,} collages, best after {known['steps']:,} steps, {known['device']}.*",
-    ]
+        f"{known['collages']:,} collages, best after {known['steps']:,} steps, {known['device']}.",
+    )
 
 
 def tuned_part(value: Mapping[str, Any], seeds: int) -> list[str]:

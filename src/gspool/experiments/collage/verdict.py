@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gspool.experiments.certificate import read_result
 from gspool.experiments.collage.comparison import Figure, Rows, Standing, apart, figure_of, standing
 from gspool.experiments.collage.rows import ROWS, find_row
 from gspool.experiments.collage.search_text import LOSS_NAMES
@@ -50,9 +48,8 @@ def judged(rows: Rows, loss: str, seeds: int, others: Sequence[str] = SAME_SIZE)
     return Judged(ours, gap, paper[loss], paper[loss] / paper_gap[loss], found)
 
 
-def verdict(results: Path) -> Verdict:
+def verdict(record: dict[str, Any]) -> Verdict:
     """Judge the promise by the table at the paper's settings."""
-    record = read_result(results / "collage.json")
     return verdict_of(record["value"]["frozen"], len(record["seeds"]))
 
 

@@ -130,10 +130,10 @@ class ResidentCourse:
                 say(f"step {self.step}  loss {loss:.4f}  map@r {100 * measured.metrics['map@r']:.2f}")
         self._since = time.perf_counter()
 
-    def _measure(self, images: ResidentSet) -> Evaluation:
+    def _measure(self, images: ResidentSet, looks: bool = False) -> Evaluation:
         trainer, data = self.settings.trainer, self.settings.data
         ks = self.settings.output.ks
-        return evaluate_resident(self.model, images, data, self.size, precision=trainer.precision, ks=ks)
+        return evaluate_resident(self.model, images, data, self.size, precision=trainer.precision, ks=ks, looks=looks)
 
     def _learned(self) -> dict[str, float]:
         """Give mu and epsilon of the GSP layer, learned or not."""
@@ -146,9 +146,9 @@ class ResidentCourse:
         if self.best is not None:
             self.model.load_state_dict(self.best)
         self.model.freeze(self.settings.model.freeze)
-        measured = self._measure(self.test)
+        measured = self._measure(self.test, looks=True)
         asks = self.test.asks
-        vectors, looks = measured.embeddings, measured.mean_weights
+        vectors = measured.embeddings
         images = self.step * self.settings.data.batch_size
         return Outcome(
             metrics=dict(measured.metrics),
@@ -163,5 +163,5 @@ class ResidentCourse:
             learned=self._learned(),
             embeddings=(vectors if asks is None else vectors[asks]).cpu(),
             gallery=None if asks is None else vectors[~asks].cpu(),
-            mean_weights=None if looks is None else [round(value, 4) for value in looks.tolist()],
+            mean_weights=measured.mean_weights,
         )

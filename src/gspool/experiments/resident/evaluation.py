@@ -13,6 +13,9 @@ from gspool.training.embed import Evaluation, relative_entropy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxtyping import Float
+    from torch import Tensor
+
     from gspool.experiments.resident.images import ResidentSet
     from gspool.training import DataConfig
 
@@ -27,6 +30,7 @@ def evaluate_resident(
     precision: str = "32-true",
     ks: Sequence[int] = (1, 2, 4, 8),
     batch_size: int = 256,
+    looks: bool = False,
 ) -> Evaluation:
     """Embed every image and measure retrieval: among all of them, or queries in the gallery where there is one.
 
@@ -38,6 +42,7 @@ def evaluate_resident(
         precision: "32-true" or "bf16-mixed".
         ks: ranks of R@K.
         batch_size: images at a time.
+        looks: keep what every place weighs on average, too.
 
     Example:
         >>> from gspool import Embedder, data
@@ -49,7 +54,7 @@ def evaluate_resident(
     """
     was_training = model.training
     model.eval()
-    vectors, entropies, sums = [], [], []
+    vectors, entropies, maps = [], [], []
     for places in torch.arange(len(images), device=images.rows.device).split(batch_size):
         seen = evaluation_view(images, places, data, size)
         with autocast(seen.device, precision):
@@ -58,12 +63,10 @@ def evaluate_resident(
         if embedded.weights is not None:
             weights = embedded.weights.float()
             entropies.append(relative_entropy(weights))
-            sums.append(weights.double().sum(0))
+            maps += [weights] if looks else []
     model.train(was_training)
     embeddings = torch.cat(vectors)
     flatness = float(torch.cat(entropies).double().mean()) if entropies else None
-    # Equal weights are 1 / P each, so that the mean over images times P is relative to them.
-    looks = len(sums[0]) * torch.stack(sums).sum(0) / len(images) if sums else None
     if images.asks is None:
         metrics = retrieval_metrics(embeddings, images.labels, ks=ks)
     else:
@@ -71,7 +74,18 @@ def evaluate_resident(
         metrics = retrieval_metrics(
             embeddings[asks], images.labels[asks], embeddings[~asks], images.labels[~asks], ks=ks
         )
-    return Evaluation(metrics, flatness, embeddings, looks)
+    return Evaluation(metrics, flatness, embeddings, relative_weights(torch.cat(maps)) if maps else None)
+
+
+def relative_weights(weights: Float[Tensor, "B P"]) -> list[float]:
+    """Give what every place weighs on average over images; 1 is what it would if all weighed the same.
+
+    Example:
+        >>> relative_weights(torch.tensor([[0.75, 0.25], [0.25, 0.75], [1.0, 0.0], [0.5, 0.5]]))
+        [1.25, 0.75]
+    """
+    # Equal weights are 1 / P each, so that the mean times P is relative to them.
+    return [round(weight, 4) for weight in (weights.shape[1] * weights.double().mean(0)).tolist()]
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
