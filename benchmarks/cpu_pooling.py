@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from gspool.bench.timing import Budget, in_turns, keep_freed_pages
 from gspool.experiments.certificate import write_result
 from gspool.functional import clip_norm, distance, gsp_pool, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
@@ -141,14 +141,7 @@ def step(problem: Problem, function: Callable[..., tuple[torch.Tensor, torch.Ten
 
 
 def medians(runs: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Time all in turn, so that a slow moment of the machine hits all of them."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for round_ in range(repeats + 3):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            if round_ >= 3:
-                times[name].append(1e3 * (time.perf_counter() - start))
+    times = in_turns(runs, torch.device("cpu"), Budget(repeats=repeats))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -159,8 +152,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    # As any network around the layer would have done: a large block, freed, tells the allocator to keep its pages.
-    torch.ones(7_500_000)
+    keep_freed_pages()
     rows = []
     for size in SIZES:
         problem, close = Problem(*size), Problem(*size, near=True)

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gspool import pooling
+from gspool.bench.steps import TrainingStep
+from gspool.bench.timing import Budget, in_turns
 from gspool.experiments.certificate import write_result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # The sizes that the paper's table names, where a layer comes in several.
 SEVERAL: dict[str, dict[str, dict[str, Any]]] = {
@@ -48,32 +46,6 @@ def operations(layer: pooling.PoolingLayer, features: torch.Tensor) -> int:
     return counter.get_total_flops() // features.shape[0]
 
 
-def step(layer: pooling.PoolingLayer, features: torch.Tensor) -> Callable[[], None]:
-    leaf = features.clone().requires_grad_()
-    incoming = torch.randn_like(layer(leaf))
-
-    def run() -> None:
-        leaf.grad = None
-        layer.zero_grad()
-        layer(leaf).backward(incoming)
-
-    return run
-
-
-def milliseconds(run: Callable[[], None], device: torch.device) -> float:
-    if device.type == "cuda":
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        return start.elapsed_time(end)
-    begun = time.perf_counter()
-    run()
-    return 1e3 * (time.perf_counter() - begun)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -93,13 +65,8 @@ def main() -> None:
     # Counted on the CPU, because a fused kernel does not tell what it does inside.
     counted = {name: operations(layer, features[:2].cpu()) for name, layer in made.items()}
     made = {name: layer.to(device) for name, layer in made.items()}
-    runs = {name: step(layer, features) for name, layer in made.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for round_ in range(arguments.repeats + 3):
-        for name, run in runs.items():
-            taken = milliseconds(run, device)
-            if round_ >= 3:
-                times[name].append(taken)
+    steps = {name: TrainingStep(layer, features) for name, layer in made.items()}
+    times = in_turns(steps, device, Budget(repeats=arguments.repeats))
     medians = {name: statistics.median(each) for name, each in times.items()}
     rows = [
         {

@@ -55,7 +55,8 @@ def introduction(result: dict[str, Any]) -> list[str]:
         "# Performance on a GPU\n",
         '`backend="triton"` runs the kernels for tensors on a CUDA device of compute capability 8.0 or newer, in '
         "float32, bfloat16 or float16, with at most 1024 prototypes, outside `torch.func` transforms and exports. "
-        '`backend="auto"` takes them wherever they can run.\n',
+        '`backend="auto"` takes them wherever they can run. What a layer costs on your machine is measured by '
+        "[`gspool bench`](bench.md).\n",
         f"The full tables: {measured(result)}; rendered from `results/gpu_*.json` by "
         "`benchmarks/render_performance.py`. Times are microseconds for forward and backward together, "
         f"mu {settings['mu']}, epsilon {settings['epsilon']}. *Eager* is the wall clock of ordinary calls, *one "

@@ -63,6 +63,19 @@ def test_a_layer_of_timm_says_what_to_install() -> None:
     assert 'pip install "gspool[train]"' in outcome.stderr
 
 
+def test_the_cost_of_a_layer_is_measured_with_torch_alone() -> None:
+    words = ["bench", "--layers", "gmp", "gsp", "--batch", "2", "--channels", "8", "--size", "3", "--repeats", "1"]
+    outcome = run(f"from gspool.cli import main\nsys.exit(main({words}))")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "gsp instead of gap" in outcome.stdout
+
+
+def test_a_backbone_in_front_of_the_layers_says_what_to_install() -> None:
+    outcome = run("from gspool.cli import main\nsys.exit(main(['bench', '--model', 'resnet20']))")
+    assert outcome.returncode == 1
+    assert "pip install 'gspool[train]'" in outcome.stderr
+
+
 def test_torch_is_the_only_dependency() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert [each.partition(">")[0] for each in project["dependencies"]] == ["torch"]

@@ -30,6 +30,7 @@ COMMANDS = {
     "export": Command(
         "gspool.models.export_command", "a file for torch.export, ONNX or the Hugging Face hub", "export"
     ),
+    "bench": Command("gspool.bench.command", "measure what pooling layers cost on this machine", "train"),
     "reproduce": Command("gspool.experiments.commands", "run a table or figure of the paper", "train"),
     "report": Command("gspool.experiments.commands", "write the pages of what has been reproduced", "train"),
 }

@@ -1,0 +1,129 @@
+"""Real measurements, tiny: every layer, several maps, whole networks, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gspool import GSP, pooling
+from gspool.bench import Settings, kernels, measure
+from gspool.bench.contenders import make_features
+from gspool.bench.swap import share
+from interpreter import passes_by_the_interpreter
+
+TINY = {"batch": 2, "channels": 16, "sizes": ((3, 3),), "device": "cpu", "repeats": 2}
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("backward", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_every_layer_can_be_measured_in_every_type(dtype, backward):
+    measured = measure(Settings(layers=("all",), dtype=dtype, backward=backward, **TINY))
+    assert [row.title for row in measured.rows] == pooling.list()
+    assert all(row.alone.time.median > 0 and row.alone.repeats == 2 for row in measured.rows)
+    assert all(row.alone.memory is None and row.network is None for row in measured.rows)
+    assert {row.title for row in measured.rows if row.backend == "torch"} == {"gsp", "gmp+gsp", "gemean+gsp"}
+
+
+def test_a_larger_map_costs_more():
+    settings = Settings(layers=("gsp",), **TINY | {"sizes": ((2, 2), (32, 32)), "channels": 64, "repeats": 5})
+    small, large = (row for row in measure(settings).rows if row.title == "gsp")
+    assert (small.size, large.size) == ("2x2", "32x32")
+    assert large.alone.time.median > 2 * small.alone.time.median
+
+
+def test_features_have_the_shape_type_and_layout_that_were_asked_for():
+    settings = Settings(**TINY | {"channels_last": True, "dtype": "bfloat16"})
+    features = make_features(settings, (3, 5), torch.device("cpu"))
+    assert features.shape == (2, 16, 3, 5)
+    assert features.dtype == torch.bfloat16
+    assert features.is_contiguous(memory_format=torch.channels_last)
+    assert features.min() >= 0
+
+
+@pytest.mark.parametrize(("model", "channels", "size"), [("resnet20", 64, "8x8"), ("timm/test_vit", 64, "10x10")])
+def test_in_a_whole_network_the_map_is_its_own(model, channels, size):
+    measured = measure(Settings(layers=("gsp:prototypes=4",), model=model, **TINY | {"repeats": 1}))
+    assert {(row.channels, row.size) for row in measured.rows} == {(channels, size)}
+    for row in measured.rows:
+        assert 0 < share(row) < 1
+        assert row.network.time.median > row.alone.time.median
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_a_network_runs_in_a_half_type_too(backward):
+    settings = Settings(layers=("gap",), model="resnet20", dtype="bfloat16", backward=backward, **TINY)
+    assert measure(settings).rows[0].network.repeats == 2
+
+
+def test_images_may_have_another_size():
+    measured = measure(Settings(layers=("gap",), model="resnet20", pixels=(64, 32), **TINY))
+    assert measured.rows[0].size == "16x8"
+
+
+def test_a_backend_that_cannot_run_is_left_out_openly_where_all_were_asked_for():
+    measured = measure(Settings(layers=("gsp",), backend="all", **TINY))
+    assert [row.title for row in measured.rows] == ["gap", "gsp (torch)"]
+    (refused,) = measured.refused
+    assert refused.title == "gsp (triton)"
+    assert "need a CUDA device" in refused.reason
+
+
+def test_a_backend_that_cannot_run_is_refused_where_it_was_asked_for():
+    with pytest.raises(ValueError, match="backend='triton' cannot run here"):
+        measure(Settings(layers=("gsp",), backend="triton", **TINY))
+
+
+def test_kernels_that_compute_something_wrong_are_not_timed(monkeypatch):
+    layer, features = GSP(16, prototypes=4), torch.rand(2, 16, 3, 3)
+    kernels.check_kernels(layer, features)
+    right = GSP.pool
+
+    def wrong(self, x, mask=None):
+        out = right(self, x, mask)
+        return out if x.dtype == torch.float64 else out._replace(pooled=1.001 * out.pooled)
+
+    monkeypatch.setattr(GSP, "pool", wrong)
+    with pytest.raises(ValueError, match=r"the kernels' vectors are off by 1\.0e-03 .* not timed"):
+        kernels.check_kernels(layer, features)
+
+
+@pytest.mark.timeout(900)
+def test_the_kernels_themselves_pass_the_check_by_the_interpreter():
+    passes_by_the_interpreter(Path(__file__).parent / "interpreted_bench.py")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"channels": -1}, "channels must be at least 1"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"sizes": ((0, 3),)}, "a size is a height and a width of at least 1, got 0x3"),
+        ({"sizes": ()}, "at least one layer and one size"),
+        ({"seconds": 0.0}, "must be positive, got 0"),
+        ({"dtype": "int8"}, "dtype must be one of float32, bfloat16, float16, float64, got 'int8'"),
+        ({"backend": "cuda"}, "backend must be one of auto, torch, triton, all"),
+        ({"pixels": (32, 32)}, "name one, such as timm/resnet50"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**TINY | wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
+        ({"device": "meta"}, "time is measured on cpu and cuda, got meta"),
+        ({"layers": ("gsp:mu=3",)}, "must lie in"),
+        ({"model": "resnet21"}, "there is no backbone 'resnet21'"),
+        ({"batch": 10**9}, "do not fit into memory; take a smaller batch"),
+    ],
+)
+def test_what_cannot_be_measured_here_is_said_in_words(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        measure(Settings(**TINY | wrong))
