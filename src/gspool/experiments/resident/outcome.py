@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from gspool.evaluation import RunResult
-
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
@@ -40,7 +38,3 @@ class Outcome(NamedTuple):
     def record(self) -> dict[str, Any]:
         """Give everything but the embeddings as plain numbers, for JSON."""
         return {name: value for name, value in self._asdict().items() if name not in ("embeddings", "gallery")}
-
-    def run_result(self) -> RunResult:
-        """Give what the protocols of `gspool.evaluation` average."""
-        return RunResult(self.embeddings, self.metrics, self.gallery)
