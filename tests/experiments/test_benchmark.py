@@ -11,17 +11,19 @@ import torch
 
 from finished_runs import finished
 from gspool.evaluation import RunResult, retrieval_metrics
+from gspool.experiments import mu
 from gspool.experiments.benchmark import experiment as benchmark
 from gspool.experiments.benchmark import runs as benchmark_runs
 from gspool.experiments.benchmark.arms import LOSSES, Arm, paper_arms, pooling_table_arms, settings_of
 from gspool.experiments.benchmark.experiment import BenchmarkSettings, render, run, study_of
-from gspool.experiments.benchmark.figures import arm_figures, joined_figures, paired_difference
+from gspool.experiments.benchmark.figures import arm_figures, paired_difference
+from gspool.experiments.benchmark.joined import joined_figures, joined_of
 from gspool.experiments.benchmark.missing import unfinished
 from gspool.experiments.benchmark.paper import conventional_values, paper_values, pooling_table_value
 from gspool.experiments.benchmark.runs import fingerprint, jobs_of
 from gspool.experiments.benchmark.search import FAST, search_arms
 from gspool.experiments.benchmark.stand_in import stand_in
-from gspool.experiments.benchmark.store import WIDEST, Store
+from gspool.experiments.benchmark.store import WIDEST, Run, Store
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.resident import Outcome
@@ -96,7 +98,8 @@ def test_every_row_of_the_paper_is_there() -> None:
     assert all(paper_values("cub", loss, pooling) for loss in LOSSES for pooling in ("gap", "gsp"))
     assert pooling_table_value("c2", "cbam") == 18.45
     assert pooling_table_value("ms", "cbam") is None
-    assert conventional_values("inshop", "bninception", "gap").map == 61.39
+    assert conventional_values("inshop", "bninception", "xbm+c1", "gap").map == 61.39
+    assert conventional_values("inshop", "bninception", "c2", "gap") is None
 
 
 def test_every_layer_of_the_pooling_table_can_be_made_and_has_its_value() -> None:
@@ -166,6 +169,31 @@ def test_joined_embeddings_need_every_fold_of_a_repeat() -> None:
     assert part["map_512D"]["mean"] == pytest.approx(expected[0])
     assert joined_figures({**results, (1, 1): None, (0, 0): None}, 2, labels, None) is None
     assert joined_figures(results, 3, labels, None) is None
+
+
+def test_what_was_joined_is_not_joined_again_until_a_training_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = options(tmp_path)
+    store, study = Store(tmp_path / "store"), study_of(chosen)
+    labels = torch.arange(12) % 4
+    for job in jobs_of(study, stand_in().train.labels, chosen):
+        noise = torch.randn(12, 3, generator=torch.Generator().manual_seed(job.asked["fold"]))
+        metrics = dict(retrieval_metrics(noise, labels))
+        store.put(job, Outcome(metrics, None, 4, 4, "patience", None, 1.0, 1.0, [], {}, noise), {})
+    runs = [each for each in store.runs() if each.asked["arm"] == "c2 gap"]
+    first = joined_of(store, runs, 4, labels, None)
+    assert first is not None
+    with monkeypatch.context() as patched:
+        patched.setattr("gspool.experiments.benchmark.joined.fair_average", lambda *_: pytest.fail("joined again"))
+        assert joined_of(Store(store.folder), runs, 4, labels, None) == first
+    better = {**runs[-1].found, "metrics": dict.fromkeys(runs[-1].found["metrics"], 1.0)}
+    other = [*runs[:-1], Run(runs[-1].asked, better)]
+    changed = joined_of(store, other, 4, labels, None)
+    assert changed is not None
+    assert changed["map_128D"]["mean"] > first["map_128D"]["mean"]
+    store.path(runs[0].asked).unlink()
+    assert joined_of(store, runs, 4, labels, None) is None
 
 
 def test_arms_of_one_fold_and_seed_see_the_same_and_folds_differ(tmp_path: Path) -> None:
@@ -242,7 +270,8 @@ def test_a_training_that_time_cut_short_is_made_again(tmp_path: Path) -> None:
 
 def test_the_conventional_protocol_reports_its_best_run(tmp_path: Path) -> None:
     chosen = options(tmp_path, protocol="conventional")
-    chosen = replace(chosen, seeds=(0, 1), settings=replace(chosen.settings, losses="xbm+c1"))
+    # The paper's only loss there is taken where none is named.
+    chosen = replace(chosen, seeds=(0, 1), settings=replace(chosen.settings, losses=""))
     run(chosen)
     value = read_result(chosen.results / "benchmark_cub_conventional.json")["value"]
     for arm in value["arms"]:
@@ -250,6 +279,43 @@ def test_the_conventional_protocol_reports_its_best_run(tmp_path: Path) -> None:
         assert len(own) == 2
         assert arm["best_run"]["metrics"] == max(own, key=lambda metrics: metrics["p@1"])
     assert "66.68" in render(chosen.results)
+
+
+def test_another_backbone_and_data_set_have_results_of_their_own(tmp_path: Path) -> None:
+    chosen = options(tmp_path, folds="0")
+    run(chosen)
+    kept = (chosen.results / "benchmark_cub.json").read_bytes()
+    other = replace(chosen, settings=replace(chosen.settings, backbone="resnet20"))
+    run(other)
+    assert (chosen.results / "benchmark_cub.json").read_bytes() == kept
+    assert read_result(chosen.results / "benchmark_cub_resnet20.json")["value"]["backbone"] == "resnet20"
+    assert "**cub, fair protocol, resnet20.**" in render(chosen.results)
+    # A file that was put in the place of another is not taken for it.
+    (chosen.results / "benchmark_cub_resnet20.json").write_bytes(kept)
+    with pytest.raises(ValueError, match=r"is of backbone keras/resnet50, and these trainings are of data cub"):
+        run(other)
+
+
+def test_weights_are_told_apart_by_what_is_in_them(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    first, copy, other = tmp_path / "w.safetensors", tmp_path / "renamed.safetensors", tmp_path / "b" / "w.safetensors"
+    other.parent.mkdir()
+    first.write_bytes(b"weights")
+    copy.write_bytes(b"weights")
+    other.write_bytes(b"others")
+    assert store.name_of_weights(first) == store.name_of_weights(copy) == "w.safetensors"
+    assert store.name_of_weights(other).startswith("w.safetensors ")
+    assert Store(tmp_path / "store").name_of_weights(other) == store.name_of_weights(other)
+    assert len(store.name_of_weights(other)) == len("w.safetensors 01234567")
+
+
+def test_a_run_that_its_number_of_steps_ended_does_not_replace_one_that_ended_by_itself(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (whole,) = finished(Arm("c2", "gap"), {(0, 0): 0.2})
+    store.ledger.put(whole.asked, whole.found)
+    store.ledger.put({**whole.asked, "settings": "capped"}, {**whole.found, "ending": "max_steps", "steps": 10})
+    (counted,) = store.runs()
+    assert counted.found["ending"] == "patience"
 
 
 def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
@@ -263,6 +329,8 @@ def test_wrong_choices_are_refused(tmp_path: Path) -> None:
         study_of(options(tmp_path, arms="search", variants="epsilon 20;epsilon 21"))
     with pytest.raises(ValueError, match="folds 0 to 3, got '4'"):
         study_of(options(tmp_path, folds="4"))
+    with pytest.raises(ValueError, match="tuning protocol has one fold, 0, got '1'"):
+        mu.run(options(tmp_path, folds="1"))
     with pytest.raises(ValueError, match="protocols are fair, conventional and tuning, got 'unfair'"):
         settings_of(Arm("c2", "gsp"), "cub", "unfair", "keras/resnet50", None, 0, "32-true")
 
@@ -274,7 +342,7 @@ def test_a_gallery_is_kept_beside_its_queries(tmp_path: Path) -> None:
         {"map@r": 0.5, "p@1": 1.0}, None, 4, 4, "max_steps", None, 1.0, 1.0, [], {}, torch.ones(3, 2), torch.eye(2)
     )
     store = Store(tmp_path / "store")
-    store.put(job, outcome, "a processor")
+    store.put(job, outcome, {"device": "a processor"})
     (again,) = Store(tmp_path / "store").runs()
     result = Store(tmp_path / "store").result(again)
     assert result is not None
@@ -282,7 +350,7 @@ def test_a_gallery_is_kept_beside_its_queries(tmp_path: Path) -> None:
     assert torch.equal(result.gallery, torch.eye(2))
     assert torch.equal(result.embeddings, torch.ones(3, 2))
     assert result.metrics == {"map@r": 0.5, "p@1": 1.0}
-    assert again.found["device"] == "a processor"
+    assert again.found["origin"] == {"device": "a processor"}
 
 
 def test_wide_embeddings_count_and_are_not_kept(tmp_path: Path) -> None:
@@ -291,7 +359,7 @@ def test_wide_embeddings_count_and_are_not_kept(tmp_path: Path) -> None:
     metrics = {"map@r": 0.5, "p@1": 1.0}
     wide = Outcome(metrics, None, 4, 4, "max_steps", None, 1.0, 1.0, [], {}, torch.ones(3, WIDEST + 1))
     store = Store(tmp_path / "store")
-    store.put(job, wide, "a processor")
+    store.put(job, wide, {"device": "a processor"})
     (run_of_it,) = store.runs()
     assert run_of_it.found["metrics"] == metrics
     assert store.result(run_of_it) is None
@@ -309,7 +377,8 @@ def test_of_several_runs_the_last_whole_one_counts_and_else_the_longest(tmp_path
     assert put("first", 20, 0.3, "time") == [0.3]
     assert put("second", 10, 0.9, "time") == [0.3]
     assert put("third", 5, 0.4, "patience") == [0.4]
-    assert put("fourth", 4, 0.5, "max_steps") == [0.5]
+    assert put("fourth", 4, 0.6, "max_steps") == [0.4]
+    assert put("later", 4, 0.5, "patience") == [0.5]
     assert put("fifth", 99, 0.6, "time") == [0.5]
 
 
@@ -320,4 +389,4 @@ def test_some_settings_of_the_search_can_be_chosen(tmp_path: Path) -> None:
 
 def test_the_experiment_names_its_command() -> None:
     chosen = RunOptions(settings=BenchmarkSettings(losses="ms", processes=4))
-    assert benchmark.EXPERIMENT.command(chosen) == "gspool reproduce benchmark --losses ms --processes 4"
+    assert benchmark.EXPERIMENT.command(chosen) == ("gspool reproduce benchmark --device cpu --losses ms --processes 4")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections import Counter
 from dataclasses import replace
@@ -133,7 +134,8 @@ def test_pieces_are_small_and_bring_everything(tmp_path: Path, options: RunOptio
     assert all(path.stat().st_size <= limit for path in written[1:])
     there = tmp_path / "there"
     assert pieces.unpack(there, tmp_path / "out") == 4
-    assert {file.name for file in there.iterdir()} == {file.name for file in here.iterdir()}
+    packed = {"runs.jsonl", *(file.name for file in here.glob("*.safetensors"))}
+    assert {file.name for file in there.iterdir()} == packed
     assert [Store(there).result(each) is not None for each in Store(there).runs()] == [True] * 4
     assert Store(there).ledger.entries == Store(here).ledger.entries
     assert pieces.unpack(there, tmp_path / "out") == 0
@@ -170,18 +172,28 @@ def test_figures_can_be_written_where_nothing_is_trained(
     before = read_result(path)
     store = store_of(study_of(options), options)
     for each in store.runs():
-        store.ledger.put(each.asked, {**each.found, "device": "NVIDIA H200"})
-    path.unlink()
+        elsewhere = {**each.found["origin"], "device": "NVIDIA H200", "commit": "0123456789", "date": "2026-01-02"}
+        store.ledger.put(each.asked, {**each.found, "origin": elsewhere})
+    path.write_text(json.dumps({**before, "command": "what trained them", "note": "By hand."}))
     monkeypatch.setattr(benchmark, "train_missing", lambda *_: pytest.fail("nothing is to be trained"))
     monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
     (options.images / "benchmark_cub.png").unlink()
     run(replace(options, settings=replace(options.settings, train=False)))
-    after = read_result(path)
-    assert [arm["map"] for arm in after["value"]["arms"]] == [arm["map"] for arm in before["value"]["arms"]]
-    assert after["device"] == "NVIDIA H200"
-    assert after["note"] == f"Put together from finished trainings on {before['device']}."
     assert not (options.images / "benchmark_cub.png").exists()
     assert "not drawn, for want of matplotlib" in capsys.readouterr().out
+    after = read_result(path)
+    assert [arm["map"] for arm in after["value"]["arms"]] == [arm["map"] for arm in before["value"]["arms"]]
+    assert (after["device"], after["commit"], after["date"]) == ("NVIDIA H200", "0123456789", "2026-01-02")
+    assert (after["command"], after["note"]) == ("what trained them", "By hand.")
+    # New trainings bring their own certificate, and the older keep theirs.
+    monkeypatch.undo()
+    more = replace(options, settings=replace(options.settings, folds="0,1"))
+    run(more)
+    mixed = read_result(path)
+    assert mixed["commit"] == before["commit"]
+    assert mixed["date"] == before["date"]
+    assert [(each["device"], each["runs"]) for each in mixed["origins"]] == [("NVIDIA H200", 2), (before["device"], 2)]
+    assert (mixed["command"], mixed["note"]) == (benchmark.EXPERIMENT.command(more), "By hand.")
 
 
 def test_a_training_cut_short_goes_on_and_ends_like_one_that_was_not(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gspool.experiments import (
     components,
@@ -19,11 +20,13 @@ from gspool.experiments import (
     screening,
     screening_design,
     screening_effects,
+    screening_promise,
     screening_section,
 )
 from gspool.experiments.benchmark import study_pictures
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
+from gspool.experiments.screening_design import corner_arms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -204,29 +207,57 @@ def test_the_factorial_is_balanced_and_its_main_effects_are_not_mixed() -> None:
     assert set(signs.prod(1)) == {1}
 
 
-def test_main_effects_are_those_of_least_squares() -> None:
-    generator = np.random.default_rng(0)
-    arms = [arm for arm in screening.factorial_arms() if arm.loss == "c2" and arm.pooling == "gsp"]
-    found = generator.normal(40, 1, len(arms))
-    value = {"arms": [{"arm": arm.name, "validation_map": float(each)} for arm, each in zip(arms, found, strict=True)]}
+def corner_value(figures: np.ndarray, losses: tuple[str, ...] = screening_design.LOSSES) -> dict:
+    """A value of the screening with these figures in percent, [seeds, corners], the same with each loss."""
+    named = [(arm.name, each) for loss in losses for arm, each in zip(corner_arms(loss), figures.T, strict=True)]
+    runs = [
+        {"asked": {"arm": arm, "seed": seed}, "found": {"validation": float(figure) / 100}}
+        for arm, each in named
+        for seed, figure in enumerate(each)
+    ]
+    arms = [
+        {"arm": arm, "validation_map": float(each.mean()), "runs": len(each), "entropy": 1.0} for arm, each in named
+    ]
+    return {"arms": arms, "runs": runs}
+
+
+def test_main_effects_are_those_of_least_squares_seed_by_seed() -> None:
+    found = np.random.default_rng(0).normal(40, 1, (3, 8))
+    value = corner_value(found, ("c2",))
     design = np.array(
         [
             [1.0, *(float(getattr(c, factor) == high) for factor, (_, high) in screening_design.FACTORS.items())]
             for c in screening_design.CORNERS
         ]
     )
-    expected = np.linalg.lstsq(design, found, rcond=None)[0][1:]
     effects = screening_effects.effects(value, "c2")
     assert effects is not None
     assert list(effects) == ["prototypes", "mu", "epsilon", "zsr"]
-    assert list(effects.values()) == pytest.approx(expected.tolist())
+    fitted = np.linalg.lstsq(design, found.mean(0), rcond=None)[0][1:]
+    assert list(effects.values()) == pytest.approx(fitted.tolist())
     assert screening_effects.effects({"arms": value["arms"][1:]}, "c2") is None
-    without = screening_effects.effects_of(value, "c2")
-    assert without is not None
-    kept = found != found.min()
-    others = np.linalg.lstsq(design[kept], found[kept], rcond=None)[0][1:]
-    assert list(without.without.values()) == pytest.approx(others.tolist())
-    assert without.below == pytest.approx(found[kept].mean() - found.min())
+
+    by_seed = screening_effects.effects_of(value, "c2")
+    assert by_seed is not None
+    expected = np.linalg.lstsq(design, found.T, rcond=None)[0][1:]
+    assert list(by_seed.whole.values()) == [pytest.approx(each.tolist()) for each in expected]
+    kept = found.mean(0) != found.mean(0).min()
+    others = np.linalg.lstsq(design[kept], found[:, kept].T, rcond=None)[0][1:]
+    assert list(by_seed.without.values()) == [pytest.approx(each.tolist()) for each in others]
+    assert by_seed.below == pytest.approx(found[:, kept].mean() - found[:, ~kept].mean())
+    low, high = stats.ttest_1samp(expected[2], 0).confidence_interval()
+    assert by_seed.told("epsilon") == f"{expected[2].mean():+.2f} (95 % interval {low:+.2f} to {high:+.2f})"
+
+
+def test_only_seeds_that_every_corner_has_count() -> None:
+    value = corner_value(np.random.default_rng(0).normal(40, 1, (3, 8)))
+    without = {**value, "runs": [run for run in value["runs"] if run is not value["runs"][2]]}
+    assert [screening_effects.effects_of(without, loss).seeds for loss in ("c2", "pnca")] == [2, 3]
+    # Every corner has a seed, but none of them all corners.
+    apart = {**value, "runs": [run for k, run in enumerate(value["runs"]) if k % 3 == k // 3 % 2]}
+    assert len({run["asked"]["arm"] for run in apart["runs"]}) == 16
+    assert screening_effects.effects_of(apart, "c2") is None
+    assert screening_promise.seen(apart).holds == "cannot tell"
 
 
 def test_screening_trains_a_corner_of_the_grid_once(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,21 +282,23 @@ def test_screening_trains_a_corner_of_the_grid_once(options: RunOptions, monkeyp
     ranked = sorted(corners[name] for name in names)
     assert f"lies {np.mean(ranked[1:]) - ranked[0]:.2f} below the mean of the others" in shown
     assert "| epsilon 5 |" in shown
-    assert "One seed an arm: no error of these effects is known." in shown
+    assert "One seed with every corner (c2): no error of these effects is known" in shown
     assert screening.EXPERIMENT.verdict(read_result(options.results / "screening.json")).holds == "cannot tell"
     assert "images/screening.png" in shown
 
 
-def factorial(points: dict[str, float], lowest: float = 0.0, seeds: int = 3) -> dict:
-    """Corners of both losses with these main effects; ``lowest`` is taken off the last of them."""
-    arms = []
-    for loss in screening_design.LOSSES:
-        for arm, corner in zip(screening_design.corner_arms(loss), screening_design.CORNERS, strict=True):
-            high = {name: getattr(corner, name) == level for name, (_, level) in screening_design.FACTORS.items()}
-            figure = 50 + sum(points[name] * high[name] for name in points)
-            figure -= lowest if corner is screening_design.CORNERS[-1] else 0
-            arms.append({"arm": arm.name, "validation_map": figure, "runs": seeds, "entropy": 1.0})
-    return {"arms": arms}
+def factorial(points: dict[str, float], lowest: float = 0.0, seeds: int = 3, swing: float = 0.1) -> dict:
+    """Corners of both losses with these main effects; ``lowest`` is taken off the last of them.
+
+    Effects swing by that much from seed to seed, each in other turns: three seeds leave 2.48 times as much unsure.
+    """
+    figures = np.full((seeds, 8), 50.0)
+    for turn, (name, (_, level)) in enumerate(screening_design.FACTORS.items()):
+        high = np.array([getattr(corner, name) == level for corner in screening_design.CORNERS])
+        swings = [swing * (-1, 0, 1)[(seed + turn) % 3] if seeds > 1 else 0.0 for seed in range(seeds)]
+        figures += (points[name] + np.array(swings))[:, None] * high
+    figures[:, -1] -= lowest
+    return corner_value(figures)
 
 
 PROMISED = {"prototypes": -0.1, "mu": -1.0, "epsilon": -3.0, "zsr": -1.0}
@@ -278,6 +311,9 @@ PROMISED = {"prototypes": -0.1, "mu": -1.0, "epsilon": -3.0, "zsr": -1.0}
         (PROMISED, 0.0, 1, "cannot tell"),
         ({**PROMISED, "mu": 1.0}, 0.0, 3, "partly"),
         ({**PROMISED, "prototypes": -6.0}, 0.0, 3, "partly"),
+        # Prototypes that count nearly as much as epsilon do not hardly count.
+        ({**PROMISED, "prototypes": -2.0}, 0.0, 3, "partly"),
+        ({"prototypes": -2.9, "mu": -0.01, "epsilon": -3.0, "zsr": -0.01}, 0.0, 3, "partly"),
         (dict.fromkeys(PROMISED, -0.1), 20.0, 3, "no"),
         (dict.fromkeys(PROMISED, 1.0), 0.0, 3, "no"),
     ],
@@ -285,23 +321,82 @@ PROMISED = {"prototypes": -0.1, "mu": -1.0, "epsilon": -3.0, "zsr": -1.0}
 def test_effects_count_only_if_they_stand_without_the_lowest_corner(
     points: dict[str, float], lowest: float, seeds: int, holds: str
 ) -> None:
-    assert screening_effects.seen(factorial(points, lowest, seeds)).holds == holds
+    assert screening_promise.seen(factorial(points, lowest, seeds)).holds == holds
+
+
+@pytest.mark.parametrize(
+    ("points", "swing", "part", "state"),
+    [
+        (PROMISED, 0.1, "epsilon matters most", "seen"),
+        (PROMISED, 0.5, "epsilon matters most", "cannot tell"),
+        ({**PROMISED, "zsr": 5.0}, 0.1, "epsilon matters most", "not seen"),
+        (PROMISED, 0.3, "lower mu is better", "seen"),
+        (PROMISED, 0.5, "lower mu is better", "cannot tell"),
+        ({**PROMISED, "mu": 1.0}, 0.3, "lower mu is better", "not seen"),
+        (PROMISED, 0.1, "prototypes hardly count", "seen"),
+        (PROMISED, 0.2, "prototypes hardly count", "cannot tell"),
+        ({**PROMISED, "prototypes": 0.4}, 0.1, "prototypes hardly count", "cannot tell"),
+        ({**PROMISED, "prototypes": 0.8}, 0.1, "prototypes hardly count", "not seen"),
+        ({**PROMISED, "prototypes": -0.8}, 0.1, "prototypes hardly count", "not seen"),
+    ],
+)
+def test_every_part_of_the_promise_is_judged_by_its_interval(
+    points: dict[str, float], swing: float, part: str, state: str
+) -> None:
+    value = factorial(points, swing=swing)
+    found = screening_effects.effects_of(value, "c2")
+    assert found is not None
+    assert screening_promise.parts_of(found)[part] == state
+    assert f"{part} (c2)" in screening_promise.seen(value).because.partition(f"{state}: ")[2].partition(";")[0]
+    told = screening_section.told(value)
+    assert f", 3 seeds: prototypes {points['prototypes']:+.2f} (95 % interval" in told
+    assert part in told.partition(f"{state}: ")[2].partition(";")[0]
+
+
+def test_effects_that_swing_with_the_seed_cannot_be_told() -> None:
+    assert screening_promise.seen(factorial(PROMISED, swing=3.0)).holds == "cannot tell"
+
+
+def test_a_count_of_runs_makes_no_interval_where_one_seed_was_run() -> None:
+    value = factorial(PROMISED, seeds=1)
+    for arm in value["arms"]:
+        arm["runs"] = 2
+    found = screening_promise.seen(value)
+    assert found.holds == "cannot tell"
+    assert found.because.startswith("one seed with every corner (c2 and pnca), so that no effect has an interval; ")
+    assert "prototypes of pnca -0.10, without the lowest corner -0.10" in found.because
+
+
+def test_one_loss_with_one_seed_leaves_the_promise_open() -> None:
+    value = factorial(PROMISED)
+    runs = [run for run in value["runs"] if run["asked"]["seed"] == 0 or run["asked"]["arm"].startswith("c2")]
+    found = screening_promise.seen({**value, "runs": runs})
+    assert (found.holds, found.because[:34]) == ("cannot tell", "one seed with every corner (pnca),")
+    assert "One seed with every corner (pnca): no error" in screening_section.told({**value, "runs": runs})
 
 
 def test_an_effect_of_one_corner_is_said_not_to_stand() -> None:
-    told = screening_effects.told(factorial(dict.fromkeys(PROMISED, -0.1), 20.0))
+    told = screening_section.told(factorial(dict.fromkeys(PROMISED, -0.1), 20.0))
     assert told.count("**No effect stands.**") == 2
-    assert "One seed an arm" not in told
+    assert "One seed" not in told
     half = factorial(PROMISED)
-    half["arms"] = half["arms"][1:]
-    assert screening_effects.seen(half).holds == "cannot tell"
+    half["runs"] = [run for run in half["runs"] if run["asked"]["arm"] != half["arms"][0]["arm"]]
+    assert screening_promise.seen(half).holds == "cannot tell"
     assert screening_effects.effects_of(half, "c2") is None
+
+
+def test_the_bound_of_hardly_is_told_beside_the_effects_of_the_paper() -> None:
+    told = screening_section.told(factorial(PROMISED))
+    assert "*hardly* count where their interval lies within 0.5 points to either side of 0" in told
+    # By hand: the four corners of the paper with 128 prototypes less the four with 16, over four.
+    by_hand = (40.35 + 40.85 + 39.12 + 39.92 - 40.59 - 40.34 - 40.51 - 39.88) / 4
+    assert f"pnca prototypes {by_hand:+.2f}, mu" in told
 
 
 def test_a_grid_of_which_less_than_half_is_there_is_left_out() -> None:
     arms = [arm for arm in screening_design.grid_arms() if arm.loss == "c2"]
     rows = [{"arm": arm.name, "pooling": "gsp", "runs": 1, "validation_map": 50.0, "entropy": 0.9} for arm in arms]
-    value = {"data": "cub", "protocol": "tuning", "arms": rows[:9]}
+    value = {"data": "cub", "protocol": "tuning", "arms": rows[:9], "runs": []}
     assert screening_section.whole_grids(value) == ()
     assert "| epsilon 5 |" not in screening_section.written(value)
     assert "screening.png" not in screening_section.written(value)

@@ -8,12 +8,13 @@ from scipy import stats
 
 from finished_runs import Values, finished
 from gspool.experiments.benchmark.arms import Arm
+from gspool.experiments.benchmark.choice import best_arms
 from gspool.experiments.benchmark.figures import arm_figures
-from gspool.experiments.benchmark.search import best_arms, search_arms
+from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.section import render_study
 from gspool.experiments.benchmark.store import Run
 from gspool.experiments.benchmark.verdict import seen, verdicts, verdicts_of_search
-from gspool.experiments.paired import STUDENT, by_folds, interval, verdict
+from gspool.experiments.paired import STUDENT, by_folds, difference_of, interval, verdict
 
 
 def over_folds(*values: float) -> Values:
@@ -89,14 +90,30 @@ def test_repeats_of_a_fold_do_not_count_as_folds() -> None:
 def test_the_promise_is_seen_only_where_every_whole_loss_is_ahead_by_folds_too() -> None:
     def judge(*ahead: float) -> str:
         gap, paper = repeated(*ahead)
-        return seen([arm_figures(gap, gap), arm_figures(paper, gap)], 12).holds
+        return seen([arm_figures(gap, gap), arm_figures(paper, gap)], 4).holds
 
     assert judge(0.02, 0.021, 0.022, 0.02) == "yes"
     assert judge(0.020, 0.001, 0.012, 0.002) == "partly"
     assert judge(0.01, -0.01, 0.01, -0.01) == "cannot tell"
     assert judge(-0.02, -0.021, -0.022, -0.02) == "no"
-    # Of a loss without all its pairs nothing is said.
+    # Of a loss without all folds nothing is said.
     assert judge(0.02, 0.021, 0.022) == "cannot tell"
+
+
+def test_the_overview_says_what_folds_do_not_tell_and_names_every_loss() -> None:
+    gap, paper = repeated(0.020, 0.001, 0.012, 0.002)
+    proxies = [finished(Arm("pnca", name), over_folds(0.2, 0.21, 0.19, 0.2)) for name in ("gap", "gsp")]
+    arms = [arm_figures(gap, gap), arm_figures(paper, gap), *(arm_figures(runs, proxies[0]) for runs in proxies)]
+    found = seen(arms, 4)
+    assert found.holds == "partly"
+    low, high = stats.ttest_1samp([2.01, 0.11, 1.21, 0.21], 0.0).confidence_interval(0.95)
+    assert f", which means of 4 folds do not tell: {low:+.2f} to {high:+.2f}, pnca +0.00" in found.because
+
+
+def test_means_of_folds_have_a_mean_of_their_own() -> None:
+    found = difference_of([[1.0, 1.2, 1.1], [4.0], [3.0]])._asdict()
+    expected = stats.ttest_1samp([1.1, 4.0, 3.0], 0.0).confidence_interval(0.95)
+    assert interval(by_folds(found)) == pytest.approx(expected, abs=2e-3)
 
 
 def test_the_deviation_of_the_table_is_named_where_both_arms_have_repeats() -> None:
@@ -112,29 +129,43 @@ def test_the_deviation_of_the_table_is_named_where_both_arms_have_repeats() -> N
     assert "repeats do" not in verdicts(arms, 12)
 
 
+def told_of_search(gap: list[Run], *others: list[Run]) -> str:
+    every = [gap, *others]
+    return verdicts_of_search([arm_figures(runs, gap) for runs in every], [run for runs in every for run in runs], 12)
+
+
 def test_validation_chooses_by_pairs_because_folds_differ_by_more_than_settings() -> None:
     gap = finished(GAP, over_folds(0.2, 0.2), over_folds(0.44, 0.30))
-    # On the easy fold alone a setting looks better than one on both; it is no candidate.
-    easy = finished(SHARP, {(0, 0): 0.3}, {(0, 0): 0.47})
     both = finished(LEARNED, over_folds(0.19, 0.19), over_folds(0.45, 0.31))
-    told = verdicts_of_search([arm_figures(runs, gap) for runs in (gap, easy, both)], 12)
-    assert told.startswith("- c2, learned, which validation chose (+1.00 there) out of 1 on 2 folds:")
-    # Test classes have no say: the other is far ahead there.
-    worse = finished(SHARP, over_folds(0.4, 0.4), over_folds(0.43, 0.29))
-    told = verdicts_of_search([arm_figures(runs, gap) for runs in (gap, worse, both)], 12)
-    assert told.startswith("- c2, learned, which validation chose (+1.00 there) out of 2 on 2 folds:")
+    # The easy fold alone would favour the first; test classes, where it is far ahead, have no say.
+    worse = finished(SHARP, over_folds(0.4, 0.4), over_folds(0.47, 0.27))
+    assert told_of_search(gap, worse, both).startswith(
+        "- c2, learned, which validation chose out of 2 settings, +1.00 in the 2 pairs that all have:"
+    )
+    # Where a setting has not been trained, nothing is compared: what is left is the easy fold.
+    easy = told_of_search(gap, worse[:1], both)
+    assert easy.startswith("- c2, epsilon 20, which validation chose out of 2 settings, +3.00 in the 1 pair that all")
 
 
-def test_the_best_setting_needs_every_fold_and_looks_at_validation() -> None:
+def test_a_setting_that_was_repeated_is_compared_by_the_runs_that_all_have() -> None:
+    places = [(0, 0), (1, 0), (0, 1), (1, 1)]
+    gap = finished(GAP, dict.fromkeys(places, 0.2), dict.fromkeys(places, 0.40))
+    lucky = finished(SHARP, dict.fromkeys(places, 0.2), dict(zip(places, (0.40, 0.40, 0.50, 0.50), strict=True)))
+    once = finished(LEARNED, over_folds(0.2, 0.2), over_folds(0.41, 0.41))
+    assert best_arms(["c2"], [*gap, *lucky, *once]) == [LEARNED]
+    assert "c2, learned" in told_of_search(gap, lucky, once)
+
+
+def test_the_best_setting_looks_at_validation_of_whole_runs() -> None:
     gap = finished(GAP, over_folds(0.2, 0.2), over_folds(0.44, 0.30))
     sharp = finished(SHARP, over_folds(0.4, 0.4), over_folds(0.43, 0.29))
     learned = finished(LEARNED, over_folds(0.1, 0.1), over_folds(0.45, 0.31))
-    assert best_arms(["c2"], [*gap, *sharp, *learned], 2) == [LEARNED]
-    assert best_arms(["c2"], [*gap, *sharp, *learned[:1]], 2) == [SHARP]
+    assert best_arms(["c2"], [*gap, *sharp, *learned]) == [LEARNED]
     cut = finished(LEARNED, over_folds(0.1, 0.1), over_folds(0.45, 0.31), ending="time")
-    assert best_arms(["c2"], [*gap, *sharp, *cut], 2) == [SHARP]
-    with pytest.raises(ValueError, match="no setting of the search has been trained with c2 on all 4 folds"):
-        best_arms(["c2"], [*gap, *sharp], 4)
+    assert best_arms(["c2"], [*gap, *sharp, *cut]) == [SHARP]
+    for without in ([*gap], [*sharp], [*gap, *sharp[:1], *learned[1:]]):
+        with pytest.raises(ValueError, match="no fold has every setting of the search that was tried with c2"):
+            best_arms(["c2"], without)
 
 
 def test_a_section_has_the_tables_that_there_are_rows_for() -> None:
@@ -146,14 +177,16 @@ def test_a_section_has_the_tables_that_there_are_rows_for() -> None:
     }
     for head, arms in every.items():
         figures = [{**arm_figures(finished(arm, over_folds(0.2, 0.21)), gap), "joined": None} for arm in arms]
-        shown = render_study({"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": figures})
+        shown = render_study(
+            {"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": figures, "runs": []}
+        )
         assert [each for each in every if each in shown] == [head]
 
 
 def test_part_of_a_table_says_how_much_there_is_and_what_is_missing() -> None:
     gap, paper = finished(GAP, over_folds(0.2, 0.2)), finished(PAPER, over_folds(0.21, 0.2))
     arms = [{**arm_figures(runs, gap), "joined": None} for runs in (gap, paper)]
-    shown = render_study({"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": arms})
+    shown = render_study({"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": arms, "runs": []})
     assert "| 2 of 12 |" in shown
     assert "+0.50 (error 0.50, 1 of 2 ahead)" in shown
     assert "have not been tried yet: c2: epsilon 20; learned;" in shown

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections import Counter
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from gspool.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Commit(NamedTuple):
@@ -35,6 +36,8 @@ def write_result(
     seeds: Sequence[int],
     libraries: Sequence[str] = (),
     device: torch.device | str = "cpu",
+    origins: Sequence[Mapping[str, Any]] = (),
+    note: str | None = None,
 ) -> dict[str, Any]:
     """Write ``value`` as JSON together with its birth certificate, aside first and then renamed.
 
@@ -45,6 +48,9 @@ def write_result(
         seeds: the seeds it was drawn with; empty where nothing is random.
         libraries: distributions whose versions count, besides Python, torch and this package.
         device: where it was computed.
+        origins: for a value that is put together from runs, made earlier or elsewhere, the `origin_here` of every
+            run in its time; the certificate is then theirs, and ``libraries`` and ``device`` do not count.
+        note: what else is to be known about it.
 
     Returns:
         What was written.
@@ -60,21 +66,12 @@ def write_result(
         ...     read_result(Path(folder) / "sum.json") == record
         True
     """
-    commit = source_commit()
     record = {
         "value": value,
         "command": command,
         "seeds": [*seeds],
-        "commit": commit.name,
-        "uncommitted_changes": commit.changed,
-        "device": device_name(torch.device(device)),
-        "versions": {
-            "python": platform.python_version(),
-            "gspool": __version__,
-            "torch": torch.__version__,
-            **{name: metadata.version(name) for name in libraries},
-        },
-        "date": datetime.now(UTC).date().isoformat(),
+        **(joined_origin(origins) if origins else origin_here(device, libraries)),
+        **({} if note is None else {"note": note}),
     }
     try:
         text = json.dumps(record, indent=1, allow_nan=False)
@@ -88,6 +85,58 @@ def write_result(
     aside.write_text(text + "\n", encoding="utf-8")
     aside.replace(path)
     return record
+
+
+def origin_here(device: torch.device | str = "cpu", libraries: Sequence[str] = ()) -> dict[str, Any]:
+    """Say where something comes from that is computed now: commit, device, versions, date.
+
+    Example:
+        >>> list(origin_here())
+        ['commit', 'uncommitted_changes', 'device', 'versions', 'date']
+    """
+    commit = source_commit()
+    return {
+        "commit": commit.name,
+        "uncommitted_changes": commit.changed,
+        "device": device_name(torch.device(device)),
+        "versions": {
+            "python": platform.python_version(),
+            "gspool": __version__,
+            "torch": torch.__version__,
+            **{name: metadata.version(name) for name in libraries},
+        },
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def joined_origin(origins: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Give one certificate for many runs: that of the latest, all devices, and how many runs each origin has.
+
+    Example:
+        >>> old = {"commit": "a", "uncommitted_changes": False, "device": "CPU", "versions": {}, "date": "2026-01-02"}
+        >>> joined = joined_origin([{**old, "commit": "b", "device": "GPU", "date": "2026-01-03"}, old, old])
+        >>> joined["commit"], joined["device"], [(each["commit"], each["runs"]) for each in joined["origins"]]
+        ('b', 'CPU, GPU', [('a', 2), ('b', 1)])
+    """
+    kinds = {json.dumps(origin, sort_keys=True): dict(origin) for origin in origins}
+    counts = Counter(json.dumps(origin, sort_keys=True) for origin in origins)
+    in_time = sorted(kinds, key=lambda kind: kinds[kind]["date"])
+    return {
+        **kinds[in_time[-1]],
+        "uncommitted_changes": any(origin["uncommitted_changes"] for origin in origins),
+        "device": ", ".join(sorted({origin["device"] for origin in origins})),
+        "origins": [{**kinds[kind], "runs": counts[kind]} for kind in in_time],
+    }
+
+
+def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the origin that a result states for all of its value.
+
+    Example:
+        >>> origin_of({"value": 1, "command": "x", "device": "GPU", "versions": {}, "date": "2026-01-02"})["device"]
+        'GPU'
+    """
+    return {name: record.get(name) for name in ("commit", "uncommitted_changes", "device", "versions", "date")}
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -113,14 +162,18 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def source_commit(folder: Path | None = None) -> Commit:
-    """Tell the commit of the source around this file, if it is a git checkout."""
+    """Tell the commit of the source around this file, if it is a git checkout.
+
+    Where it is not, because the source was copied to a machine that trains, ``GSPOOL_COMMIT`` may tell it.
+    """
+    copied = Commit(name, False) if (name := os.environ.get("GSPOOL_COMMIT")) else Commit(None, None)
     where = Path(__file__).resolve().parent if folder is None else folder
     if shutil.which("git") is None:
-        return Commit(None, None)
+        return copied
     head, top = _git(where, "rev-parse", "HEAD"), _git(where, "rev-parse", "--show-toplevel")
     # A package installed inside some other project's checkout, in its virtual environment say, is not of that commit.
     if head is None or top is None or not where.is_relative_to(Path(top) / "src" / "gspool"):
-        return Commit(None, None)
+        return copied
     # Results themselves change with every run and say nothing about the code.
     return Commit(head, bool(_git(where, "status", "--porcelain", "--", ":/", ":(exclude,top)results")))
 

@@ -8,7 +8,7 @@ from gspool.experiments.benchmark.figures import paired_difference
 from gspool.experiments.benchmark.store import Run
 from gspool.experiments.components_paper import NAMES, paper_order
 from gspool.experiments.experiment import Verdict
-from gspool.experiments.paired import by_folds, in_words, judged, verdict
+from gspool.experiments.paired import folds_in_doubt, in_words, judged, verdict
 
 # From each to the other; a step adds one of the two parts.
 STEPS = (("neither", "GSP"), ("neither", "ZSR"), ("GSP", "both"), ("ZSR", "both"))
@@ -42,8 +42,8 @@ def told(value: dict[str, Any]) -> str:
         return ""
     ahead = ", ".join(f"{name} {in_words(found['neither', name])}" for name in ("GSP", "ZSR", "both"))
     further = " and ".join(f"{in_words(found[name, 'both'])} ahead of {name} alone" for name in ("GSP", "ZSR"))
-    figures = f"Ahead of neither, in pairs of runs: {ahead}. Both together are {further}."
-    said = f"**{against_average_pooling(found)}**{folds_told(found[WHOLE])} {order_told(found, value)}"
+    figures = f"Ahead of neither, in pairs of runs: {ahead}{folds_in_doubt(found[WHOLE])}. Both together are {further}."
+    said = f"**{against_average_pooling(found)}** {order_told(found, value)}"
     parts = (figures, said, weights_told(found, value))
     return "\n\n".join(part for part in parts if part)
 
@@ -82,22 +82,6 @@ def order_told(found: Differences, value: dict[str, Any]) -> str:
     return f"The order of the four means is {'' if same else 'not '}the paper's{joined}{steps}."
 
 
-def folds_told(whole: dict[str, Any]) -> str:
-    """Say what becomes of both together against neither if the means of folds are the pairs; nothing with one fold."""
-    if not 1 < whole["folds"] < whole["pairs"]:
-        return ""
-    return (
-        f" That is by pairs of runs; by the means of {whole['folds']} folds, whose runs share classes, both together "
-        f"are {in_words(by_folds(whole))} ahead{_in_doubt(whole)}."
-    )
-
-
-def _in_doubt(whole: dict[str, Any]) -> str:
-    """Say so where pairs of runs tell a difference that means of folds do not."""
-    doubt = verdict(whole) != "cannot tell" and verdict(by_folds(whole)) == "cannot tell"
-    return ", which folds alone do not tell from 0" if doubt else ""
-
-
 def weights_told(found: Differences, value: dict[str, Any]) -> str:
     """Say what flat weights imply; nothing where they are not flat."""
     entropies = {NAMES[arm["arm"]]: arm["entropy"] for arm in value["arms"]}
@@ -129,4 +113,4 @@ def seen(value: dict[str, Any]) -> Verdict:
     beyond = sum(verdict(found[step]) == "ahead" for step in STEPS)
     steps = f"{beyond or 'none'} of the {len(STEPS)} single steps {'are' if beyond > 1 else 'is'} beyond its interval"
     whole = f"{in_words(found[WHOLE])} points of MAP@R ahead of average pooling"
-    return Verdict(holds, f"both together {whole}{_in_doubt(found[WHOLE])}; {steps}")
+    return Verdict(holds, f"both together {whole}{folds_in_doubt(found[WHOLE])}; {steps}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.experiment import draw_where_possible
+from gspool.experiments.benchmark.names import result_name
 from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
 from gspool.experiments.benchmark.tables import validation_figure, validation_rows
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
@@ -31,7 +32,7 @@ def run(options: RunOptions) -> None:
     """Train what is missing, write the figures, draw the curve."""
     chosen = options.settings or StudySettings()
     value = run_study(options, chosen, ARMS, "tuning", FILE, EXPERIMENT.command(options))
-    picture = options.images / "mu.png"
+    picture = options.images / f"{result_name(FILE, chosen.data, chosen.backbone)}.png"
     draw_where_possible(picture, lambda: draw(value, picture))
     print(validation_rows(value))
 

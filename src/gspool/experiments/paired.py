@@ -41,10 +41,23 @@ def by_folds(found: dict[str, Any]) -> dict[str, Any]:
     """Give the same difference with the means of folds as pairs, because runs of a fold share their training classes.
 
     Example:
-        >>> by_folds({"mean": 0.6, "error": 0.2, "pairs": 12, "folds": 4, "fold_error": 0.3})
-        {'mean': 0.6, 'error': 0.3, 'pairs': 4}
+        >>> by_folds(difference_of([[1.0, 3.0], [4.0]])._asdict())
+        {'mean': 3.0, 'error': 1.0, 'pairs': 2}
     """
-    return {"mean": found["mean"], "error": found["fold_error"], "pairs": found["folds"]}
+    return {"mean": found["fold_mean"], "error": found["fold_error"], "pairs": found["folds"]}
+
+
+def folds_in_doubt(found: dict[str, Any]) -> str:
+    """Give the interval by means of folds where it does not tell what pairs of runs do; nothing where it does.
+
+    Example:
+        >>> folds_in_doubt(difference_of([[0.1, 0.2, 0.3], [0.9, 1.0, 1.1]])._asdict())
+        ', which means of 2 folds do not tell: -4.48 to +5.68'
+    """
+    if not 1 < found["folds"] < found["pairs"] or verdict(by_folds(found)) == verdict(found):
+        return ""
+    low, high = interval(by_folds(found))
+    return f", which means of {found['folds']} folds do not tell: {low:+.2f} to {high:+.2f}"
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -61,8 +74,8 @@ class Difference(NamedTuple):
     """How far one thing is ahead of another over pairs, in points.
 
     ``std`` is the standard deviation of the single differences (n - 1; 0 for one pair), ``error`` that of their mean as
-    if all were independent. Pairs of a fold share their training classes: ``fold_error`` is the standard error of the
-    mean over ``folds`` means of a fold each.
+    if all were independent. Pairs of a fold share their training classes: ``fold_mean`` is the mean over ``folds``
+    means of a fold each, which is not ``mean`` where folds have more or fewer pairs, and ``fold_error`` its error.
     """
 
     mean: float
@@ -71,6 +84,7 @@ class Difference(NamedTuple):
     pairs: int
     ahead: int
     folds: int
+    fold_mean: float
     fold_error: float
 
 
@@ -82,7 +96,7 @@ def difference_of(folds: Sequence[Sequence[float]]) -> Difference:
         >>> found.mean, found.std, found.pairs, found.ahead, found.folds, round(found.error, 3)
         (2.0, 1.0, 3, 3, 2, 0.577)
     """
-    values = [value for fold in folds for value in fold]
+    values, means = [value for fold in folds for value in fold], [fmean(fold) for fold in folds]
     std = deviation(values)
     return Difference(
         mean=fmean(values),
@@ -91,7 +105,8 @@ def difference_of(folds: Sequence[Sequence[float]]) -> Difference:
         pairs=len(values),
         ahead=sum(value > 0 for value in values),
         folds=len(folds),
-        fold_error=deviation([fmean(fold) for fold in folds]) / len(folds) ** 0.5,
+        fold_mean=fmean(means),
+        fold_error=deviation(means) / len(folds) ** 0.5,
     )
 
 
@@ -120,7 +135,7 @@ def in_words(found: dict[str, Any], digits: int = 2) -> str:
 
 
 def judged(differences: Sequence[dict[str, Any]]) -> Holds:
-    """Say whether a promise of several differences was seen: "yes" only where all are ahead, by groups as well.
+    """Say whether a promise of several differences was seen: "yes" only where all are ahead, by means of folds as well.
 
     Example:
         >>> ahead, unclear, behind = (seed_difference(each) for each in ([1.0, 1.1], [-1.0, 1.0], [-1.0, -1.1]))

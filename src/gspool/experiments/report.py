@@ -121,13 +121,37 @@ def table(rows: Sequence[Mapping[str, Any]], style: str) -> str:
     return "\n".join([head, "|" + "---:|" * len(names), *body])
 
 
+def commits_told(record: Mapping[str, Any], brief: bool = False) -> str:
+    """Name the commit of a result, or those of its runs with how many each has; nothing where none is known.
+
+    ``brief`` names only the last.
+
+    Example:
+        >>> commits_told({"commit": "0123456789", "uncommitted_changes": True}), commits_told({})
+        ('commit 0123456 and changes', '')
+        >>> mixed = {"origins": [{"commit": "0123456789", "runs": 2}, {"commit": "abcdef012", "runs": 10}]}
+        >>> commits_told(mixed), commits_told(mixed, brief=True)
+        ('commits 0123456 (2 runs), abcdef0 (10)', 'commit abcdef0 and 1 earlier')
+    """
+    runs: dict[str, int] = {}
+    for origin in record.get("origins", [record]):
+        if origin.get("commit"):
+            word = f"{origin['commit'][:7]}{' and changes' if origin.get('uncommitted_changes') else ''}"
+            runs[word] = runs.get(word, 0) + origin.get("runs", 1)
+    if len(runs) < 2:
+        return "".join(f"commit {word}" for word in runs)
+    if brief:
+        return f"commit {[*runs][-1]} and {len(runs) - 1} earlier"
+    (first, count), *others = runs.items()
+    return ", ".join([f"commits {first} ({count} runs)", *(f"{word} ({count})" for word, count in others)])
+
+
 def caption(name: str, record: Mapping[str, Any]) -> str:
     """Say under a table where it comes from, and what else was noted about it."""
-    commit = record.get("commit")
-    state = f"commit {commit[:7]}{' and changes' if record.get('uncommitted_changes') else ''}, " if commit else ""
+    state = commits_told(record)
     return (
         f"*results/{name}.json: `{record['command']}`, {record['device']}, torch {record['versions']['torch']}, "
-        f"{state}{record['date']}{f'. {note}' if (note := record.get('note')) else ''}*"
+        f"{state}{', ' if state else ''}{record['date']}{f'. {note}' if (note := record.get('note')) else ''}*"
     )
 
 

@@ -16,12 +16,15 @@ from typing import Any, Literal
 
 from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.experiment import draw_where_possible
+from gspool.experiments.benchmark.names import result_name
 from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.report import section
 from gspool.experiments.screening_design import all_arms, factorial_arms, grid_arms
-from gspool.experiments.screening_effects import effects, seen
+from gspool.experiments.screening_effects import effects
+from gspool.experiments.screening_promise import seen
 from gspool.experiments.screening_section import rendered, whole_grids, written
+from gspool.experiments.tuning_text import seeds_told
 
 __all__ = ["EXPERIMENT", "ScreeningSettings", "factorial_arms", "grid_arms", "run"]
 
@@ -48,7 +51,7 @@ def run(options: RunOptions) -> None:
     shared = StudySettings(**{key: value for key, value in vars(chosen).items() if key != "part"})
     promised = replace(options, seeds=options.seeds or SEEDS)
     value = run_study(promised, shared, all_arms(chosen.part), "tuning", FILE, EXPERIMENT.command(options))
-    picture = options.images / "screening.png"
+    picture = options.images / f"{result_name(FILE, chosen.data, chosen.backbone)}.png"
     if whole_grids(value):
         draw_where_possible(picture, lambda: draw(value, picture))
     print(rendered(value))
@@ -77,9 +80,11 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
         paper = [{"arm": name, "validation_map": figure} for name, figure in design.paper_figures(loss).items()]
         theirs = effects({"arms": paper}, loss)
         if ours is not None and theirs is not None:
+            corners = {each.name for each in design.corner_arms(loss)}
+            seeds = seeds_told([arm for arm in value["arms"] if arm["arm"] in corners])
             for factor in design.FACTORS:
                 what = f"effect of {factor}, {value['data']}, {loss}, points of validation MAP@R"
-                found.append(Headline(what, f"{theirs[factor]:+.2f}", f"{ours[factor]:+.2f}"))
+                found.append(Headline(what, f"{theirs[factor]:+.2f}", f"{ours[factor]:+.2f} ({seeds})"))
     return found
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.tables import number, table
 from gspool.experiments.pictured import pictured
-from gspool.experiments.screening_effects import told
+from gspool.experiments.screening_effects import Effects, effects, effects_of
+from gspool.experiments.screening_promise import HARDLY, LOWER_IS_BETTER, in_groups, parts_of
 from gspool.experiments.tuning_text import protocol_told, seeds_told
+
+# From this entropy on, GSP pools as average pooling does.
+EQUAL = 0.999
 
 
 def rendered(value: dict[str, Any]) -> str:
@@ -33,6 +38,73 @@ def written(value: dict[str, Any]) -> str:
         f"{seeds_told(selects)}; mu = 0.3, lambda = 0.1. The dashed line is average pooling.",
     )
     return "\n\n".join([said, rendered(value), *([picture] if drawn else [])])
+
+
+def told(value: dict[str, Any]) -> str:
+    """Write a line a loss, how effects are judged, and what one seed cannot say; nothing until a factorial is whole."""
+    found = {loss: each for loss in design.LOSSES if (each := effects_of(value, loss)) is not None}
+    if not found:
+        return ""
+    lines = [effects_told(loss, each) for loss, each in found.items()]
+    single = [loss for loss, each in found.items() if each.seeds < 2]
+    unknown = (
+        f"One seed with every corner ({' and '.join(single)}): no error of these effects is known, and nothing of the "
+        "promise can be told. The embedding is drawn after the prototypes, so that another m comes with another draw: "
+        "with one seed the two effects cannot be told apart. "
+        if single
+        else ""
+    )
+    return "\n".join(lines) + f"\n\n{unknown}{rules_told()}{alike_told(value)}"
+
+
+def effects_told(loss: str, found: Effects) -> str:
+    """Write the effects of one loss, those without its lowest corner, which stand, and what of the promise is seen."""
+    whole = ", ".join(f"{factor} {found.told(factor)}" for factor in found.whole)
+    without = ", ".join(f"{factor} {fmean(points):+.2f}" for factor, points in found.without.items())
+    standing = found.standing()
+    stands = f"Of {', '.join(standing)} the effect stands" if standing else "No effect stands"
+    seeds, promise = (
+        ("", "") if found.seeds < 2 else (f", {found.seeds} seeds", f" Promised, {in_groups(parts_of(found))}.")
+    )
+    return (
+        f"- {loss}, from the low level to the high, points of MAP@R{seeds}: {whole}. The lowest corner, "
+        f"{found.lowest.variant}, lies {found.below:.2f} below the mean of the others; without it, by least squares "
+        f"over these: {without}. **{stands}.**{promise}"
+    )
+
+
+def rules_told() -> str:
+    """Say when an effect stands, when it is seen, and how little is hardly; with the paper's effects as a measure."""
+    papers = []
+    for loss in design.LOSSES:
+        figures = [{"arm": name, "validation_map": figure} for name, figure in design.paper_figures(loss).items()]
+        known = effects({"arms": figures}, loss) or {}
+        papers.append(f"{loss} {', '.join(f'{factor} {points:+.2f}' for factor, points in known.items())}")
+    return (
+        "An effect *stands* if it keeps its sign without the lowest corner, and its size within a factor of two. With "
+        f"several seeds, lower {', '.join(LOWER_IS_BETTER)} count as better where the effect stands and its 95 % "
+        "interval over seeds lies below 0, epsilon as what matters most where its effect exceeds every other beyond "
+        f"the interval; the prototypes *hardly* count where their interval lies within {HARDLY:g} points to either "
+        f"side of 0. The paper's table gives, without an error: {'; '.join(papers)}."
+    )
+
+
+def alike_told(value: dict[str, Any]) -> str:
+    """Say how far settings of the grids lie apart that pool alike: a yardstick for effects without an error."""
+    there = {arm["arm"]: arm for arm in value["arms"]}
+    told_of = []
+    for loss in design.LOSSES:
+        own = [there[arm.name] for arm in design.grid_arms() if arm.loss == loss and arm.name in there]
+        equal = [arm["validation_map"] for arm in own if arm["entropy"] >= EQUAL]
+        if len(equal) > 1:
+            told_of.append(f"{max(equal) - min(equal):.2f} points with {loss} ({len(equal)} settings)")
+    if not told_of:
+        return ""
+    spans = " and ".join(told_of)
+    return (
+        f" Settings of the grid that pool alike, with weights all but equal (entropy from {EQUAL:g} on), still span "
+        f"{spans}."
+    )
 
 
 def factorial_table(found: dict[str, Any]) -> str:

@@ -24,6 +24,19 @@ class TeachingParser(ArgumentParser):
             prog=prog, description=description, usage=usage, formatter_class=PageFormatter, allow_abbrev=False
         )
 
+    def describe(self, flag: str, metavar: str, text: str) -> None:
+        """Say in the help what an option takes, where the words that jsonargparse has for it are not the whole truth.
+
+        Example:
+            >>> parser = TeachingParser("gspool paint", "Paint.", "gspool paint [--colour NAME]")
+            >>> _ = parser.add_argument("--colour", help="Path to a configuration file.")
+            >>> parser.describe("--colour", "NAME", "red, green or blue.")
+            >>> "--colour NAME" in parser.format_help(), "configuration" in parser.format_help()
+            (True, False)
+        """
+        (action,) = (action for action in self._actions if flag in action.option_strings)
+        action.metavar, action.help = metavar, text
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Add near names to a message about a name, and leave with status 2, without a page of usage.
 

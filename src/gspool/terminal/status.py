@@ -3,7 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+
+class WrongArgumentsError(ValueError):
+    """What was typed cannot be meant so, whatever lies on this machine; nothing has begun, and the status is 2."""
+
+
+@contextmanager
+def checking_arguments() -> Iterator[None]:
+    """Take what is refused in here for wrong arguments.
+
+    Raises:
+        WrongArgumentsError: in the place of any other ValueError.
+
+    Example:
+        >>> with checking_arguments():
+        ...     int("a")
+        Traceback (most recent call last):
+        ...
+        gspool.terminal.status.WrongArgumentsError: invalid literal for int() with base 10: 'a'
+    """
+    try:
+        yield
+    except ValueError as wrong:
+        raise WrongArgumentsError(str(wrong)) from wrong
 
 
 def run_told(
@@ -12,7 +37,7 @@ def run_told(
     arguments: Sequence[str],
     told: tuple[type[Exception], ...] = (),
 ) -> int:
-    """Run a command and give its exit status: 0 done, 1 failed, 130 interrupted.
+    """Run a command and give its exit status: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
 
     What a person can put right is told in a line; what only a programmer can keeps its traceback.
 
@@ -35,5 +60,5 @@ def run_told(
         return 130
     except readable as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, WrongArgumentsError) else 1
     return 0

@@ -5,7 +5,7 @@ Ours: results/benchmark_DATA.json, with the ResNet50 of Keras, from which the au
 
     gspool reproduce benchmark --data cub --weights resnet50.safetensors --device cuda
     gspool reproduce benchmark --arms search --folds 0 --seeds 0       # the settings tried beyond the paper's
-    gspool reproduce benchmark --protocol conventional --losses xbm+c1
+    gspool reproduce benchmark --protocol conventional
     gspool reproduce benchmark --seconds 500                           # what can be done in this time
     gspool reproduce benchmark --train false                           # figures of what has been trained
     gspool reproduce benchmark --quick
@@ -16,27 +16,26 @@ made repeat by repeat, GAP and GSP of a fold together, so that whatever time all
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
+from gspool.experiments.benchmark.choice import best_arms
 from gspool.experiments.benchmark.figures import maps_of, study_figures
 from gspool.experiments.benchmark.missing import unfinished
+from gspool.experiments.benchmark.names import benchmark_name
 from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
-from gspool.experiments.benchmark.search import BEST, best_arms, named_variants, search_arms
-from gspool.experiments.benchmark.section import file_name, headlines, judge, render, render_study
+from gspool.experiments.benchmark.search import BEST, named_variants, search_arms
+from gspool.experiments.benchmark.section import headlines, judge, render, render_study
 from gspool.experiments.benchmark.store import Store
-from gspool.experiments.certificate import device_name, read_result, write_result
+from gspool.experiments.certificate import read_result, write_result
 from gspool.experiments.experiment import Experiment, RunOptions
-
-LIBRARIES = ("pytorch-metric-learning", "torchvision")
+from gspool.experiments.numbers import numbers_of
+from gspool.terminal.status import WrongArgumentsError
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,8 @@ class BenchmarkSettings:
     Args:
         data: cub, cars196, sop or inshop.
         protocol: fair (four folds, early stopping on held-out classes) or conventional (watched on the test classes).
-        losses: names with commas between.
+        losses: names with commas between; if none are named, c2,pnca in the fair protocol and xbm+c1 in the other, as
+            in the paper.
         poolings: names with commas between; "all" for those of Table 2, "table" for those of the pooling table.
         arms: paper (its settings), search (settings beyond them, for GSP), or both.
         variants: which of the settings of search, with semicolons between; all if none are named. "best" is that which
@@ -63,7 +63,7 @@ class BenchmarkSettings:
 
     data: str = "cub"
     protocol: Literal["fair", "conventional"] = "fair"
-    losses: str = "c2,pnca"
+    losses: str = ""
     poolings: str = "gap,gsp"
     arms: Literal["paper", "search", "both"] = "paper"
     variants: str = ""
@@ -85,11 +85,7 @@ def study_of(options: RunOptions) -> Study:
     chosen = options.settings or BenchmarkSettings()
     if chosen.data not in DATA:
         raise ValueError(f"the paper's benchmarks are {', '.join(DATA)}, got {chosen.data!r}")
-    protocol = PROTOCOLS[chosen.protocol]
-    folds = tuple(int(word) for word in chosen.folds.split(",")) if chosen.folds else tuple(range(protocol.folds))
-    if any(not 0 <= fold < protocol.folds for fold in folds):
-        raise ValueError(f"the {protocol.name} protocol has folds 0 to {protocol.folds - 1}, got {chosen.folds!r}")
-    losses = tuple(chosen.losses.split(","))
+    losses = losses_of(chosen)
     arms: list[Arm] = []
     if chosen.arms != "search":
         named = POOLINGS if chosen.poolings == "all" else tuple(chosen.poolings.split(","))
@@ -102,7 +98,7 @@ def study_of(options: RunOptions) -> Study:
         data=chosen.data,
         protocol=chosen.protocol,
         arms=tuple(arms),
-        folds=folds,
+        folds=folds_of(chosen.folds, chosen.protocol),
         seeds=options.seeds or SEEDS,
         backbone=chosen.backbone,
         weights=chosen.weights,
@@ -110,6 +106,35 @@ def study_of(options: RunOptions) -> Study:
         seconds=chosen.seconds or None,
         max_steps=chosen.max_steps,
     )
+
+
+def losses_of(chosen: BenchmarkSettings) -> tuple[str, ...]:
+    """Give the losses that were named, or those that the paper shows for the protocol."""
+    usual = "c2,pnca" if chosen.protocol == "fair" else "xbm+c1"
+    return tuple((chosen.losses or usual).split(","))
+
+
+def folds_of(text: str, protocol: str) -> tuple[int, ...]:
+    """Read folds with commas between; none are all.
+
+    Raises:
+        WrongArgumentsError: if the protocol has no such fold, or one is named twice; it is a ValueError.
+
+    Example:
+        >>> folds_of("1,3", "fair"), folds_of("", "tuning")
+        ((1, 3), (0,))
+    """
+    there = range(PROTOCOLS[protocol].folds)
+    folds = numbers_of(text, "folds") or tuple(there)
+    if any(fold not in there for fold in folds):
+        known = f"folds 0 to {there[-1]}" if len(there) > 1 else "one fold, 0"
+        raise WrongArgumentsError(f"the {protocol} protocol has {known}, got {text!r}")
+    return folds
+
+
+def ground_named(study: Study) -> dict[str, str]:
+    """Name what all trainings of a result share."""
+    return {"data": study.data, "protocol": study.protocol, "backbone": study.backbone}
 
 
 def store_of(study: Study, options: RunOptions) -> Store:
@@ -121,13 +146,13 @@ def store_of(study: Study, options: RunOptions) -> Store:
 def run(options: RunOptions) -> None:
     """Train what is missing, and write the figures of all that has been trained."""
     study = study_of(options)
-    path = options.results / f"{file_name(study.data, study.protocol)}.json"
+    path = options.results / f"{benchmark_name(study.data, study.protocol, study.backbone)}.json"
     store = store_of(study, options)
     if path.is_file():
-        store.adopt(read_result(path)["value"]["runs"])
+        store.adopt(read_result(path), ground_named(study))
     chosen = options.settings or BenchmarkSettings()
     if chosen.arms != "paper" and chosen.variants == BEST:
-        best = best_arms(chosen.losses.split(","), store.runs(), PROTOCOLS[study.protocol].folds)
+        best = best_arms(losses_of(chosen), store.runs())
         study = replace(study, arms=(*study.arms, *best))
     ground = ground_of(study, options) if chosen.train else labels_of(study, options)
     try:
@@ -136,7 +161,7 @@ def run(options: RunOptions) -> None:
     finally:
         # What is done counts, also where another training broke.
         if store.runs():
-            write_figures(path, study, store, ground, options, EXPERIMENT.command(options))
+            write_figures(path, study, store, ground, EXPERIMENT.command(options), chosen.train)
     value = read_result(path)["value"]
     if study.protocol == "fair":
         picture = options.images / f"{path.stem}.png"
@@ -153,42 +178,48 @@ def draw_where_possible(path: Path, draw: Callable[[], None]) -> None:
 
 
 def _draw(value: dict[str, Any], path: Path) -> None:
+    from gspool.experiments.benchmark.forest import forests
+    from gspool.experiments.benchmark.forest_picture import draw_forest
     from gspool.experiments.benchmark.looks import draw_looks
-    from gspool.experiments.benchmark.picture import draw, draw_summary
+    from gspool.experiments.benchmark.picture import draw
+    from gspool.experiments.benchmark.summary_picture import draw_summary
+
+    def ending(word: str) -> Path:
+        return path.with_name(f"{path.stem}_{word}.png")
 
     draw(value, path)
-    draw_summary(value, path.with_name(f"{path.stem}_summary.png"))
+    draw_summary(value, ending("summary"))
+    for end, (beside, panels) in forests(value).items():
+        draw_forest(panels, beside, ending(end))
     maps = maps_of(value["arms"])
     if maps:
-        draw_looks(maps, path.with_name(f"{path.stem}_looks.png"))
+        draw_looks(maps, ending("looks"))
 
 
 def write_figures(
-    path: Path, study: Study, store: Store, ground: Any, options: RunOptions, command: str, wanted: Any = None
+    path: Path, study: Study, store: Store, ground: Any, command: str, trained: bool, wanted: Any = None
 ) -> None:
-    """Write the figures of a store's trainings with their birth certificate, whose device is that of the trainings."""
-    value = {
-        "data": study.data,
-        "protocol": study.protocol,
-        "backbone": study.backbone,
-        **study_figures(store, PROTOCOLS[study.protocol], ground, wanted),
-    }
-    before = read_result(path) if path.is_file() else {"device": device_name(torch.device(options.device))}
-    devices = {run["found"].get("device", before["device"]) for run in value["runs"]}
-    seeds = sorted({run["asked"]["seed"] for run in value["runs"]})
-    record = write_result(path, value, command=command, seeds=seeds, libraries=LIBRARIES, device=options.device)
-    if devices != {record["device"]}:
-        # Put together elsewhere: the certificate stays that of the trainings, as far as it is known.
-        note = f"Put together from finished trainings on {record['device']}."
-        record = {
-            **record,
-            **before,
-            "value": value,
-            "seeds": seeds,
-            "device": ", ".join(sorted(devices)),
-            "note": note,
-        }
-        path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    """Write the figures of a store's trainings, with the birth certificates of the trainings.
+
+    Args:
+        path: the result; a note that stands in it stays.
+        study: what the trainings are of.
+        store: the trainings.
+        ground: the images, for their labels.
+        command: what a person typed.
+        trained: whether this call was to train; if not, the command that stands in the result stays as well.
+        wanted: names of arms; None takes all that the store holds.
+    """
+    value = {**ground_named(study), **study_figures(store, PROTOCOLS[study.protocol], ground, wanted)}
+    before = read_result(path) if path.is_file() else {}
+    write_result(
+        path,
+        value,
+        command=command if trained else before.get("command", command),
+        seeds=sorted({run["asked"]["seed"] for run in value["runs"]}),
+        origins=[run["found"]["origin"] for run in value["runs"]],
+        note=before.get("note"),
+    )
 
 
 EXPERIMENT = Experiment(

@@ -1,4 +1,4 @@
-"""From finished trainings to the figures of a table: means, joined embeddings, differences from average pooling."""
+"""From finished trainings to the figures of a table: means, and differences from average pooling."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gspool.evaluation import fair_average, mean_and_std
+from gspool.evaluation import mean_and_std
+from gspool.experiments.benchmark.joined import joined_of
 from gspool.experiments.paired import Difference, deviation, difference_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
-    from torch import Tensor
-
-    from gspool.evaluation import Protocol, RunResult
+    from gspool.evaluation import Protocol
     from gspool.experiments.benchmark.stand_in import Ground
     from gspool.experiments.benchmark.store import Run, Store
 
 
 # What a table shows the mean of, besides the metrics.
 MEANS = ("steps", "best_step", "seconds")
+# How many mean maps a picture shows.
+MOST_MAPS = 8
 
 
 def paired_difference(runs: Sequence[Run], other: Sequence[Run], metric: str = "map@r") -> Difference | None:
@@ -87,58 +87,36 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def mean_map(maps: Sequence[Sequence[float] | None]) -> list[float] | None:
+def mean_map(maps: Sequence[Sequence[float] | str | None]) -> list[float] | None:
     """Average what places weigh over the runs that have kept it; None where none has, or maps differ in size.
 
+    A result holds the map of a run as one line of numbers.
+
     Example:
-        >>> mean_map([[1.0, 1.0], None, [0.5, 1.5]]), mean_map([None])
+        >>> mean_map([[1.0, 1.0], None, "0.500 1.500"]), mean_map([None])
         ([0.75, 1.25], None)
     """
-    kept = [one for one in maps if one is not None]
+    kept = [[float(place) for place in (one.split() if isinstance(one, str) else one)] for one in maps if one]
     if not kept or len({len(one) for one in kept}) > 1:
         return None
     return [fmean(place) for place in zip(*kept, strict=True)]
 
 
-def maps_of(arms: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Give the mean maps of the arms that have kept theirs, by their names; average pooling's says nothing.
+def maps_of(arms: Sequence[Mapping[str, Any]], most: int = MOST_MAPS) -> dict[str, list[float]]:
+    """Give the mean maps of the arms whose places differ most, by their names; average pooling's says nothing.
 
     Example:
-        >>> maps_of([{"arm": "c2 gsp", "pooling": "gsp", "mean_weights": [0.9, 1.1]}, {"arm": "x", "pooling": "gsp"}])
-        {'c2 gsp': [0.9, 1.1]}
+        >>> kept = [("c2 gsp", [0.9, 1.1]), ("c2 delf", [0.5, 1.5]), ("c2 gmp", None)]
+        >>> arms = [{"arm": name, "pooling": name[3:], "mean_weights": weights} for name, weights in kept]
+        >>> maps_of(arms), list(maps_of(arms, 1))
+        ({'c2 delf': [0.5, 1.5], 'c2 gsp': [0.9, 1.1]}, ['c2 delf'])
     """
-    return {arm["arm"]: arm["mean_weights"] for arm in arms if arm["pooling"] != "gap" and arm.get("mean_weights")}
+    maps = {arm["arm"]: arm["mean_weights"] for arm in arms if arm["pooling"] != "gap" and arm.get("mean_weights")}
+    return {name: maps[name] for name in sorted(maps, key=lambda name: -max(maps[name]))[:most]}
 
 
 def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: fmean([value[name] for value in values]) for name in values[0]}
-
-
-def joined_figures(
-    results: Mapping[tuple[int, int], RunResult | None],
-    folds: int,
-    labels: Int64[Tensor, " Q"],
-    gallery: Int64[Tensor, " G"] | None,
-) -> dict[str, Any] | None:
-    """Give the fair protocol's figures over all combinations of one repeat a fold, 128D and 512D, in percent.
-
-    Repeats count of which every fold has been trained and all embeddings are there; None where there is none.
-    """
-    there = {place: result for place, result in results.items() if result is not None}
-    seeds = sorted({seed for _, seed in there if all((fold, seed) in there for fold in range(folds))})
-    whole = {(fold, seed): there[fold, seed] for fold in range(folds) for seed in seeds}
-    if not whole:
-        return None
-    average = fair_average(whole, labels, gallery)
-    return {
-        "repeats": len(seeds),
-        "combinations": len(average.combinations),
-        **{
-            f"{metric}_{size}": {"mean": 100 * values[name].mean, "std": 100 * values[name].std}
-            for size, values in (("128D", average.separate), ("512D", average.concatenated))
-            for metric, name in (("map", "map@r"), ("p1", "p@1"))
-        },
-    }
 
 
 def study_figures(
@@ -165,15 +143,15 @@ def study_figures(
         figures = arm_figures(runs, baseline)
         figures["joined"] = None
         if protocol.report == "combinations":
-            results = {run.place: store.result(run, labels.device) for run in runs}
-            figures["joined"] = joined_figures(results, protocol.folds, questions, gallery)
+            figures["joined"] = joined_of(store, runs, protocol.folds, questions, gallery)
         figures["best_run"] = {"metrics": max((run.found["metrics"] for run in runs), key=lambda one: one["p@1"])}
         arms.append(figures)
     return {"arms": arms, "runs": [_short(run) for name in names for run in by_arm[name]]}
 
 
 def _short(run: Run) -> dict[str, Any]:
-    """Give a run with its curve in one line: step and validation MAP@R in percent, evaluation by evaluation."""
-    curve = run.found["curve"]
+    """Give a run with its curve in one line, step and validation MAP@R in percent, and its map in another."""
+    curve, weights = run.found["curve"], run.found.get("mean_weights")
     line = curve if isinstance(curve, str) else " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in curve)
-    return {"asked": run.asked, "found": {**run.found, "curve": line}}
+    places = weights if weights is None or isinstance(weights, str) else " ".join(f"{each:.3f}" for each in weights)
+    return {"asked": run.asked, "found": {**run.found, "curve": line, "mean_weights": places}}

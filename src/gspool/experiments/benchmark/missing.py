@@ -7,17 +7,16 @@ from pathlib import Path
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import LOSSES, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
+from gspool.experiments.benchmark.choice import chosen_by_validation
+from gspool.experiments.benchmark.names import benchmark_name
 from gspool.experiments.benchmark.search import search_arms
-from gspool.experiments.benchmark.section import file_name
-from gspool.experiments.benchmark.store import missing_of
-from gspool.experiments.benchmark.tables import in_order
-from gspool.experiments.benchmark.verdict import chosen_by_validation
+from gspool.experiments.benchmark.store import missing_of, runs_of
 from gspool.experiments.certificate import read_result
 
 
 def unfinished(results: Path) -> str:
     """Say what of the paper's table and of the search on CUB is missing; the other benchmarks need their data."""
-    value = read_result(results / f"{file_name('cub', 'fair')}.json")["value"]
+    value = read_result(results / f"{benchmark_name('cub', 'fair')}.json")["value"]
 
     def count(arms: Sequence[Arm], folds: range, seeds: tuple[int, ...]) -> tuple[int, int]:
         return missing_of((arm.name for arm in arms), folds, seeds, value["runs"])
@@ -34,18 +33,16 @@ def unfinished(results: Path) -> str:
         "the layers that the pooling table alone has, one fold": count(rare, range(1), SEEDS[:1]),
     }
     missing = [f"{left} of {of} trainings of {what}" for what, (left, of) in groups.items() if left]
-    searched = search_arms(main)
-    left, of = count(searched, range(2), SEEDS[:1])
+    left, of = count(search_arms(main), range(2), SEEDS[:1])
     if left:
         missing.append(f"{left} of {of} trainings of the search on two folds")
-    arms = in_order(value["arms"])
     for loss in main:
-        best = chosen_by_validation(arms, loss)
-        if best is None:
+        choice = chosen_by_validation(runs_of(value), loss)
+        if choice is None:
             continue
-        left, of = count([arm for arm in searched if arm.name == best["arm"]], folds, SEEDS)
+        left, of = count([choice.arm], folds, SEEDS)
         if left:
-            missing.append(f"{left} of {of} trainings of {best['variant']}, which validation chose with {loss}")
-    if not (results / f"{file_name('cub', 'conventional')}.json").is_file():
+            missing.append(f"{left} of {of} trainings of {choice.arm.variant}, which validation chose with {loss}")
+    if not (results / f"{benchmark_name('cub', 'conventional')}.json").is_file():
         missing.append("the conventional protocol")
     return "; ".join(missing)

@@ -121,15 +121,15 @@ _CONVENTIONAL = {
 }
 
 
-def conventional_values(data: str, backbone: str, pooling: str) -> ConventionalValues | None:
-    """Look up C1 with XBM in the conventional protocol; None where the paper has no such row.
+def conventional_values(data: str, backbone: str, loss: str, pooling: str) -> ConventionalValues | None:
+    """Look up a row of the conventional protocol; None where the paper has no such row: its only loss is C1 with XBM.
 
     Example:
-        >>> conventional_values("cub", "keras/resnet50", "gsp")
+        >>> conventional_values("cub", "keras/resnet50", "xbm+c1", "gsp")
         ConventionalValues(r1=66.63, map=25.51)
     """
     line = _CONVENTIONAL.get((backbone.rpartition("/")[2], pooling))
-    if line is None or data not in ORDER:
+    if line is None or data not in ORDER or loss != "xbm+c1":
         return None
     numbers = [float(word) for word in line.split()]
     start = 2 * ORDER.index(data)

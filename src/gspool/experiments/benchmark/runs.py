@@ -17,7 +17,7 @@ from gspool import data as data_sets
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import PROXY_LOSSES, Arm, settings_of
 from gspool.experiments.benchmark.stand_in import Ground, made_tiny, stand_in
-from gspool.experiments.certificate import device_name
+from gspool.experiments.certificate import origin_here
 from gspool.experiments.resident import Job, Pace, ResidentSet, load_resident, train_all
 from gspool.training.parsing import plain
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gspool.experiments.resident import Outcome
     from gspool.training import TrainConfig
 
+LIBRARIES = ("pytorch-metric-learning", "torchvision")
 # Backbones whose ImageNet weights are never fetched, only read from a file.
 FROM_A_FILE = ("bninception", "keras/resnet50")
 
@@ -50,12 +51,12 @@ class Study:
     max_steps: int = 0
 
 
-def jobs_of(study: Study, labels: torch.Tensor, options: RunOptions) -> list[Job]:
+def jobs_of(study: Study, labels: torch.Tensor, options: RunOptions, weights: str | None = None) -> list[Job]:
     """List every training of a study in the order in which it tells most, wherever it is cut off.
 
     Repeat by repeat; in each, first the paper's settings over all folds, then the settings tried beyond them, fold by
     fold. The arms of a fold stand together: they begin from the same seed, see the same batches and the same crops, so
-    that their differences are paired.
+    that their differences are paired. ``weights`` is what the file of the weights is called; None for its own name.
     """
     protocol = PROTOCOLS[study.protocol]
     precision = "bf16-mixed" if torch.device(options.device).type == "cuda" else "32-true"
@@ -75,7 +76,7 @@ def jobs_of(study: Study, labels: torch.Tensor, options: RunOptions) -> list[Job
                 "variant": arm.variant,
                 "fold": fold,
                 "seed": seed,
-                "settings": fingerprint(settings, arm, like),
+                "settings": fingerprint(settings, arm, like, weights),
             }
             classes = by_fold[fold]
             train, validation = classes.train_classes.tolist(), classes.validation_classes.tolist()
@@ -105,13 +106,17 @@ def draws_apart(arm: Arm) -> bool:
     return arm.loss in PROXY_LOSSES and other
 
 
-def fingerprint(settings: Any, arm: Arm, like: Any = None) -> str:
-    """Tell settings apart, so that a result is never taken for that of others; paths of weights do not count."""
+def fingerprint(settings: Any, arm: Arm, like: Any = None, weights: str | None = None) -> str:
+    """Tell settings apart, so that a result is never taken for that of others.
+
+    Weights count by the name given, which is that of their content where a store is at hand, else by their file's;
+    the folder they lie in does not.
+    """
     content = plain(settings)
-    weights = content["model"]["backbone_options"].pop("weights", None)
+    file = content["model"]["backbone_options"].pop("weights", None)
     known = {
         "settings": {name: content[name] for name in ("data", "model", "loss", "optimiser", "schedule", "trainer")},
-        "weights": None if weights is None else Path(weights).name,
+        "weights": None if file is None else weights or Path(file).name,
         "token_start": arm.token_start,
         **({} if like is None else {"embedding_like": like.model.pooling}),
     }
@@ -153,7 +158,8 @@ def train_missing(study: Study, ground: Ground, store: Store, options: RunOption
     Raises:
         RuntimeError: if a training broke, after all others are done.
     """
-    jobs = jobs_of(study, ground.train.labels.cpu(), options)
+    weights = None if study.weights is None else store.name_of_weights(Path(study.weights))
+    jobs = jobs_of(study, ground.train.labels.cpu(), options, weights)
     for job in jobs:
         store.share(job.asked)
     missing = [
@@ -163,8 +169,11 @@ def train_missing(study: Study, ground: Ground, store: Store, options: RunOption
     ]
     print(f"{len(jobs) - len(missing)} of {len(jobs)} trainings are done, {len(missing)} to go", flush=True)
 
+    # Once, and not with every training: the source may change meanwhile, and what runs does not.
+    origin = origin_here(options.device, LIBRARIES)
+
     def kept(job: Job, outcome: Outcome) -> None:
-        store.put(job, outcome, device_name(torch.device(options.device)))
+        store.put(job, outcome, origin)
         flat = "" if outcome.entropy is None else f", entropy {outcome.entropy:.4f}"
         print(
             f"{job.asked['arm']}, fold {job.asked['fold']}, seed {job.asked['seed']}: test MAP@R "

@@ -1,24 +1,20 @@
-"""The settings tried beyond the paper's, and the one that validation chooses.
+"""The settings tried beyond the paper's.
 
-    gspool reproduce benchmark --arms search --folds 0,1 --seeds 0        # every setting on two folds, once
-    gspool reproduce benchmark --arms search --seeds 0 --variants "epsilon 20;learned"    # the best few on all folds
-    gspool reproduce benchmark --arms search --variants best              # the best of those, three times
+    gspool reproduce benchmark --arms search --seeds 0                    # every setting on every fold, once
+    gspool reproduce benchmark --arms search --variants best              # the best of them with every seed
 
-Settings are compared by how far they are ahead of GAP on the *validation* classes of the same fold and seed, means over
-folds; test classes have no say in it. ``--variants best`` takes for every loss the setting that is furthest ahead over
-all folds, and repeats it with every seed. What was trained before is not trained again.
+Settings are compared by how far they are ahead of GAP on the *validation* classes of the same fold and seed, over the
+folds and seeds in which all of them were trained (`gspool.experiments.benchmark.choice`); test classes have no say in
+it. ``--variants best`` takes for every loss the setting that is furthest ahead. What was trained before is not trained
+again.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
-
-if TYPE_CHECKING:
-    from gspool.experiments.benchmark.store import Run
 
 # Of what takes part in the transport, the steps of 1e-5 leave it where it began: a thousand of them move a prototype,
 # or the logarithm of epsilon, by at most 0.01.
@@ -78,37 +74,3 @@ def named_variants(text: str) -> list[str]:
             f"the search has no setting {'; '.join(unknown)!r}; its settings are {'; '.join(known)}, or {BEST} alone"
         )
     return words
-
-
-def best_arms(losses: Sequence[str], runs: Sequence[Run], folds: int) -> list[Arm]:
-    """Give for every loss the setting of the search that is furthest ahead of GAP on validation classes.
-
-    Raises:
-        ValueError: if no setting of a loss has been trained on every fold beside GAP.
-    """
-    chosen = []
-    for loss in losses:
-        ahead: dict[str, float] = {}
-        gap = _validation(runs, f"{loss} gap")
-        for arm in search_arms((loss,)):
-            own = _validation(runs, arm.name)
-            pairs = {place: own[place] - gap[place] for place in own if place in gap}
-            if {fold for fold, _ in pairs} == set(range(folds)):
-                ahead[arm.name] = math.fsum(pairs.values()) / len(pairs)
-        if not ahead:
-            raise ValueError(
-                f"no setting of the search has been trained with {loss} on all {folds} folds, beside GAP: "
-                "name some with --variants first, and choose among them then"
-            )
-        best = max(ahead, key=lambda name: ahead[name])
-        chosen += [arm for arm in search_arms((loss,)) if arm.name == best]
-    return chosen
-
-
-def _validation(runs: Sequence[Run], arm: str) -> dict[tuple[int, int], float]:
-    """Give the validation of the runs of an arm that came to their end, by fold and seed."""
-    return {
-        run.place: run.found["validation"]
-        for run in runs
-        if run.asked["arm"] == arm and run.found["ending"] != "time" and run.found["validation"] is not None
-    }

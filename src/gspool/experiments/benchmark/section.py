@@ -7,11 +7,13 @@ from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, SEEDS
-from gspool.experiments.benchmark.figures import maps_of
+from gspool.experiments.benchmark.overall import over_losses
 from gspool.experiments.benchmark.paper import paper_values
+from gspool.experiments.benchmark.pictures import pictures_of
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.selection import FILE as SELECTION
 from gspool.experiments.benchmark.selection import rendered as selection_table
+from gspool.experiments.benchmark.store import runs_of
 from gspool.experiments.benchmark.tables import (
     concatenated,
     conventional_rows,
@@ -24,7 +26,6 @@ from gspool.experiments.benchmark.tables import (
 from gspool.experiments.benchmark.verdict import seen, verdicts, verdicts_of_search
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, Headline, Verdict
-from gspool.experiments.pictured import pictured
 from gspool.experiments.report import caption
 
 SELECTION_EXPLAINED = (
@@ -48,40 +49,6 @@ DRAWN_APART_EXPLAINED = (
     "draw alone does."
 )
 
-PICTURES = (
-    (
-        "_summary.png",
-        "Where each loss stands with GAP, and where GSP brings it",
-        "MAP@R of single models by loss and layer; dashed lines lead from GAP to the layer in its place. Bars are "
-        "standard deviations over repeats, where there are several. Open marks lack folds: they stand as far from GAP "
-        "as in the folds that are there.",
-    ),
-    (
-        ".png",
-        "Validation, and differences from GAP",
-        "Left: validation MAP@R against the step, means over the runs of the arms that have most, up to the step that "
-        "all of them reached; the peak of a mean lies below the mean of each run's best. Right: test MAP@R ahead of "
-        "GAP, with the 95 % interval where there are 3 pairs or more, else open; losses without any stand in the table "
-        "alone.",
-    ),
-)
-LOOKS = (
-    "_looks.png",
-    "Mean weight of every place of the map",
-    "Where GSP looks: what every place of the map weighs on average over the test images, after training, relative to "
-    "equal weights; means over the runs that have kept it.",
-)
-
-
-def file_name(data: str, protocol: str) -> str:
-    """Name the result.
-
-    Example:
-        >>> file_name("cub", "conventional")
-        'benchmark_cub_conventional'
-    """
-    return f"benchmark_{data}" if protocol == "fair" else f"benchmark_{data}_{protocol}"
-
 
 def render_study(value: dict[str, Any]) -> str:
     """Write the table of one benchmark, and its verdicts."""
@@ -97,20 +64,15 @@ def render_study(value: dict[str, Any]) -> str:
     parts = []
     if losses:
         parts += ["The paper's settings, loss by loss:", table(fair_rows(value["data"], losses, promised))]
-        parts.append(verdicts(losses, promised))
+        told = [verdicts(losses, promised), over_losses(value, runs_of(value), PROTOCOLS["fair"].folds)]
+        parts.append("\n".join(line for line in told if line))
     if layers:
         parts += ["Other layers, at the paper's settings:", table(fair_rows(value["data"], layers, promised))]
     if tried:
         parts += ["Other settings. Only the validation classes choose among them:", table(tried_rows(tried, promised))]
         parts.append(DRAWN_APART_EXPLAINED if any(arm["variant"] == DRAWN_APART for arm in tried) else "")
-        parts.append(verdicts_of_search(arms, promised))
+        parts.append(verdicts_of_search(arms, runs_of(value), promised))
     parts.append(untried(value["arms"]))
-    left_out = [
-        f"{run['arm']} on fold {run['fold']} ({run['steps']} steps, MAP@R {100 * run['map@r']:.2f})"
-        for run in value.get("left_out", [])
-    ]
-    if left_out:
-        parts.append(f"Not counted, because time cut them short and nothing stands beside them: {'; '.join(left_out)}.")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -132,15 +94,11 @@ def untried(arms: list[dict[str, Any]]) -> str:
 def render(results: Path) -> str:
     """Write the section: a table for every benchmark and protocol that has been run."""
     parts = []
-    for data in DATA:
-        for protocol in ("fair", "conventional"):
-            name = file_name(data, protocol)
-            if not (results / f"{name}.json").is_file():
-                continue
-            record = read_result(results / f"{name}.json")
-            head = f"**{data}, {protocol} protocol, {record['value']['backbone']}.** {EXPLAINED[protocol]}"
-            pictures = _pictures(name, record["value"]) if protocol == "fair" else []
-            parts += [head, render_study(record["value"]), *pictures, caption(name, record)]
+    for name, record in _benchmarks(results):
+        value = record["value"]
+        head = f"**{value['data']}, {value['protocol']} protocol, {value['backbone']}.** {EXPLAINED[value['protocol']]}"
+        pictures = pictures_of(name, value) if value["protocol"] == "fair" else []
+        parts += [head, render_study(value), *pictures, caption(name, record)]
     selection = results / f"{SELECTION}.json"
     if selection.is_file():
         record = read_result(selection)
@@ -149,27 +107,31 @@ def render(results: Path) -> str:
     return "\n\n".join(parts) if parts else NOT_RUN
 
 
-def _pictures(name: str, value: dict[str, Any]) -> list[str]:
-    looks = [LOOKS] if maps_of(value["arms"]) else []
-    return [pictured(f"{name}{ending}", seen, told) for ending, seen, told in (*PICTURES, *looks)]
+def _benchmarks(results: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Give the results by their names, in the order of the data sets, the fair protocol first."""
+    records = [(path.stem, read_result(path)) for path in sorted(results.glob("benchmark_*.json"))]
+    return sorted(
+        records, key=lambda each: (DATA.index(each[1]["value"]["data"]), each[1]["value"]["protocol"] != "fair")
+    )
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
-    """Give MAP@R of single models and of the joined ones, for losses and layers at the paper's settings.
+    """Give MAP@R of single models and of the joined ones, for GAP and GSP with every loss at the paper's settings.
 
     The paper's are means over all folds: a row stands here once every fold has been trained.
     """
     found = []
     for arm in in_order(value["arms"]):
         paper = paper_values(value["data"], arm["loss"], arm["pooling"])
-        if arm["variant"] or paper is None or arm["joined"] is None:
+        if arm["variant"] or arm["pooling"] not in ("gap", "gsp") or paper is None or arm["joined"] is None:
             continue
-        where = f"{value['data']}, {arm['loss']}, {arm['pooling']}"
-        found.append(Headline(f"MAP@R 128D, {where}", f"{paper.map:.2f}", separate(arm, "map")))
-        found.append(Headline(f"MAP@R 512D, {where}", f"{paper.map_joined:.2f}", concatenated(arm)))
+        what = f"MAP@R 128D; 512D, {value['data']}, {arm['loss']}, {arm['pooling']}"
+        once = " (one repeat)" if arm["joined"]["repeats"] == 1 else ""
+        ours = f"{separate(arm, 'map')}; {concatenated(arm)}{once}"
+        found.append(Headline(what, f"{paper.map:.2f}; {paper.map_joined:.2f}", ours))
     return found
 
 
 def judge(record: dict[str, Any]) -> Verdict:
     """Say whether GSP is ahead of GAP on CUB in the fair protocol."""
-    return seen(in_order(record["value"]["arms"]), PROTOCOLS["fair"].folds * len(SEEDS))
+    return seen(in_order(record["value"]["arms"]), PROTOCOLS["fair"].folds)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gspool.evaluation import RunResult
+from gspool.experiments.certificate import origin_of
 from gspool.experiments.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Run(NamedTuple):
     def place(self) -> tuple[int, int]:
         """Give its fold and seed; runs of several arms in one place are pairs."""
         return self.asked["fold"], self.asked["seed"]
+
+
+def runs_of(value: Mapping[str, Any]) -> list[Run]:
+    """Give the trainings of a result."""
+    return [Run(each["asked"], each["found"]) for each in value["runs"]]
 
 
 def ended(runs: Sequence[Mapping[str, Any]]) -> set[tuple[str, int, int]]:
@@ -69,9 +75,9 @@ class Store:
         self.ledger = Ledger(folder / "runs.jsonl")
 
     def runs(self) -> list[Run]:
-        """Give every finished training; where one was made with several settings, the last that time did not cut short.
+        """Give every finished training; where one was made with several settings, the last that early stopping ended.
 
-        Where time cut all of them short, it is that of the most steps.
+        One that its number of steps ended comes after those, and one that time cut short last, that of most steps.
         """
         best: dict[tuple[str, int, int], Run] = {}
         for entry in self.ledger.entries.items():
@@ -81,11 +87,22 @@ class Store:
                 best[key] = run
         return [*best.values()]
 
-    def adopt(self, runs: Sequence[dict[str, Any]]) -> None:
-        """Take over trainings that a result holds, without their embeddings, so that they are not made again."""
-        for run in runs:
+    def adopt(self, record: Mapping[str, Any], ground: Mapping[str, str]) -> None:
+        """Take over the trainings that a result holds, without their embeddings, so that they are not made again.
+
+        Raises:
+            ValueError: if the result is of another data set, protocol or backbone than ``ground`` names.
+        """
+        value = record["value"]
+        other = [f"{name} {value[name]}" for name in ground if value[name] != ground[name]]
+        if other:
+            raise ValueError(
+                f"the result that is there is of {', '.join(other)}, and these trainings are of "
+                f"{', '.join(f'{name} {word}' for name, word in ground.items())}: give another folder with --results"
+            )
+        for run in value["runs"]:
             if self.ledger.get(run["asked"]) is None:
-                self.ledger.put(run["asked"], run["found"])
+                self.ledger.put(run["asked"], {"origin": origin_of(record), **run["found"]})
 
     def get(self, asked: dict[str, Any]) -> dict[str, Any] | None:
         """Give what a training found, or None where it has not been made."""
@@ -108,11 +125,11 @@ class Store:
                 self.ledger.put(asked, twin.found)
                 return
 
-    def put(self, job: Job, outcome: Outcome, device: str) -> None:
-        """Keep a training and the name of the device that made it: embeddings first, the line that counts last."""
+    def put(self, job: Job, outcome: Outcome, origin: Mapping[str, Any]) -> None:
+        """Keep a training and where it comes from: embeddings first, the line that counts last."""
         if outcome.embeddings.shape[1] <= WIDEST:
             self._keep_embeddings(job, outcome)
-        self.ledger.put(job.asked, {**outcome.record(), "device": device})
+        self.ledger.put(job.asked, {**outcome.record(), "origin": dict(origin)})
 
     def _keep_embeddings(self, job: Job, outcome: Outcome) -> None:
         from safetensors.torch import save_file
@@ -136,6 +153,21 @@ class Store:
             tensors[EMBEDDINGS].float(), run.found["metrics"], None if gallery is None else gallery.float()
         )
 
+    def name_of_weights(self, path: Path) -> str:
+        """Name a file of weights by what is in it: the name under which these bytes were first trained from here.
+
+        A copy under another name is the same, and another file under the same name is not.
+        """
+        known = Ledger(self.folder / "weights.jsonl")
+        with path.open("rb") as file:
+            content = {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        name = known.get(content)
+        if name is None:
+            taken = path.name in known.entries.values()
+            name = f"{path.name} {content['sha256'][:8]}" if taken else path.name
+            known.put(content, name)
+        return str(name)
+
     def path(self, asked: dict[str, Any]) -> Path:
         """Name the file of the embeddings of a training."""
         return self.folder / f"{_file_name(asked)}.safetensors"
@@ -145,9 +177,9 @@ class Store:
         return self.folder / "unfinished" / f"{_file_name(asked)}.pt"
 
 
-def _rank(run: Run) -> tuple[bool, int]:
-    whole = run.found["ending"] != "time"
-    return whole, 0 if whole else run.found["steps"]
+def _rank(run: Run) -> tuple[int, int]:
+    ending = run.found["ending"]
+    return ("time", "max_steps", "patience").index(ending), run.found["steps"] if ending == "time" else 0
 
 
 def _file_name(asked: dict[str, Any]) -> str:

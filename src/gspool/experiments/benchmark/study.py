@@ -9,7 +9,15 @@ from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import SEEDS, Arm
-from gspool.experiments.benchmark.experiment import BenchmarkSettings, store_of, study_of, write_figures
+from gspool.experiments.benchmark.experiment import (
+    BenchmarkSettings,
+    folds_of,
+    ground_named,
+    store_of,
+    study_of,
+    write_figures,
+)
+from gspool.experiments.benchmark.names import result_name
 from gspool.experiments.benchmark.runs import ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.store import missing_of
 from gspool.experiments.certificate import read_result
@@ -52,16 +60,15 @@ def run_study(
         chosen: settings of the study.
         arms: what is compared.
         protocol: "fair" or "tuning".
-        name: of the result.
+        name: of the result, on CUB with the usual backbone.
         command: what a person typed for it.
     """
-    study = study_of(replace(options, settings=BenchmarkSettings(**vars(chosen))))
-    folds = tuple(fold for fold in study.folds if fold < PROTOCOLS[protocol].folds)
-    study = replace(study, arms=arms, protocol=protocol, folds=folds)
-    path = options.results / f"{name}.json"
+    study = study_of(replace(options, settings=BenchmarkSettings(**{**vars(chosen), "folds": ""})))
+    study = replace(study, arms=arms, protocol=protocol, folds=folds_of(chosen.folds, protocol))
+    path = options.results / f"{result_name(name, study.data, study.backbone)}.json"
     store = store_of(study, options)
     if path.is_file():
-        store.adopt(read_result(path)["value"]["runs"])
+        store.adopt(read_result(path), ground_named(study))
     ground = ground_of(study, options) if chosen.train else labels_of(study, options)
     try:
         if chosen.train:
@@ -69,7 +76,7 @@ def run_study(
     finally:
         # What is done counts, also where another training broke.
         if {arm.name for arm in arms} & {run.asked["arm"] for run in store.runs()}:
-            write_figures(path, study, store, ground, options, command, [arm.name for arm in arms])
+            write_figures(path, study, store, ground, command, chosen.train, [arm.name for arm in arms])
     value: dict[str, Any] = read_result(path)["value"]
     return value
 

@@ -142,7 +142,7 @@ def conventional_rows(data: str, backbone: str, arms: Sequence[dict[str, Any]]) 
     """Give the rows of the conventional protocol: the best of the repeats, R@K."""
     rows = []
     for arm in arms:
-        paper = conventional_values(data, backbone, arm["pooling"])
+        paper = conventional_values(data, backbone, arm["loss"], arm["pooling"]) if not arm["variant"] else None
         best = arm["best_run"]["metrics"]
         rows.append(
             {

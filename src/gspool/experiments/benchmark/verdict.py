@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gspool.experiments.benchmark.search import search_arms
+from gspool.experiments.benchmark.choice import chosen_by_validation
+from gspool.experiments.benchmark.store import Run
 from gspool.experiments.experiment import Verdict
-from gspool.experiments.paired import by_folds, in_words, interval, judged, verdict
+from gspool.experiments.paired import by_folds, folds_in_doubt, in_words, interval, judged, verdict
 
 # Of fewer pairs an interval is so wide that it says nothing.
 FEWEST = 3
@@ -23,38 +24,23 @@ def _at_the_papers_setting(arms: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return [arm for arm in arms if arm["pooling"] == "gsp" and not arm["variant"] and arm["difference_from_gap"]]
 
 
-def verdicts_of_search(arms: Sequence[dict[str, Any]], promised: int) -> str:
-    """Write a line a loss about the setting which validation chose among those of the search that were tried.
-
-    They are compared by how far they are ahead of GAP on validation classes, in the same folds and seeds: folds differ
-    by more than settings do. Only those of the most folds are candidates.
-    """
+def verdicts_of_search(arms: Sequence[dict[str, Any]], runs: Sequence[Run], promised: int) -> str:
+    """Write a line a loss about the setting which validation chose among those of the search that were tried."""
+    by_name = {arm["arm"]: arm for arm in arms}
     lines = []
     for loss in dict.fromkeys(arm["loss"] for arm in arms):
-        best = chosen_by_validation(arms, loss)
-        if best is None:
+        choice = chosen_by_validation(runs, loss)
+        if choice is None:
             continue
-        watched, folds = best["validation_difference"]["mean"], len(best["folds"])
-        among = f"{len(_candidates(arms, loss))} on {folds} fold{'s' * (folds > 1)}"
-        what = f"{loss}, {best['variant']}, which validation chose ({watched:+.2f} there) out of {among}"
-        lines.append(_line(what, best, promised, _gap(arms, best)))
+        count = len(choice.places)
+        among = f"{choice.among} settings, {choice.ahead:+.2f} in the {count} pair{'s' * (count > 1)} that all have"
+        what = f"{loss}, {choice.arm.variant}, which validation chose out of {among}"
+        lines.append(_line(what, by_name[choice.arm.name], promised, _gap(arms, by_name[choice.arm.name])))
     return "\n".join(lines)
 
 
 def _gap(arms: Sequence[dict[str, Any]], like: dict[str, Any]) -> dict[str, Any] | None:
     return next((arm for arm in arms if arm["arm"] == f"{like['loss']} gap"), None)
-
-
-def chosen_by_validation(arms: Sequence[dict[str, Any]], loss: str) -> dict[str, Any] | None:
-    """Give the arm of the search that is furthest ahead of GAP on validation classes, of those on the most folds."""
-    return max(_candidates(arms, loss), key=lambda arm: arm["validation_difference"]["mean"], default=None)
-
-
-def _candidates(arms: Sequence[dict[str, Any]], loss: str) -> list[dict[str, Any]]:
-    searched = {arm.name for arm in search_arms((loss,))}
-    tried = [arm for arm in arms if arm["arm"] in searched and arm.get("validation_difference")]
-    most = max((len(arm["folds"]) for arm in tried), default=0)
-    return [arm for arm in tried if len(arm["folds"]) == most]
 
 
 def _line(what: str, arm: dict[str, Any], promised: int, gap: dict[str, Any] | None) -> str:
@@ -107,10 +93,11 @@ def _on_validation(arm: dict[str, Any]) -> str:
     return f"On validation classes: {watched['mean']:+.2f}, standard error {watched['error']:.2f}."
 
 
-def seen(arms: Sequence[dict[str, Any]], promised: int) -> Verdict:
-    """Say whether GSP at the paper's setting is ahead with every loss of which all pairs have been trained."""
-    whole = [arm for arm in _at_the_papers_setting(arms) if arm["difference_from_gap"]["pairs"] >= promised]
+def seen(arms: Sequence[dict[str, Any]], folds: int) -> Verdict:
+    """Say whether GSP at the paper's setting is ahead with every loss that has been trained on all folds."""
+    whole = [arm for arm in _at_the_papers_setting(arms) if arm["difference_from_gap"]["folds"] == folds]
     if not whole:
-        return Verdict("cannot tell", f"no loss has all {promised} pairs of runs")
-    told = ", ".join(f"{arm['loss']} {in_words(arm['difference_from_gap'])}" for arm in whole)
-    return Verdict(judged([arm["difference_from_gap"] for arm in whole]), f"GSP against GAP, points of MAP@R: {told}")
+        return Verdict("cannot tell", f"no loss has pairs of runs on all {folds} folds")
+    found = {arm["loss"]: arm["difference_from_gap"] for arm in whole}
+    told = ", ".join(f"{loss} {in_words(each)}{folds_in_doubt(each)}" for loss, each in found.items())
+    return Verdict(judged([*found.values()]), f"GSP against GAP, points of MAP@R: {told}")

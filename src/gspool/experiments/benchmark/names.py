@@ -1,0 +1,27 @@
+"""What results are called: data sets and backbones of their own never share a file."""
+
+from __future__ import annotations
+
+DATA, BACKBONE = "cub", "keras/resnet50"
+
+
+def result_name(study: str, data: str = DATA, backbone: str = BACKBONE) -> str:
+    """Name the result of a study; what is usual is not named.
+
+    Example:
+        >>> result_name("mu"), result_name("mu", "cars196", "bninception")
+        ('mu', 'mu_cars196_bninception')
+    """
+    words = [study, *([data] if data != DATA else []), *([backbone.replace("/", "-")] if backbone != BACKBONE else [])]
+    return "_".join(words)
+
+
+def benchmark_name(data: str, protocol: str, backbone: str = BACKBONE) -> str:
+    """Name the result of a benchmark, with its data set always and its protocol where it is not the fair one.
+
+    Example:
+        >>> benchmark_name("cub", "fair"), benchmark_name("cub", "conventional", "bninception")
+        ('benchmark_cub', 'benchmark_cub_conventional_bninception')
+    """
+    study = f"benchmark_{data}" if protocol == "fair" else f"benchmark_{data}_{protocol}"
+    return result_name(study, backbone=backbone)

@@ -1,0 +1,50 @@
+"""Which pictures of a benchmark the report shows, and what it says under them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gspool.experiments.benchmark.figures import maps_of
+from gspool.experiments.benchmark.forest import forests
+from gspool.experiments.benchmark.verdict import FEWEST
+from gspool.experiments.pictured import pictured
+
+INTERVALS = f"with the 95 % interval where there are {FEWEST} pairs or more, else open"
+# By the end of the file's name: what is seen, and the caption.
+PICTURES = {
+    "_summary": (
+        "Where each loss stands with GAP, and where GSP brings it",
+        "MAP@R of single models by loss and layer of Table 2; dashed lines lead from GAP to the layer in its place. "
+        "Bars are standard deviations over repeats, where there are several. Open marks lack folds: they stand as far "
+        "from GAP as in the folds that are there.",
+    ),
+    "_losses": (
+        "How far GSP is ahead of GAP, loss by loss",
+        f"Test MAP@R with GSP ahead of that with GAP, in pairs of runs, {INTERVALS}; diamonds are the paper's.",
+    ),
+    "_layers": (
+        "How far other layers are ahead of GAP",
+        f"The same for other layers, {INTERVALS}. Those of one pair are trained on the first fold alone.",
+    ),
+    "_settings": (
+        "How far other settings of GSP are ahead of GAP",
+        f"Other settings of GSP, on test classes {INTERVALS}; diamonds are means on the validation classes, which "
+        "alone choose.",
+    ),
+    "": (
+        "Validation against the step",
+        "Validation MAP@R against the step, means over the runs of the arms that have most, up to the step that all of "
+        "them reached; the peak of a mean lies below the mean of each run's best.",
+    ),
+    "_looks": (
+        "Mean weight of every place of the map",
+        "Where layers look: what a place of the map weighs on average over the test images, after training, relative "
+        "to equal weights; means over the runs that have kept it. Shown are those whose places differ most.",
+    ),
+}
+
+
+def pictures_of(name: str, value: dict[str, Any]) -> list[str]:
+    """Show every picture that there are figures for."""
+    there = {"", "_summary", *(f"_{end}" for end in forests(value)), *(["_looks"] if maps_of(value["arms"]) else [])}
+    return [pictured(f"{name}{end}.png", *told) for end, told in PICTURES.items() if end in there]
