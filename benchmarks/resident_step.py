@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import shlex
 import time
 from functools import cache
 from pathlib import Path
@@ -188,7 +189,8 @@ def main() -> None:
         together.append({"processes": count, **speeds})
         print(f"{count} side by side", {arm: f"{speed:.0f} images/s" for arm, speed in speeds.items()}, flush=True)
     if chosen.out is not None:
-        command = f"python benchmarks/resident_step.py --processes {chosen.processes} --steps {chosen.steps}"
+        options = ["--device", chosen.device, "--processes", chosen.processes, "--steps", str(chosen.steps)]
+        command = shlex.join(["python", "benchmarks/resident_step.py", *options])
         value = {"milliseconds": rows, "images_per_second": together, "batch": 32, "side": chosen.side}
         write_result(chosen.out, value, command=command, seeds=[0], device=device)
 

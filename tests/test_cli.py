@@ -54,6 +54,31 @@ def test_help_is_a_page_with_examples(command, capsys):
     assert "--data.name" in page
 
 
+def test_help_of_evaluate_says_what_its_examples_pass_as_data(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", "--help"])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "--data DATA A folder or a CSV list of pictures, a data set by name, or a YAML file" in page
+    assert "configuration file" not in page
+
+
+def test_help_of_explain_requires_no_image(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["explain", "--help"])
+    _, positional = capsys.readouterr().out.split("positional arguments:")
+    (image,) = (line for line in positional.splitlines() if line.strip().startswith("IMAGE"))
+    assert "none with --prototypes" in image
+    assert "(required)" not in positional.partition("IMAGE")[2].partition("options:")[0]
+
+
+@pytest.mark.parametrize("words", [["tokns"], ["tokens", "--seeds", "a"], ["--device", "cpu", "tokens"]])
+def test_arguments_that_cannot_be_meant_give_status_2(words, capsys):
+    assert cli.main(["reproduce", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gspool reproduce: ")
+    assert error.count("\n") == 1
+
+
 def test_without_a_command_the_commands_are_listed(capsys):
     assert cli.main([]) == 0
     assert cli.main(["--help"]) == 0

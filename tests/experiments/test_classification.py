@@ -180,20 +180,21 @@ def test_the_tiny_version_runs_and_is_not_run_twice(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(classification, "POOLINGS", {name: classification.POOLINGS[name] for name in ("gap", "gsp")})
     options = RunOptions(results=tmp_path / "r", work=tmp_path / "w", quick=True)
     classification.run(options)
-    value = read_result(tmp_path / "r" / "classification.json")["value"]
+    path = tmp_path / "r" / "classification_small_cnn.json"
+    value = read_result(path)["value"]
     assert [run["pooling"] for run in value["runs"]] == ["gap", "gsp"]
     assert value["chosen"] == "gsp"
     assert "| gsp (chosen) |" in classification.rendered(value)
     monkeypatch.setattr(classification_jobs, "train_classifier", None)
     classification.run(options)
-    assert read_result(tmp_path / "r" / "classification.json")["value"] == value
+    assert read_result(path)["value"] == value
     page = classification.EXPERIMENT.render(tmp_path / "r")
     assert "small_cnn" in page
     assert "The chosen GSP against average pooling, in pairs by seed: accuracy" in page
     # The paper has no figures for this network.
     assert "paper MAP@R" not in page
     assert classification.EXPERIMENT.verdict is not None
-    assert classification.EXPERIMENT.verdict(read_result(tmp_path / "r" / "classification.json")).holds == "cannot tell"
+    assert classification.EXPERIMENT.verdict(read_result(path)).holds == "cannot tell"
 
 
 def classified(accuracy: list[float], alike: list[float], backbone: str = "resnet20") -> dict:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from gspool import ZSRLoss, data, losses
 from gspool.experiments import commands
@@ -19,6 +20,7 @@ from gspool.experiments.collage import experiment as collage
 from gspool.experiments.collage import pictures, remarks
 from gspool.experiments.collage import tables as collage_tables
 from gspool.experiments.collage.bars import seeds_of
+from gspool.experiments.collage.comparison import Figure, difference, stands, welch
 from gspool.experiments.collage.course import Course
 from gspool.experiments.collage.crew import TrainingsBrokenError, gather_crew, train_missing
 from gspool.experiments.collage.maps import Splits, StitchedTiles, collage_maps, distilled_maps, stitched_tiles
@@ -27,7 +29,7 @@ from gspool.experiments.collage.plan import most_trainings, paper_tables
 from gspool.experiments.collage.recipe import Training, settings_of
 from gspool.experiments.collage.rows import ROWS, find_row, table_trainings
 from gspool.experiments.collage.search import Variant, around, changed, combined, search_trainings, variants
-from gspool.experiments.collage.search_text import different, search_text
+from gspool.experiments.collage.search_text import deviations, different, search_text
 from gspool.experiments.collage.study import CollageSettings, Study
 from gspool.experiments.collage.training import Ground, model_of, run_course, splits_of, train_one
 from gspool.experiments.collage.tuning import best_of, joined, nearby, search
@@ -493,7 +495,8 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
     for part in ("### Frozen", "### Which setting", "### Distilled", "times GAP", "| CBAM | not run |", "(one seed)"):
         assert part in page
     last = page.splitlines()[-1]
-    assert last.startswith("*results/collage.json: `gspool reproduce collage --quick")
+    assert last.startswith("*results/collage.json: `gspool reproduce collage --")
+    assert "--quick`" in last
     assert collage.EXPERIMENT.verdict(read_result(results / "collage.json")).holds == "cannot tell"
     capsys.readouterr()
 
@@ -522,8 +525,19 @@ def test_maps_that_are_not_there_are_told() -> None:
         read(Path("nowhere") / "attention.safetensors")
 
 
+# How far three seeds lie from their mean, in deviations; in turns, so that rows of different names do not go together.
+TURNS = {"GAP": (-1.0, 0.0, 1.0), "GSP+ZSR": (0.0, 1.0, -1.0)}
+
+
 def row(name: str, loss: str, figure: float, std: float | None = 0.1, seeds: int = 3) -> dict[str, object]:
-    return {"row": name, "loss": loss, "map@r": figure, "std": std, "by_seed": {str(k): figure for k in range(seeds)}}
+    """A row with this mean and deviation; the interval of two such rows is 4.303 deviations to either side.
+
+    By hand: differences of two rows in other turns deviate by the root of 3, their mean of three by 1.
+    """
+    turns = TURNS.get(name.partition(",")[0], (1.0, -1.0, 0.0))
+    off = {1: (0.0,), 2: (-(0.5**0.5), 0.5**0.5), 3: turns}[seeds]
+    by_seed = {str(seed): figure + (std or 0.0) * each for seed, each in enumerate(off)}
+    return {"row": name, "loss": loss, "map@r": figure, "std": std, "by_seed": by_seed}
 
 
 def searched(loss: str, **values: float) -> list[dict[str, object]]:
@@ -590,34 +604,86 @@ def test_gsp_with_its_regularisation_is_judged_even_where_it_is_better_without()
     said = bullets(rows, 3, ("GAP",)).splitlines()
     assert said[0] == (
         "- C2: GSP+ZSR 18.00 ± 0.10 is 2.2 times GAP (8.00 ± 0.10; paper 2.8 times), 4.7 points below the paper's "
-        "22.68. First among 2 rows of its size, by more than the deviations."
+        "22.68. Less 2 times GAP it has +2.00 (95 % interval +1.34 to +2.66): more than 2 times. First among 2 rows of "
+        "its size, every difference beyond its interval."
     )
-    assert "Behind 1 of 2 other rows of its size: DeLF 16.00 ± 0.10." in bullets(rows, 3, ("GAP", "DeLF"))
+    assert bullets(rows, 3, ("GAP", "DeLF")).endswith(
+        "4.95 (95 % interval -5.61 to -4.29): less than 2 times. Ahead of 1 of 2 other rows of its size; behind 1: "
+        "DeLF 16.00 ± 0.10 [-1.38 to -0.52]."
+    )
     assert effect_of_zsr(rows).endswith(
-        "C2 -2.00 (beyond the deviations); PNCA +0.05 (within the deviations). It lowers the mean in 1 of 2 cases."
+        "C2 -2.00 (95 % interval -2.43 to -1.57); PNCA +0.05 (95 % interval -0.38 to +0.48). Of 2 cases it raises "
+        "MAP@R in 0, lowers it in 1, and leaves open which in 1."
     )
     assert collage.EXPERIMENT.render(Path("nowhere")) == NOT_RUN
 
 
 def judged_beside(*delf: dict[str, object]) -> str:
-    rows = [row("GAP", "pnca", 9.5), row("GSP+ZSR", "pnca", 25.12, 0.38), *delf]
-    return bullets(rows, 3, ("GAP", "DeLF")).splitlines()[1].partition("27.61. ")[2]
+    rows = [row("GAP", "pnca", 9.5), row("GSP+ZSR", "pnca", 25.12, 0.4), *delf]
+    return bullets(rows, 3, ("GAP", "DeLF")).splitlines()[1].partition("more than 2 times. ")[2]
 
 
-def test_first_is_written_only_where_all_seeds_are_there_and_the_gap_is_beyond_the_deviations() -> None:
-    first = "First among 3 rows of its size, by more than the deviations."
-    assert judged_beside(row("DeLF", "pnca", 24.0, 0.4)) == first
-    assert judged_beside(row("DeLF", "pnca", 24.97, 0.4)) == (
-        "Beside 1 of 2 other rows of its size, cannot tell: 25.12 ± 0.38 against DeLF 24.97 ± 0.40."
-    )
-    few = "Not judged, because not all 3 seeds are there: DeLF 20.00 (2)."
+def test_first_is_written_only_where_all_seeds_are_there_and_every_interval_leaves_0_out() -> None:
+    first = "First among 3 rows of its size, every difference beyond its interval."
+    assert judged_beside(row("DeLF", "pnca", 23.0, 0.4)) == first
+    # Two and a half deviations are less than the interval of three seeds.
+    near = "Ahead of 1 of 2 other rows of its size; cannot be told from 1: DeLF 24.12 ± 0.40 [-0.72 to +2.72]."
+    assert judged_beside(row("DeLF", "pnca", 24.12, 0.4)) == near
+    head = "Ahead of 1 of 2 other rows of its size; "
+    few = f"{head}not judged, because not all 3 seeds are there: DeLF 20.00 (2)."
     assert judged_beside(row("DeLF", "pnca", 20.0, 0.4, seeds=2)) == few
     assert judged_beside(row("DeLF", "pnca", 20.0, None, seeds=1)).endswith("DeLF 20.00 (1).")
-    assert judged_beside() == "Not run: DeLF."
-    assert judged_beside(row("DeLF", "pnca", 26.0, 0.4)) == "Behind 1 of 2 other rows of its size: DeLF 26.00 ± 0.40."
+    assert judged_beside() == f"{head}not run: DeLF."
+    assert judged_beside(row("DeLF", "pnca", 27.0, 0.4)) == f"{head}behind 1: DeLF 27.00 ± 0.40 [-3.60 to -0.16]."
     assert bullets([], 3) == (
         "- C2: cannot tell, GAP or GSP+ZSR has not been run.\n- PNCA: cannot tell, GAP or GSP+ZSR has not been run."
     )
+
+
+def figure(name: str, *values: float, first: int = 0) -> Figure:
+    by_seed = {str(seed): value for seed, value in enumerate(values, start=first)}
+    return Figure(name, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, by_seed)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_equal_rows_are_called_apart_in_no_more_than_one_of_twenty_cases(first: int) -> None:
+    drawn = np.random.default_rng(0).normal(20, 1, (2000, 2, 3))
+    apart = [stands(figure("GSP", *one), figure("GAP", *other, first=first)) != "cannot tell" for one, other in drawn]
+    # Seeds that match have the right share, others less of it: their degrees of freedom are rounded down.
+    assert 0.015 < np.mean(apart) < 0.065
+    # By the larger deviation, as it once was, it would be four times as many.
+    assert np.mean(np.abs(np.diff(drawn.mean(2)))[:, 0] > drawn.std(2, ddof=1).max(1)) > 0.18
+
+
+def test_what_seeds_have_in_common_does_not_hide_a_difference() -> None:
+    gap, gsp = figure("GAP", 10.0, 12.0, 14.0), figure("GSP", 10.5, 12.6, 14.4)
+    assert gap.std is not None
+    assert gsp.mean - gap.mean < gap.std
+    assert (stands(gsp, gap), stands(gap, gsp)) == ("ahead", "behind")
+    # The same values of other seeds have nothing in common.
+    assert stands(gsp, figure("GAP", 10.0, 12.0, 14.0, first=3)) == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((10.0, 11.5, 12.0), (7.0, 8.0, 9.0, 8.5)),
+        ((1.0, 2.0), (1.5, 1.6, 1.7, 1.8, 1.9)),
+        ((3.0, 3.1), (1.0, 9.0)),
+    ],
+)
+def test_rows_of_other_seeds_are_compared_as_by_scipy(one: tuple[float, ...], other: tuple[float, ...]) -> None:
+    found, expected = welch(one, other), stats.ttest_ind(one, other, equal_var=False)
+    assert found["mean"] / found["error"] == pytest.approx(expected.statistic)
+    assert found["pairs"] == int(expected.df) + 1
+    assert difference(figure("GSP", *one), figure("GAP", *other, first=7)) == found
+
+
+def test_one_seed_and_seeds_without_spread_are_not_called_apart_by_an_error_of_zero() -> None:
+    assert stands(figure("GSP", 19.0), figure("GAP", 8.0)) == "cannot tell"
+    assert stands(figure("GSP", 19.0, 19.1), figure("GAP", 8.0)) == "cannot tell"
+    assert welch([2.0, 2.0, 2.0], [1.0, 1.0]) == {"mean": 1.0, "error": 0.0, "pairs": 2}
+    assert stands(figure("GSP", 2.0, 2.0), figure("GAP", 2.0, 2.0, first=2)) == "cannot tell"
 
 
 def whole_table(**changed_figures: tuple[float, float]) -> list[dict[str, object]]:
@@ -634,15 +700,23 @@ def whole_table(**changed_figures: tuple[float, float]) -> list[dict[str, object
         (
             {},
             "yes",
-            "GSP+ZSR 4.4 and 5.4 times GAP with C2 and PNCA, 0.7 and 0.6 points below the paper, first of its size",
+            "C2: GSP+ZSR 4.4 times GAP, less 2 times GAP +12.00 (95 % interval +11.34 to +12.66), 0.7 points below the "
+            "paper, first of its size; PNCA: GSP+ZSR 5.4 times GAP",
         ),
-        ({"DeLF": (23.0, 28.0)}, "partly", "not first: DeLF 23.00, 28.00"),
-        ({"DeLF": (21.95, 5.0)}, "partly", "not clearly first: DeLF 21.95 with C2"),
-        ({"ours": (22.0, 24.0)}, "partly", "0.7 and 3.6 points below the paper, first of its size"),
-        ({"GAP": (12.0, 5.0)}, "no", "GSP+ZSR 1.8 and 5.4 times GAP with C2 and PNCA"),
+        ({"DeLF": (23.0, 28.0)}, "partly", "0.7 points below the paper, behind DeLF 23.00; PNCA"),
+        # Ahead by two deviations, which three seeds do not tell.
+        ({"DeLF": (21.8, 5.0)}, "partly", "cannot be told from DeLF 21.80; PNCA"),
+        ({"ours": (22.0, 24.0)}, "partly", "3.6 points below the paper, first of its size"),
+        # Nearer than three points, but not with all of its interval.
+        ({"ours": (22.0, 24.7)}, "partly", "2.9 points below the paper, first of its size"),
+        ({"GAP": (12.0, 5.0)}, "no", "C2: GSP+ZSR 1.8 times GAP, less 2 times GAP -2.00 (95 % interval -2.66"),
+        # Twice GAP or not, of means; neither is beyond the interval.
+        ({"GAP": (10.9, 5.0)}, "partly", "+0.20 (95 % interval -0.46 to +0.86)"),
+        ({"GAP": (11.1, 5.0)}, "partly", "-0.20 (95 % interval -0.86 to +0.46)"),
+        ({"GAP": (10.9, 13.4)}, "cannot tell", "GSP+ZSR 2.0 times GAP"),
     ],
 )
-def test_the_promise_holds_by_figures(changes: dict[str, tuple[float, float]], holds: str, because: str) -> None:
+def test_the_promise_holds_by_intervals(changes: dict[str, tuple[float, float]], holds: str, because: str) -> None:
     found = verdict_of(whole_table(**changes), 3)
     assert found.holds == holds
     assert because in found.because
@@ -655,7 +729,23 @@ def test_the_promise_cannot_be_told_without_a_loss_and_is_not_whole_without_a_ro
         "GAP or GSP+ZSR has not been run with PNCA",
     )
     found = verdict_of([each for each in rows if each["row"] != "SOLAR"], 3)
-    assert (found.holds, found.because.rpartition(", ")[2]) == ("partly", "not clearly first: rows are missing")
+    assert (found.holds, found.because.rpartition(", ")[2]) == (
+        "partly",
+        "first of those of its size that have been run",
+    )
+
+
+def test_one_seed_of_every_row_keeps_no_promise() -> None:
+    single = [{**each, "std": None, "by_seed": {"0": each["map@r"]}} for each in whole_table()]
+    found = verdict_of(single, 1)
+    assert found.holds == "cannot tell"
+    assert "+12.00 (too few seeds for an interval)" in found.because
+
+
+def test_the_row_named_first_is_the_best_of_those_ahead_and_not_the_highest_mean() -> None:
+    rows = [each for each in whole_table(DeLF=(24.0, 5.0)) if (each["row"], each["loss"]) != ("SOLAR", "c2")]
+    wide = row("SOLAR", "c2", 25.0, 3.0)
+    assert "behind DeLF 24.00; PNCA" in verdict_of([*rows, wide], 3).because
 
 
 def test_tuned_rows_are_judged_with_each_backbone_apart_and_beside_what_was_ahead() -> None:
@@ -665,10 +755,11 @@ def test_tuned_rows_are_judged_with_each_backbone_apart_and_beside_what_was_ahea
     rows = [row(name, "c2", figure) for name, figure in figures.items()]
     said = collage_tables.tuned_bullets(rows, "", 3).splitlines()[0]
     assert said.startswith("- C2: GSP+ZSR 17.00 ± 0.10 is 2.1 times GAP")
-    assert said.endswith("5.7 points below the paper's 22.68. Behind 1 of 3 other rows of its size: DeLF 18.00 ± 0.10.")
+    assert "5.7 points below the paper's 22.68. Less 2 times GAP it has +1.00 (95 % interval +0.34 to +1.66): m" in said
+    assert said.endswith("Ahead of 2 of 3 other rows of its size; behind 1: DeLF 18.00 ± 0.10 [-1.43 to -0.57].")
     said = collage_tables.tuned_bullets(rows, other, 3).splitlines()[0]
     assert said.startswith(f"- C2{other}: GSP+ZSR 20.00 ± 0.10 is 2.2 times GAP (9.00")
-    assert said.endswith("2.7 points below the paper's 22.68. Not run: GeMean+GSP.")
+    assert said.endswith("Ahead of 2 of 3 other rows of its size; not run: GeMean+GSP.")
 
 
 def test_lambda_of_the_tuned_rows_is_told() -> None:
@@ -685,18 +776,21 @@ def test_lambda_of_the_tuned_rows_is_told() -> None:
 
 def test_other_tables_are_judged_beside_gap_and_the_paper() -> None:
     frozen = [row("GAP", "c2", 8.0), row("GSP+ZSR", "c2", 18.0), row("DeLF", "c2", 19.0)]
-    learned = [row("GAP", "c2", 16.0), row("GSP", "c2", 19.0), row("GSP+ZSR", "c2", 16.05)]
+    learned = [row("GAP", "c2", 16.0), row("GSP", "c2", 19.0), row("GSP+ZSR", "c2", 16.25)]
     assert remarks.furthest(frozen).startswith(
         "Furthest from the paper's figures, in points: C2 DeLF +7.6, GSP+ZSR -4.7"
     )
     assert remarks.beside_gap(learned) == (
-        "- C2: GSP 19.00 ± 0.10 is ahead of GAP 16.00 ± 0.10; GSP+ZSR 16.05 ± 0.10 is beside GAP 16.00 ± 0.10, "
-        "cannot tell."
+        "- C2: GSP 19.00 ± 0.10 is ahead of GAP 16.00 ± 0.10, +3.00 (95 % interval +2.57 to +3.43); GSP+ZSR 16.25 ± "
+        "0.10 cannot be told from GAP 16.00 ± 0.10, +0.25 (95 % interval -0.18 to +0.68)."
     )
     assert remarks.lead_left(learned, frozen) == (
-        "GSP+ZSR is not 2 times GAP with both losses where the backbone learns: "
-        "C2 1.0 times, +0.1 points (frozen 2.2 times, +10.0 points)."
+        "GSP+ZSR beside GAP where the backbone learns: C2 1.0 times, +0.2 points, less than 2 times "
+        "(frozen 2.2 times, +10.0 points, more than 2 times)."
     )
+    close = [row("GAP", "c2", 8.0), row("GSP+ZSR", "c2", 16.3)]
+    assert "(frozen 2.0 times, +8.3 points, not to be told from 2 times)" in remarks.lead_left(learned, close)
+    assert "seeds, on test, is 0.10 with C2 (3 seeds); that of a" in deviations([row("GSP", "c2", 19.0)])
     assert "C2 GSP+ZSR 50%, GAP 22%." in remarks.share_of_distilled([row("GAP", "c2", 36.0)], frozen)
     assert remarks.lead_left([], frozen) == remarks.share_of_distilled([], frozen) == remarks.furthest([]) == ""
 

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import brentq
 
 from gspool import GSP
-from gspool.experiments import toy
+from gspool.experiments import commands, toy
 from gspool.experiments.certificate import read_result
 from gspool.experiments.toy import EPSILONS, MUS, PROTOTYPES, SIDE, selections, summary, toy_picture
 
@@ -86,6 +86,16 @@ def test_the_run_writes_a_picture_and_a_result_that_agree_with_the_committed_one
     assert len(rows) == len(MUS) * (len(EPSILONS) + 1)
     for row, known in zip(rows, committed, strict=True):
         assert row == pytest.approx(known, abs=1e-3) if isinstance(row["epsilon"], float) else row == known
+
+
+def test_the_certificate_names_the_only_seed_and_device_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert commands.run("reproduce", ["toy", "--results", str(tmp_path)]) == 0
+    record = read_result(tmp_path / "toy.json")
+    assert record["command"] == "gspool reproduce toy --device cpu"
+    assert record["seeds"] == [toy.SEED]
 
 
 def toy_rows(used: float, on_objects: float, linear: float) -> list[dict]:

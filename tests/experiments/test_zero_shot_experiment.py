@@ -9,6 +9,7 @@ import torch
 
 from gspool.experiments import commands, zero_shot, zero_shot_section
 from gspool.experiments.certificate import read_result
+from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in
 from gspool.experiments.collage.maps import Splits
 from gspool.experiments.collage.models import MapHead
@@ -115,6 +116,13 @@ def test_a_gain_is_one_beyond_its_interval_and_its_cost_is_told(
     )
     free = zero_shot_section.compared(zero_shot_record(l2, cosine, [1.0, 1.1, 1.2]))
     assert "MAP@R of the embedding does not suffer" in free
+
+
+def test_the_cost_counts_the_backbone_that_is_trained_first() -> None:
+    # So many batches at 2 s each on a core.
+    steps = PretrainingSettings().epochs * (50_000 // PretrainingSettings().batch_size)
+    assert 2 * steps / 3600 == pytest.approx(5.5, abs=0.2)
+    assert "five and a half hours on such a core or two minutes on one H200" in zero_shot.EXPERIMENT.cost
 
 
 def test_a_tiny_run_is_written_and_shown(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Supp. 1.2: GSP in a classifier. Accuracy, then P@1 and MAP@R of the pooled features after LDA to 512 dimensions.
 
 Paper, ImageNet: ResNetV2-50 75.26 % right with average pooling, 76.53 % with GSP; MAP@R 41.18 and 42.58.
-EfficientNetV2-B3 80.03 and 82.00; 59.98 and 62.75. Ours: results/classification.json, on CIFAR-100 with ResNet20, and
-with the paper's networks wherever ImageNet lies in folders.
+EfficientNetV2-B3 80.03 and 82.00; 59.98 and 62.75. Ours: results/classification.json, on CIFAR-100 with ResNet20; other
+data and networks have files of their own, such as those of the paper wherever ImageNet lies in folders.
 
     gspool reproduce classification --root DATA --device cuda --processes 5
     gspool reproduce classification --data folder --root IMAGENET --backbone timm/resnetv2_50 --epochs 90
@@ -19,7 +19,7 @@ from typing import Any
 from gspool.experiments.certificate import read_result, write_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
-from gspool.experiments.classification_jobs import Job, train_jobs
+from gspool.experiments.classification_jobs import Job, fingerprint_of, train_jobs
 from gspool.experiments.classification_table import rendered, seen, spread, written
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.ledger import Ledger
@@ -73,8 +73,9 @@ def run(options: RunOptions) -> None:
         chosen = ClassificationSettings(backbone="small_cnn", epochs=1, batch_size=200, workers=0)
     ledger = Ledger(options.work / FILE / "trainings.jsonl")
     seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    images = fingerprint_of(chosen.data, root)
     jobs = {
-        (name, seed): Job(chosen.data, root, options.quick, chosen.held_out, settings, options.device)
+        (name, seed): Job(chosen.data, root, options.quick, chosen.held_out, settings, options.device, images)
         for seed in seeds
         for name in POOLINGS
         for settings in [settings_of(name, chosen, seed, options.device)]
@@ -89,17 +90,30 @@ def run(options: RunOptions) -> None:
     ]
     value = {
         "data": chosen.data,
+        **({} if images is None else {"images": images}),
         "backbone": chosen.backbone,
         "epochs": chosen.epochs,
         "held_out": chosen.held_out,
         "chosen": chosen_pooling(entries),
         "runs": entries,
     }
-    path = options.results / f"{FILE}.json"
+    path = options.results / f"{result_name(chosen.data, chosen.backbone)}.json"
     command = EXPERIMENT.command(options)
     libraries = ["timm"] if chosen.backbone.startswith("timm/") else []
     write_result(path, value, command=command, seeds=seeds, libraries=libraries, device=options.device)
     print(rendered(value))
+
+
+def result_name(data: str, backbone: str) -> str:
+    """Name the result after the data and the network, each where it is not the usual one; no two share a file.
+
+    Example:
+        >>> result_name("cifar100", "resnet20"), result_name("folder", "timm/resnetv2_50")
+        ('classification', 'classification_folder_timm-resnetv2_50')
+    """
+    usual = ClassificationSettings()
+    words = [*([data] if data != usual.data else []), *([backbone] if backbone != usual.backbone else [])]
+    return "_".join([FILE, *(word.replace("/", "-") for word in words)])
 
 
 def chosen_pooling(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -135,8 +149,10 @@ def settings_of(name: str, chosen: ClassificationSettings, seed: int, device: st
 
 
 def render(results: Path) -> str:
-    """Write the section."""
-    return section(results, FILE, written)
+    """Write the section: what the experiment promises, then other data and networks where there are results of them."""
+    others = [path.stem for path in sorted(results.glob(f"{FILE}_*.json"))]
+    own = [FILE] if (results / f"{FILE}.json").is_file() or not others else []
+    return "\n\n".join(section(results, name, written) for name in (*own, *others))
 
 
 def unfinished(results: Path) -> str:
@@ -168,5 +184,6 @@ EXPERIMENT = Experiment(
     unfinished=unfinished,
     headlines=headlines,
     verdict=lambda record: seen(record["value"]),
+    usual_options="--device cuda --processes 5",
     not_attempted="ImageNet, with ResNetV2-50 and EfficientNetV2-B3 (the data are not to be had here)",
 )

@@ -13,8 +13,10 @@ import torch
 from torch import multiprocessing
 
 from gspool import data as data_sets
+from gspool.data.location import data_root
 from gspool.experiments.classification_batches import ClassifierSettings, hold_out
 from gspool.experiments.classification_training import train_classifier
+from gspool.experiments.image_fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
@@ -33,10 +35,13 @@ class Job(NamedTuple):
     held_out: float
     settings: ClassifierSettings
     device: str
+    # Of the images, where ``data`` alone does not say which they are.
+    fingerprint: str | None = None
 
     def asked(self, name: str) -> dict[str, Any]:
         """Give it as plain data, by which it is found again when it is finished."""
-        return {"name": name, "data": self.data, "held_out": self.held_out, **asdict(self.settings)}
+        images = {} if self.fingerprint is None else {"images": self.fingerprint}
+        return {"name": name, "data": self.data, **images, "held_out": self.held_out, **asdict(self.settings)}
 
 
 def train_jobs(jobs: Mapping[Key, Job], processes: int) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -63,6 +68,30 @@ def train_job(job: Job) -> dict[str, Any]:
 @cache
 def images_of(data: str, root: Path | None, partial: bool, share: float) -> tuple[ImageSet, ImageSet, ImageSet]:
     """Read the images once in each process: to learn from, held out, to test."""
-    options = {"allow_partial": True} if partial else {}
-    train, test = (data_sets.create(data, root, split, **options) for split in ("train", "test"))
+    train, test = sets_of(data, root, partial)
     return *hold_out(train, share), test
+
+
+@cache
+def sets_of(data: str, root: Path | None, partial: bool) -> tuple[ImageSet, ImageSet]:
+    """List the images once in each process: a large folder takes its time."""
+    options = {"allow_partial": True} if partial else {}
+    return data_sets.create(data, root, "train", **options), data_sets.create(data, root, "test", **options)
+
+
+def fingerprint_of(data: str, root: Path | None) -> str | None:
+    """Give the fingerprint of pictures in somebody's folders; None for published data, whose name says which they are.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: if it holds no classes of pictures.
+
+    Example:
+        >>> fingerprint_of("cifar100", None) is None
+        True
+    """
+    if data != "folder":
+        return None
+    sets = sets_of(data, root, False)
+    place = data_root(root)
+    return fingerprint(place.parent if place.is_file() else place, sets)

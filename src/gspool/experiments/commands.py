@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.experiments import registry
+from gspool.experiments.device import device_of
 from gspool.experiments.experiment import RunOptions
+from gspool.experiments.numbers import numbers_of
 from gspool.terminal.parser import TeachingParser
-from gspool.terminal.status import run_told
+from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
 
 if TYPE_CHECKING:
     from gspool.experiments.experiment import Experiment
@@ -24,6 +27,8 @@ REPRODUCE = """Run one table or figure of the paper, and write what was measured
 
 A run that was interrupted goes on where it was: finished trainings lie in the folder of --work.
 `gspool reproduce NAME --help` lists what the experiment NAME offers besides."""
+# Options without a value.
+SWITCHES = ("--list", "--download", "--quick")
 REPORT = """Write docs/reproduction.md, and the table in README.md, from the measured results.
 
     gspool report
@@ -37,20 +42,20 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
 
 def reproduce_command(arguments: Sequence[str]) -> None:
-    """Run an experiment, or list all of them."""
-    words = list(arguments)
-    named = bool(words) and not words[0].startswith("-")
-    experiment = registry.find(words[0]) if named else None
-    parser = reproduce_parser(experiment)
-    namespace = parser.parse_args(words[1:] if named else words)
-    if experiment is None:
-        if not namespace["list"]:
-            raise ValueError(f"name an experiment, one of {', '.join(registry.names())}; --list says more about them")
-        from gspool.experiments.reproduction_report import show_list
+    """Run an experiment, or list all of them.
 
-        show_list(Path(namespace["results"] or "results"))
+    Raises:
+        WrongArgumentsError: if no experiment is named, or it cannot be run like this.
+    """
+    words = list(arguments)
+    if not words or words[0].startswith("-"):
+        list_command(words)
         return
-    options = options_of(experiment, namespace)
+    with checking_arguments():
+        experiment = registry.find(words[0])
+    namespace = reproduce_parser(experiment).parse_args(words[1:])
+    with checking_arguments():
+        options = options_of(experiment, namespace)
     print(f"{experiment.name}: {experiment.promise}\n{experiment.shows} of the paper; {experiment.cost}")
     if namespace["download"] and not options.quick:
         fetch_data(experiment, options)
@@ -59,18 +64,54 @@ def reproduce_command(arguments: Sequence[str]) -> None:
         print(f"a tiny version, which measures nothing; what it wrote is under {options.results}")
 
 
+def list_command(words: list[str]) -> None:
+    """List the experiments; without --list a name is missing, or stands behind options.
+
+    Raises:
+        WrongArgumentsError: where the list is not asked for.
+    """
+    late = late_name(words)
+    if late is not None and not {"--list", "--help", "-h"} & {*words}:
+        others = [word for place, word in enumerate(words) if place != late]
+        raise WrongArgumentsError(f"put the name first: gspool reproduce {shlex.join([words[late], *others])}")
+    namespace = reproduce_parser(None).parse_args(words)
+    if not namespace["list"]:
+        raise WrongArgumentsError(
+            f"name an experiment, one of {', '.join(registry.names())}; --list says more about them"
+        )
+    from gspool.experiments.reproduction_report import show_list
+
+    show_list(Path(namespace["results"] or "results"))
+
+
+def late_name(words: Sequence[str]) -> int | None:
+    """Find the place of an experiment's name behind options; what follows an option that takes a value is that value.
+
+    Example:
+        >>> late_name(["--device", "cpu", "tokens"]), late_name(["--root", "tokens"]), late_name(["--quick", "tokens"])
+        (2, None, 1)
+    """
+    for place, word in enumerate(words):
+        before = words[place - 1] if place else ""
+        if word in registry.names() and (before in SWITCHES or not before.startswith("-")):
+            return place
+    return None
+
+
 def fetch_data(experiment: Experiment, options: RunOptions) -> None:
     """Fetch the data sets of an experiment that are not there, from their official addresses.
 
     Raises:
         FileNotFoundError: if a set has no address; the message says where a person gets it.
-        ValueError: if the data are somebody's own.
+        WrongArgumentsError: if the data are somebody's own.
     """
     from gspool import data
 
     chosen = getattr(options.settings, "data", None)
     if chosen == "folder":
-        raise ValueError("--download fetches published data sets; put your own pictures into folders under --root")
+        raise WrongArgumentsError(
+            "--download fetches published data sets; put your own pictures into folders under --root"
+        )
     for name in experiment.needs if chosen is None else (chosen,):
         data.create(name, options.root, "train", download=True)
 
@@ -88,7 +129,9 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
         parser.add_argument("--list", action="store_true", help="Name the experiments, their costs and their status.")
     parser.add_argument("--root", type=str, default=None, help="The folder of the data sets ($GSPOOL_DATA).")
     parser.add_argument("--download", action="store_true", help="Fetch data sets that are not in that folder.")
-    parser.add_argument("--seeds", type=str, default="", help="Seeds with commas between; the promised ones if none.")
+    seeds = "Seeds with commas between; the promised ones if none."
+    fixed = experiment is not None and not experiment.seeded
+    parser.add_argument("--seeds", type=str, default="", help=f"Not for {name}: its seed is fixed." if fixed else seeds)
     parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU where there is one.")
     parser.add_argument("--results", type=str, default=None, help="The folder for what was measured (results).")
     parser.add_argument("--work", type=str, default="runs/reproduce", help="The folder for finished trainings.")
@@ -102,10 +145,10 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     """Turn arguments into options: where results go depends on whether they count.
 
     Raises:
-        ValueError: if the seeds are not numbers.
+        ValueError: if the seeds are no numbers or the experiment has none to choose, or the device is not there.
     """
-    import torch
-
+    if namespace["seeds"] and not experiment.seeded:
+        raise ValueError(f"{experiment.name} is drawn once, with a fixed seed; leave --seeds {namespace['seeds']} out")
     work, quick = Path(namespace["work"]), bool(namespace["quick"])
     usual = work / "quick" / "results" if quick else Path("results")
     results = usual if namespace["results"] is None else Path(namespace["results"])
@@ -114,21 +157,14 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     own = experiment.settings
     return RunOptions(
         root=None if namespace["root"] is None else Path(namespace["root"]).expanduser(),
-        seeds=_numbers(namespace["seeds"]),
-        device=namespace["device"] or ("cuda" if torch.cuda.is_available() else "cpu"),
+        seeds=numbers_of(namespace["seeds"], "seeds"),
+        device=device_of(namespace["device"], experiment.name, experiment.on_gpu),
         results=results,
         images=images,
         work=work / "quick" if quick else work,
         quick=quick,
         settings=None if own is None else own(**{each.name: namespace[each.name] for each in fields(own)}),
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in text.split(",")) if text else ()
-    except ValueError as wrong:
-        raise ValueError(f"seeds are whole numbers with commas between, such as 0,1,2, got {text!r}") from wrong
 
 
 def report_command(arguments: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 # What stands in the report where nothing has been measured; results are never estimated.
 NOT_RUN = "*Not run.*"
+# Settings of experiments that are files; their folders are a matter of the machine.
+FILES = ("weights",)
 
 
 class Headline(NamedTuple):
@@ -90,6 +93,10 @@ class Experiment:
         headlines: takes the value of the first of the files and gives the figures that stand for all of it.
         verdict: takes the record of the first of the files and says whether the promise was seen.
         not_attempted: what of the paper's table or figure is not part of the experiment, and why.
+        seeded: whether --seeds may choose its seeds; not where everything is drawn once.
+        on_gpu: whether it can compute on a GPU.
+        usual_options: what the documents advise to type besides the data and the weights, which ``cost`` is about; None
+            for a GPU with ten trainings at a time, where the experiment can make several at a time.
 
     Example:
         >>> from gspool.experiments.registry import find
@@ -111,23 +118,40 @@ class Experiment:
     headlines: Callable[[Any], list[Headline]] | None = field(default=None, repr=False)
     verdict: Callable[[dict[str, Any]], Verdict] | None = field(default=None, repr=False)
     not_attempted: str = ""
+    seeded: bool = True
+    on_gpu: bool = True
+    usual_options: str | None = None
 
     def command(self, options: RunOptions | None = None) -> str:
-        """Write what a person types for it, with the seeds and the tiny version where they were asked for.
+        """Write what a person types for it: with the options of a run, as its birth certificate shows it.
+
+        The device always stands there, seeds and settings where they are not the promised ones. Folders of a machine
+        do not: --root, --results and --work are left out, and of a file there is only the name.
 
         Example:
             >>> from gspool.experiments.registry import find
             >>> find("toy").command(RunOptions(quick=True))
-            'gspool reproduce toy --quick'
+            'gspool reproduce toy --device cpu --quick'
         """
-        words = ["gspool reproduce", self.name]
+        words = ["gspool", "reproduce", self.name]
         if options is not None:
-            words += [f"--seeds {','.join(map(str, options.seeds))}"] * bool(options.seeds) + [
-                "--quick"
-            ] * options.quick
+            words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
+            words += ["--device", options.device]
+            words += ["--quick"] if options.quick else []
             if self.settings is not None and options.settings is not None:
                 usual = vars(self.settings())
-                words += [
-                    f"--{key} {value}" for key, value in vars(options.settings).items() if value != usual.get(key)
-                ]
-        return " ".join(words)
+                for name, value in vars(options.settings).items():
+                    words += [f"--{name}", without_folder(name, value)] if value != usual.get(name) else []
+        return shlex.join(words)
+
+
+def without_folder(name: str, value: Any) -> str:
+    """Write the value of a setting; of a file only its name, because its folder says nothing to others.
+
+    Example:
+        >>> without_folder("weights", "here/resnet50.safetensors"), without_folder("backbone", "keras/resnet50")
+        ('resnet50.safetensors', 'keras/resnet50')
+    """
+    text = str(value)
+    is_path = name in FILES or isinstance(value, Path) or Path(text).is_absolute() or text.startswith("~")
+    return Path(text).name if is_path else text

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gspool.experiments import registry
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import Verdict
+from gspool.experiments.headline_table import headline_table
+from gspool.experiments.run_status import files_there, status
 
 if TYPE_CHECKING:
     from gspool.experiments.experiment import Experiment
 
+# What an experiment is advised to be run with that says nothing of its own and can train several at a time.
+SIDE_BY_SIDE = "--device cuda --processes 10"
 PAGE = Path("docs/reproduction.md")
 # What stands between these in README.md is the table of the experiments.
 _TABLE = re.compile(r"(<!-- reproduction -->).*?(<!-- /reproduction -->)", re.DOTALL)
@@ -32,32 +36,6 @@ the nearest image is of the same class; MAP@R: mean average precision over as ma
 in percent. Fair protocol: four folds, each holding out another quarter of the training classes to stop by; 128D is the
 mean over single models, 512D joins the four of them. Seeds are repeats of the same training.
 """
-
-
-class Status(NamedTuple):
-    """Whether an experiment has been run, and when and where, or why not."""
-
-    done: bool
-    text: str
-
-
-def files_there(experiment: Experiment, results: Path) -> list[str]:
-    """Name the results of an experiment that have been written."""
-    return [name for name in experiment.files if (results / f"{name}.json").is_file()]
-
-
-def status(experiment: Experiment, results: Path) -> Status:
-    """Look up what has been run: every file of the experiment must be there for it to be done."""
-    there = files_there(experiment, results)
-    records = [read_result(results / f"{name}.json") for name in there]
-    said = "; ".join(dict.fromkeys(f"{record['date']}, {record['device']}" for record in records))
-    missing = [name for name in experiment.files if name not in there]
-    if not missing:
-        left = "" if experiment.unfinished is None else experiment.unfinished(results)
-        return Status(not left, f"in part ({said}); missing: {left}" if left else said)
-    if there:
-        return Status(False, f"in part ({said}); missing: {', '.join(missing)}")
-    return Status(False, f"not run: {experiment.why_not_run}")
 
 
 def show_list(results: Path) -> None:
@@ -105,7 +83,7 @@ def how_to_run(experiment: Experiment) -> str:
         >>> print(how_to_run(registry.find("toy")))
         Run: `gspool reproduce toy` (2 seconds on one CPU core).
     """
-    words, needs = [experiment.command()], []
+    words, needs, own = [experiment.command()], [], experiment.usual_options
     if experiment.needs:
         words.append("--root DATA")
         needs.append(f"{' and '.join(experiment.needs)} in the folder DATA ([data](data.md); `--download` fetches it)")
@@ -113,8 +91,8 @@ def how_to_run(experiment: Experiment) -> str:
     if "weights" in options:
         words.append("--weights FILE")
         needs.append("the ImageNet weights of the backbone in FILE ([models](models.md))")
-    if "processes" in options:
-        words.append("--device cuda --processes 10")
+    usual = (SIDE_BY_SIDE if "processes" in options else "") if own is None else own
+    words += [usual] if usual else []
     needed = f" Needs {' and '.join(needs)}." if needs else ""
     tiny = f" `{experiment.command()} --quick` shows in a minute that everything works." if needs else ""
     return f"Run: `{' '.join(words)}` ({experiment.cost}).{needed}{tiny}"
@@ -166,22 +144,6 @@ def not_run(results: Path) -> str:
         lines += [] if found.done else [f"- {name}: {found.text}."]
         lines += [f"- {name}, not attempted: {experiment.not_attempted}."] if experiment.not_attempted else []
     return "\n".join(lines) if lines else "Nothing is missing."
-
-
-def headline_table(results: Path) -> str:
-    """Write the table in README.md: the figures that stand for each experiment, the paper's beside ours."""
-    lines = ["| experiment | figure | paper | ours | device, commit |", "|---|---|---:|---:|---|"]
-    for name in registry.names():
-        experiment = registry.find(name)
-        path = results / f"{experiment.files[0]}.json"
-        if experiment.headlines is None or not path.is_file():
-            lines.append(f"| {name} | {experiment.promise} | | {status(experiment, results).text} | |")
-            continue
-        record = read_result(path)
-        commit = f", {record['commit'][:7]}" if record.get("commit") else ""
-        for each in experiment.headlines(record["value"]):
-            lines.append(f"| {name} | {each.what} | {each.paper} | {each.ours} | {record['device']}{commit} |")
-    return "\n".join(lines)
 
 
 def write_report(project: Path, check: bool = False) -> list[str]:

@@ -181,4 +181,5 @@ EXPERIMENT = Experiment(
     render=render,
     headlines=headlines,
     verdict=lambda record: seen(record["value"]),
+    on_gpu=False,
 )

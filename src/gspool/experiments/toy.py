@@ -187,6 +187,8 @@ EXPERIMENT = Experiment(
     render=render,
     headlines=headlines,
     verdict=lambda record: seen(record["value"]),
+    seeded=False,
+    on_gpu=False,
 )
 
 

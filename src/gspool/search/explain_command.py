@@ -38,7 +38,10 @@ def explain_command(arguments: Sequence[str]) -> None:
     """
     parser = TeachingParser("gspool explain", PAGE, USAGE)
     parser.add_argument("model", metavar="MODEL", help="The folder of a run or of a saved model, or a name of the hub.")
-    parser.add_argument("images", metavar="IMAGE", nargs="*", help="Images, folders or globs to explain.")
+    # With a default they may be left out, and the help does not call them required: --prototypes takes none.
+    parser.add_argument(
+        "images", metavar="IMAGE", nargs="*", default=[], help="Images, folders or globs; none with --prototypes."
+    )
     parser.add_argument("--prototypes", metavar="DATA", type=str, default=None, help="A folder, CSV or data set.")
     parser.add_argument("--split", choices=["train", "validation", "test"], default="test", help="Of a data set.")
     parser.add_argument("--out", metavar="FILE", type=str, default=None, help="A .png or .html file to write.")

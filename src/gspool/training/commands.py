@@ -73,6 +73,9 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--json", type=str, default=None, metavar="FILE", help="Write the figures to a file as well.")
     parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
     parser.add_class_arguments(DataConfig, "data", as_positional=False)
+    parser.describe(
+        "--data", "DATA", "A folder or a CSV list of pictures, a data set by name, or a YAML file of the options below."
+    )
     if own is not None:
         parser.set_defaults({f"data.{name}": value for name, value in vars(own).items()})
     namespace = parser.parse_args(list(arguments))

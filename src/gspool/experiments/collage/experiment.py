@@ -115,6 +115,7 @@ EXPERIMENT = Experiment(
     files=("collage",),
     run=run,
     render=render,
+    usual_options="--device cuda --processes 14 --backend triton",
     settings=CollageSettings,
     unfinished=unfinished,
     headlines=headlines,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gspool.experiments.collage.comparison import Rows, compared, figure_of
+from gspool.experiments.collage.comparison import Rows, compared, figure_of, stands
 from gspool.experiments.collage.recipe import ZSR
 from gspool.experiments.collage.rows import BACKBONES, ROWS
 from gspool.experiments.collage.search_text import LOSS_NAMES, different, place_name
-from gspool.experiments.collage.verdict import OURS, TIMES, WITHOUT
+from gspool.experiments.collage.verdict import BEYOND, OURS, TIMES, WITHOUT
 
 BY_SUB_CLASS = ("GAP", WITHOUT, OURS)
 FURTHEST = 4
@@ -66,32 +66,34 @@ def lead_left(fine_tuned: Rows, frozen: Rows) -> str:
     known = {shown: (here, there) for shown, (here, there) in leads.items() if here is not None and there is not None}
     if not known:
         return ""
-    kept = all(here.times >= TIMES for here, _ in known.values())
     told = "; ".join(f"{shown} {here.shown} (frozen {there.shown})" for shown, (here, there) in known.items())
-    return f"{OURS} is {'' if kept else 'not '}{TIMES:g} times GAP with both losses where the backbone learns: {told}."
+    return f"{OURS} beside GAP where the backbone learns: {told}."
 
 
 class Lead(NamedTuple):
-    """How far GSP+ZSR is ahead of GAP."""
+    """How far the mean of GSP+ZSR is ahead of that of GAP, and how it stands to so many times GAP by its interval."""
 
     times: float
     points: float
+    beyond: str
 
     @property
     def shown(self) -> str:
-        """Both in words.
+        """All in words.
 
         Example:
-            >>> Lead(2.31, 8.75).shown
-            '2.3 times, +8.8 points'
+            >>> Lead(2.31, 8.75, "ahead").shown
+            '2.3 times, +8.8 points, more than 2 times'
         """
-        return f"{self.times:.1f} times, {self.points:+.1f} points"
+        return f"{self.times:.1f} times, {self.points:+.1f} points, {BEYOND[self.beyond]}"
 
 
 def lead(rows: Rows, loss: str) -> Lead | None:
     """Measure the way from GAP to GSP+ZSR; None where one of them has not been run."""
     gap, ours = figure_of(rows, "GAP", loss), figure_of(rows, OURS, loss)
-    return None if gap is None or ours is None else Lead(ours.mean / gap.mean, ours.mean - gap.mean)
+    if gap is None or ours is None:
+        return None
+    return Lead(ours.mean / gap.mean, ours.mean - gap.mean, stands(ours, gap, TIMES))
 
 
 def share_of_distilled(distilled: Rows, frozen: Rows) -> str:
@@ -103,7 +105,11 @@ def share_of_distilled(distilled: Rows, frozen: Rows) -> str:
         if alone is not None and None not in found:
             told = ", ".join(f"{each.name} {each.mean / alone.mean:.0%}" for each in found if each is not None)
             said.append(f"{shown} {told}")
-    return f"Of what GAP has here, collages keep with the frozen backbone: {'; '.join(said)}." if said else ""
+    return (
+        f"On collages, with the frozen backbone, this part of GAP's figure here is reached: {'; '.join(said)}."
+        if said
+        else ""
+    )
 
 
 def tuned_settings(best: Mapping[str, Mapping[str, Any]]) -> str:

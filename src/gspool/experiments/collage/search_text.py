@@ -60,12 +60,20 @@ def singles(reached: Reached, pooling: str, loss: str) -> dict[str, float]:
 
 
 def deviations(frozen: Any) -> str:
-    """Say how much seeds differ, by which differences of one seed are to be judged."""
+    """Say that one seed has no interval, and how much seeds differ, for differences of one to be seen beside it."""
     known = {shown: figure_of(frozen, "GSP", loss) for loss, shown in LOSS_NAMES.items()}
     said = [
-        f"{each.std:.2f} with {shown}" for shown, each in known.items() if each is not None and each.std is not None
+        f"{each.std:.2f} with {shown} ({each.seeds} seeds)"
+        for shown, each in known.items()
+        if each is not None and each.std is not None
     ]
-    return f"For scale, GSP deviates over the seeds on test by {' and '.join(said)}." if said else ""
+    if not said:
+        return ""
+    return (
+        "One seed has no interval: the search ranks settings, and does not show one better than the next. For scale, "
+        f"the standard deviation of GSP over seeds, on test, is {' and '.join(said)}; that of a difference of two "
+        "independent trainings is 1.4 times as large."
+    )
 
 
 def movers(reached: Reached, loss: str) -> list[str]:

@@ -15,7 +15,7 @@ from gspool.experiments.collage.recipe import GSP_OPTIONS, ZSR
 from gspool.experiments.collage.rows import BACKBONE_NAMES, BACKBONES, DISTILLED, FINE_TUNED, ROWS, find_row
 from gspool.experiments.collage.search import LOSSES
 from gspool.experiments.collage.search_text import LOSS_NAMES, search_text
-from gspool.experiments.collage.verdict import OURS, WITHOUT, bullets, effect_of_zsr
+from gspool.experiments.collage.verdict import OURS, SAME_SIZE, WITHOUT, bullets, effect_of_zsr
 from gspool.experiments.experiment import NOT_RUN, mean_and_deviation
 from gspool.experiments.pictured import pictured
 from gspool.experiments.report import caption, table
@@ -70,8 +70,24 @@ def opening(value: Mapping[str, Any], seeds: int) -> str:
         "passes without a better validation.\n\n"
         "Figures are MAP@R in percent on the test classes, at the best epoch by validation. "
         f"{f'Mean ± standard deviation over {seeds} seeds' if seeds > 1 else 'One seed'}; bold is the highest mean. "
-        '"Cannot tell" and "too close to tell" stand where means differ by no more than the larger deviation. '
-        f"The paper's GSP is with the regularisation, so {OURS} is compared with it."
+        f"The paper's GSP is with the regularisation, so {OURS} is compared with it.\n\n{how_judged(seeds)}"
+    )
+
+
+def how_judged(seeds: int) -> str:
+    """Say what ahead, behind and beyond stand on, and what they leave open."""
+    if seeds < 2:
+        return "One seed has no interval: nothing can be told ahead of or behind anything else."
+    many, chance = len(SAME_SIZE), 0.05 * len(SAME_SIZE)
+    return (
+        'Rows are compared seed by seed. "Ahead", "behind", "more than" and "less than" stand where the 95 % interval '
+        "of the mean difference (Student's t over seeds) leaves 0 out; where it does not, the two cannot be told "
+        f"apart, which does not make them equal: of {seeds} seeds an interval is wide. In brackets is the interval of "
+        f"{OURS} less the row. Rows *of its size* have an embedding as long; {WITHOUT} itself is not among them. Every "
+        f"interval is of one comparison: of {many} rows no different from {OURS}, about {chance:.0f} would be called "
+        "ahead or behind by chance. All seeds share the test images and the backbone's first weights: the intervals "
+        "say nothing of others. Differences are those of the seeds' rounded figures, and may be 0.01 off those of the "
+        "means."
     )
 
 
@@ -133,7 +149,8 @@ def distilled_part(value: Mapping[str, Any], seeds: int) -> list[str]:
     """Write the table of the objects alone."""
     return [
         "### Distilled: the objects alone",
-        "The same objects without backgrounds, 32 x 32 pixels: what pooling could reach at best.",
+        "The same objects without backgrounds, 32 x 32 pixels: a measure of what pooling could reach by "
+        "leaving the backgrounds out.",
         remarks.beside_gap(value["distilled"]),
         remarks.share_of_distilled(value["distilled"], value["frozen"]),
         side_by_side(value["distilled"], DISTILLED, seeds, paper=False),

@@ -1,19 +1,36 @@
-"""Whether GSP with its regularisation keeps what the paper promises on collages: by figures, like for like."""
+"""Whether GSP with its regularisation keeps what the paper promises on collages: by intervals, like for like."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gspool.experiments.collage.comparison import Figure, Rows, Standing, apart, figure_of, standing
+from gspool.experiments.collage.comparison import (
+    Figure,
+    Rows,
+    Standing,
+    difference,
+    difference_told,
+    figure_of,
+    standing,
+    stands,
+)
 from gspool.experiments.collage.rows import ROWS, find_row
 from gspool.experiments.collage.search_text import LOSS_NAMES
 from gspool.experiments.experiment import Verdict
+from gspool.experiments.paired import interval, seed_difference
+from gspool.experiments.paired import verdict as sign_of
 
 # The paper's GSP is with the regularisation.
 OURS, WITHOUT = "GSP+ZSR", "GSP"
 # What the promise is taken to be: so many times GAP, and no more points than this below the paper.
 TIMES, POINTS = 2.0, 3.0
+# How GSP+ZSR stands to so many times GAP, in words.
+BEYOND = {
+    "ahead": f"more than {TIMES:g} times",
+    "behind": f"less than {TIMES:g} times",
+    "cannot tell": f"not to be told from {TIMES:g} times",
+}
 # Rows with an embedding as long as GSP's, other than GSP itself.
 SAME_SIZE = tuple(row.name for row in ROWS if "dim" not in row.changes and row.name not in (OURS, WITHOUT))
 
@@ -33,9 +50,20 @@ class Judged(NamedTuple):
         return self.ours.mean / self.gap.mean
 
     @property
+    def beyond(self) -> str:
+        """How it stands to `TIMES` times GAP: ahead, behind, or cannot tell."""
+        return stands(self.ours, self.gap, TIMES)
+
+    @property
     def distance(self) -> float:
         """Points above the paper; below it where negative."""
         return self.ours.mean - self.paper
+
+    @property
+    def near(self) -> bool:
+        """Whether it is at most `POINTS` below the paper with all of its interval; of the paper's none is known."""
+        least = self.paper - POINTS
+        return sign_of(seed_difference([figure - least for figure in self.ours.by_seed.values()])) == "ahead"
 
 
 def judged(rows: Rows, loss: str, seeds: int, others: Sequence[str] = SAME_SIZE) -> Judged | None:
@@ -54,36 +82,40 @@ def verdict(record: dict[str, Any]) -> Verdict:
 
 
 def verdict_of(rows: Rows, seeds: int) -> Verdict:
-    """Judge: twice GAP with both losses, or not; first of its size and near the paper, or only in part."""
+    """Judge by intervals: "no" where it is less than twice GAP with a loss, "yes" only where it is more with both.
+
+    It is "partly" where it is not first of its size or not near the paper, or more than twice with one loss alone.
+    """
     found = {shown: judged(rows, loss, seeds) for loss, shown in LOSS_NAMES.items()}
     there = {shown: each for shown, each in found.items() if each is not None}
     if len(there) < len(found):
         lacking = " and ".join(shown for shown in found if shown not in there)
         return Verdict("cannot tell", f"GAP or {OURS} has not been run with {lacking}")
-    times = " and ".join(f"{each.times:.1f}" for each in there.values())
-    because = [
-        f"{OURS} {times} times GAP with {' and '.join(there)}",
-        f"{distances([each.distance for each in there.values()])} the paper",
-        rivals(there),
-    ]
-    if min(each.times for each in there.values()) < TIMES:
-        return Verdict("no", ", ".join(because))
-    whole = all(each.standing.first and each.distance >= -POINTS for each in there.values())
-    return Verdict("yes" if whole else "partly", ", ".join(because))
+    because = "; ".join(f"{shown}: {reasons(each)}" for shown, each in there.items())
+    beyond = {each.beyond for each in there.values()}
+    if "behind" in beyond:
+        return Verdict("no", because)
+    if "ahead" not in beyond:
+        return Verdict("cannot tell", because)
+    whole = beyond == {"ahead"} and all(each.standing.first and each.near for each in there.values())
+    return Verdict("yes" if whole else "partly", because)
 
 
-def rivals(found: dict[str, Judged]) -> str:
-    """Name the best that GSP+ZSR is not ahead of, with each loss, or say that it is first."""
-    if all(each.standing.first for each in found.values()):
+def reasons(each: Judged) -> str:
+    """Give what the verdict stands on, of one loss."""
+    return (
+        f"{OURS} {each.times:.1f} times GAP, less {TIMES:g} times GAP {difference_told(each.ours, each.gap, TIMES)}, "
+        f"{points(each.distance)} the paper, {rival(each.standing)}"
+    )
+
+
+def rival(found: Standing) -> str:
+    """Name the best row that is ahead of GSP+ZSR, or that may be; or say that it is first."""
+    if found.first:
         return "first of its size"
-    head = "not first" if any(each.standing.ahead for each in found.values()) else "not clearly first"
-    best = {shown: each.standing.rival for shown, each in found.items()}
-    there = {shown: each for shown, each in best.items() if each is not None}
-    names = {each.name for each in there.values()}
-    if len(names) == 1 and len(there) == len(found):
-        return f"{head}: {names.pop()} {', '.join(f'{each.mean:.2f}' for each in there.values())}"
-    told = [f"{each.name} {each.mean:.2f} with {shown}" for shown, each in there.items()]
-    return f"{head}: {', '.join(told) or 'rows are missing'}"
+    if found.rival is None:
+        return "first of those of its size that have been run"
+    return f"{'behind' if found.ahead else 'cannot be told from'} {found.rival.name} {found.rival.mean:.2f}"
 
 
 def bullets(rows: Rows, seeds: int, others: Sequence[str] = SAME_SIZE, backbone: str = "") -> str:
@@ -97,10 +129,11 @@ def bullets(rows: Rows, seeds: int, others: Sequence[str] = SAME_SIZE, backbone:
 
 
 def judgement(each: Judged, seeds: int) -> str:
-    """Say how many times GAP it is, how far from the paper, and which rows it is not ahead of."""
+    """Say how many times GAP it is, how far from the paper, and how it stands to the other rows."""
     return (
         f"{each.ours.named} is {each.times:.1f} times GAP ({each.gap.shown}; paper {each.paper_times:.1f} times), "
-        f"{points(each.distance)} the paper's {each.paper:.2f}. {place(each, seeds)}"
+        f"{points(each.distance)} the paper's {each.paper:.2f}. Less {TIMES:g} times GAP it has "
+        f"{difference_told(each.ours, each.gap, TIMES)}: {BEYOND[each.beyond]}. {place(each, seeds)}"
     )
 
 
@@ -114,42 +147,35 @@ def points(distance: float) -> str:
     return f"{abs(distance):.1f} points {'above' if distance >= 0 else 'below'}"
 
 
-def distances(found: Sequence[float]) -> str:
-    """Write several distances, in short where all lie on one side.
-
-    Example:
-        >>> distances([-7.24, -6.04]), distances([-7.24, 1.0])
-        ('7.2 and 6.0 points below', '7.2 points below and 1.0 points above')
-    """
-    sides = {each >= 0 for each in found}
-    said = [points(each) for each in found]
-    return " and ".join([f"{abs(each):.1f}" for each in found[:-1]] + said[-1:] if len(sides) == 1 else said)
-
-
 def place(each: Judged, seeds: int) -> str:
-    """Say which rows are ahead and which too close to tell; "first" only where nothing speaks against it."""
-    found, size = each.standing, f"{each.standing.compared} other rows of its size"
+    """Say how many rows it is ahead of, which are ahead of it, and which it cannot be told from."""
+    found = each.standing
     if found.first:
-        return f"First among {found.compared + 1} rows of its size, by more than the deviations."
-    said = []
+        return f"First among {found.compared + 1} rows of its size, every difference beyond its interval."
+    said = [f"Ahead of {len(found.behind)} of {found.compared} other rows of its size"]
     if found.ahead:
-        said.append(f"Behind {len(found.ahead)} of {size}: {listed(found.ahead)}.")
-    if found.beside and found.ahead:
-        said.append(f"Too close to tell from {listed(found.beside)}.")
-    elif found.beside:
-        near = f"{each.ours.shown} against {listed(found.beside)}"
-        said.append(f"Beside {len(found.beside)} of {size}, cannot tell: {near}.")
+        said.append(f"behind {len(found.ahead)}: {listed(each.ours, found.ahead)}")
+    if found.beside:
+        said.append(f"cannot be told from {len(found.beside)}: {listed(each.ours, found.beside)}")
     if found.few_seeds:
         few = ", ".join(f"{_marked(other)} {other.mean:.2f} ({other.seeds})" for other in found.few_seeds)
-        said.append(f"Not judged, because not all {seeds} seeds are there: {few}.")
+        said.append(f"not judged, because not all {seeds} seeds are there: {few}")
     if found.missing:
-        said.append(f"Not run: {', '.join(found.missing)}.")
-    return " ".join(said)
+        said.append(f"not run: {', '.join(found.missing)}")
+    return f"{'; '.join(said)}."
 
 
-def listed(figures: Iterable[Figure]) -> str:
-    """List rows with their figures."""
-    return ", ".join(f"{_marked(each)} {each.shown}" for each in figures)
+def listed(ours: Figure, others: Iterable[Figure]) -> str:
+    """List rows with their figures, and the interval of ours less each."""
+    return ", ".join(f"{_marked(other)} {other.shown}{_interval(ours, other)}" for other in others)
+
+
+def _interval(ours: Figure, other: Figure) -> str:
+    found = difference(ours, other)
+    if found["pairs"] < 2:
+        return ""
+    low, high = interval(found)
+    return f" [{low:+.2f} to {high:+.2f}]"
 
 
 def _marked(figure: Figure) -> str:
@@ -171,12 +197,10 @@ def effect_of_zsr(rows: Rows, backbones: Iterable[str] = ("",)) -> str:
     known = [(label, without, ours) for label, without, ours in pairs if without is not None and ours is not None]
     if not known:
         return ""
-    told = "; ".join(
-        f"{label} {ours.mean - without.mean:+.2f} ({'beyond' if apart(ours, without) else 'within'} the deviations)"
-        for label, without, ours in known
-    )
-    lower = sum(ours.mean < without.mean for _, without, ours in known)
+    told = "; ".join(f"{label} {difference_told(ours, without)}" for label, without, ours in known)
+    words = [stands(ours, without) for _, without, ours in known]
     return (
-        f"What the regularisation does, from {WITHOUT} to {OURS}, in points: {told}. It lowers the mean in {lower} of "
-        f"{len(known)} cases."
+        f"What the regularisation does, from {WITHOUT} to {OURS}, in points: {told}. Of {len(known)} cases it raises "
+        f"MAP@R in {words.count('ahead')}, lowers it in {words.count('behind')}, and leaves open which in "
+        f"{words.count('cannot tell')}."
     )
