@@ -13,7 +13,7 @@ from PIL import Image
 
 from gspool import data
 from gspool.experiments import classification, classification_jobs, classification_table
-from gspool.experiments.certificate import read_result
+from gspool.experiments.certificate import origin_here, read_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import Batches, ClassifierSettings, hold_out
 from gspool.experiments.classification_lda import DiscriminantAnalysis
@@ -186,8 +186,11 @@ def test_the_tiny_version_runs_and_is_not_run_twice(tmp_path: Path, monkeypatch:
     assert value["chosen"] == "gsp"
     assert "| gsp (chosen) |" in classification.rendered(value)
     monkeypatch.setattr(classification_jobs, "train_classifier", None)
+    before = read_result(path)["commit"]
+    monkeypatch.setattr(classification, "origin_here", lambda *_: {**origin_here(), "commit": "0123456789"})
     classification.run(options)
     assert read_result(path)["value"] == value
+    assert read_result(path)["commit"] == before
     page = classification.EXPERIMENT.render(tmp_path / "r")
     assert "small_cnn" in page
     assert "The chosen GSP against average pooling, in pairs by seed: accuracy" in page

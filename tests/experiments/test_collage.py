@@ -14,7 +14,7 @@ from scipy import stats
 
 from gspool import ZSRLoss, data, losses
 from gspool.experiments import commands
-from gspool.experiments.certificate import read_result
+from gspool.experiments.certificate import origin_here, read_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.collage import experiment as collage
 from gspool.experiments.collage import pictures, remarks
@@ -507,7 +507,11 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
     monkeypatch.setattr("gspool.experiments.collage.backbones.pretrain", refuse)
     monkeypatch.setattr("gspool.experiments.collage.study.collage_maps", refuse)
     monkeypatch.setattr("gspool.experiments.collage.experiment.Study.ground", None)
+    before = read_result(results / "collage.json")["commit"]
+    elsewhere = {**origin_here(), "commit": "0123456789"}
+    monkeypatch.setattr("gspool.experiments.collage.study.origin_here", lambda *_: elsewhere)
     assert commands.run("reproduce", words) == 0
+    assert read_result(results / "collage.json")["commit"] == before
     assert capsys.readouterr().out.count(", 0 of them to be made") == 4
     maps = tmp_path / "quick" / "collage" / "attention.safetensors"
     (results / "images" / "collage.png").unlink()

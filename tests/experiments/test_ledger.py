@@ -55,3 +55,14 @@ def test_damage_in_the_middle_is_told_with_its_line(tmp_path: Path, line: str) -
 def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         Ledger(tmp_path / "a.jsonl").put({"seed": 0}, float("nan"))
+
+
+def test_entries_remember_where_they_come_from(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    old, new = Ledger(path), {"commit": "new"}
+    old.put({"seed": 0}, 1)
+    ledger = Ledger(path, new)
+    ledger.put({"seed": 1}, 2)
+    for each in (ledger, Ledger(path)):
+        assert each.origins({"commit": "unknown"}) == [{"commit": "unknown"}, new]
+        assert each.origins({}, [{"seed": 1}]) == [new]

@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import linprog
 
 from gspool.experiments import commands, tokens
-from gspool.experiments.certificate import read_result
+from gspool.experiments.certificate import origin_here, read_result
 from gspool.experiments.experiment import NOT_RUN
 from gspool.experiments.tokens_hulls import hull_overlap
 from gspool.experiments.tokens_training import RANGE, TokenModel, TokenSettings, draw_samples, train_tokens
@@ -116,5 +116,14 @@ def test_a_tiny_run_is_written_drawn_shown_and_not_made_again(tmp_path: Path, mo
         raise AssertionError("a finished training was made again")
 
     monkeypatch.setattr(tokens, "trained", refuse)
+    # At another commit, what was trained keeps the certificate of its own.
+    before = read_result(results / "tokens.json")["commit"]
+    monkeypatch.setattr(tokens, "origin_here", lambda **_: {**origin_here(), "commit": "0123456789"})
     assert commands.run("reproduce", words) == 0
+    assert read_result(results / "tokens.json")["commit"] == before
+    monkeypatch.undo()
+    monkeypatch.setattr(tokens, "origin_here", lambda **_: {**origin_here(), "commit": "0123456789"})
+    assert commands.run("reproduce", [*words, "--seeds", "0,1"]) == 0
+    origins = read_result(results / "tokens.json")["origins"]
+    assert [(each["commit"], each["runs"]) for each in origins] == [(before, 2), ("0123456789", 2)]
     assert tokens.EXPERIMENT.render(tmp_path) == NOT_RUN

@@ -139,6 +139,11 @@ def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record.get(name) for name in ("commit", "uncommitted_changes", "device", "versions", "date")}
 
 
+def known_origin(path: Path, here: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give where runs come from that do not say it: whatever the result that is there states, else here."""
+    return origin_of(read_result(path)) if path.is_file() else here
+
+
 def read_result(path: Path) -> dict[str, Any]:
     """Read a result, refusing one without a birth certificate.
 

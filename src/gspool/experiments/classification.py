@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.certificate import known_origin, origin_here, read_result, write_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, fingerprint_of, train_jobs
@@ -71,7 +71,8 @@ def run(options: RunOptions) -> None:
     root = write_cifar100_stand_in(options.work / FILE / "stand-in", images=4) if options.quick else options.root
     if options.quick:
         chosen = ClassificationSettings(backbone="small_cnn", epochs=1, batch_size=200, workers=0)
-    ledger = Ledger(options.work / FILE / "trainings.jsonl")
+    here = origin_here(options.device, ["timm"] if chosen.backbone.startswith("timm/") else [])
+    ledger = Ledger(options.work / FILE / "trainings.jsonl", here)
     seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     images = fingerprint_of(chosen.data, root)
     jobs = {
@@ -99,8 +100,8 @@ def run(options: RunOptions) -> None:
     }
     path = options.results / f"{result_name(chosen.data, chosen.backbone)}.json"
     command = EXPERIMENT.command(options)
-    libraries = ["timm"] if chosen.backbone.startswith("timm/") else []
-    write_result(path, value, command=command, seeds=seeds, libraries=libraries, device=options.device)
+    origins = ledger.origins(known_origin(path, here), [job.asked(name) for (name, _), job in jobs.items()])
+    write_result(path, value, command=command, seeds=seeds, origins=origins)
     print(rendered(value))
 
 

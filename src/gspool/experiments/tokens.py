@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gspool.experiments.certificate import write_result
+from gspool.experiments.certificate import known_origin, origin_here, write_result
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict, mean_and_deviation
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.pictured import pictured
@@ -36,15 +36,19 @@ def run(options: RunOptions) -> None:
         if options.quick
         else TokenSettings()
     )
-    ledger = Ledger(options.work / "tokens" / "trainings.jsonl")
+    here = origin_here(libraries=("matplotlib", "pytorch-metric-learning", "scipy"))
+    ledger = Ledger(options.work / "tokens" / "trainings.jsonl", here)
+    path = options.results / "tokens.json"
     found: dict[tuple[str, int], dict[str, Any]] = {}
+    asked = []
     for seed in seeds:
         for layer in LAYERS:
             settings = replace(usual, pooling=layer, seed=seed)
-            known = ledger.get(asdict(settings))
+            asked.append(asdict(settings))
+            known = ledger.get(asked[-1])
             if known is None:
                 known = trained(settings)
-                ledger.put(asdict(settings), known)
+                ledger.put(asked[-1], known)
             found[layer, seed] = known
             figures = f"MAP@R {100 * known['map@r']:.1f}, {known['epochs']} epochs"
             print(f"{layer} seed {seed}: {figures}, weight on background {known['on_background']:.2f}", flush=True)
@@ -52,7 +56,7 @@ def run(options: RunOptions) -> None:
     shown = middle_seed({seed: found["gsp", seed]["map@r"] for seed in seeds})
     draw({layer: found[layer, shown] for layer in LAYERS}, picture)
     write_result(
-        options.results / "tokens.json",
+        path,
         {
             "settings": {name: value for name, value in asdict(usual).items() if name not in ("pooling", "seed")},
             "rows": [summary(layer, [found[layer, seed] for seed in seeds]) for layer in LAYERS],
@@ -60,9 +64,9 @@ def run(options: RunOptions) -> None:
         },
         command=EXPERIMENT.command(options),
         seeds=seeds,
-        libraries=["matplotlib", "pytorch-metric-learning", "scipy"],
+        origins=ledger.origins(known_origin(path, here), asked),
     )
-    print(f"written: {options.results / 'tokens.json'}, {picture}")
+    print(f"written: {path}, {picture}")
 
 
 def middle_seed(figures: Mapping[int, float]) -> int:

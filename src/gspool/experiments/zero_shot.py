@@ -18,10 +18,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import torch
-
 from gspool import data
-from gspool.experiments.certificate import write_result
+from gspool.experiments.certificate import known_origin, origin_here, write_result
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
@@ -66,7 +64,8 @@ def run(options: RunOptions) -> None:
     # The backbone of the collage study, from its folder if it is there.
     tiny = PretrainingSettings(epochs=1, batch_size=64, lr=0.1) if options.quick else None
     (backbone_known,) = pretrain_missing(("postactivation",), root, options.work / "collage", options.device, tiny)
-    ledger = Ledger(options.work / "zero_shot" / "trainings.jsonl")
+    here, path = origin_here(options.device, ["matplotlib"]), options.results / "zero_shot.json"
+    ledger = Ledger(options.work / "zero_shot" / "trainings.jsonl", here)
     trainings = {(arm, seed): replace(usual, zsr=zsr, seed=seed) for seed in seeds for arm, zsr in ARMS.items()}
     missing = {key: training for key, training in trainings.items() if ledger.get(training.asked()) is None}
     if missing:
@@ -81,7 +80,7 @@ def run(options: RunOptions) -> None:
     picture = options.images / "zero_shot.png"
     draw({arm: found[arm, seeds[0]]["histograms"] for arm in ARMS}, names, picture)
     write_result(
-        options.results / "zero_shot.json",
+        path,
         {
             "settings": {key: value for key, value in usual.asked().items() if key not in ("zsr", "seed")},
             "zsr": ZSR,
@@ -91,10 +90,9 @@ def run(options: RunOptions) -> None:
         },
         command=EXPERIMENT.command(options),
         seeds=seeds,
-        libraries=["matplotlib"],
-        device=torch.device(options.device),
+        origins=ledger.origins(known_origin(path, here), [each.asked() for each in trainings.values()]),
     )
-    print(f"written: {options.results / 'zero_shot.json'}, {picture}")
+    print(f"written: {path}, {picture}")
 
 
 def _told(found: Mapping[str, Any]) -> str:

@@ -16,9 +16,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-import torch
-
-from gspool.experiments.certificate import write_result
+from gspool.experiments.certificate import known_origin, write_result
 from gspool.experiments.collage.bars import PICTURE, draw_bars
 from gspool.experiments.collage.picture import show_attention
 from gspool.experiments.collage.plan import in_order, most_trainings, paper_tables, tuned_trainings
@@ -67,8 +65,9 @@ def _run(study: Study, options: RunOptions) -> None:
     attention, maps = None, study.folder / "attention.safetensors"
     if maps.is_file() or not study.time_is_up:
         attention = show_attention(study.usual, lambda: study.ground, options, maps)
+    path = options.results / "collage.json"
     write_result(
-        options.results / "collage.json",
+        path,
         {
             "backbones": study.backbones,
             "epochs": study.settings.epochs,
@@ -85,12 +84,11 @@ def _run(study: Study, options: RunOptions) -> None:
         },
         command=EXPERIMENT.command(options),
         seeds=study.seeds,
-        libraries=["pytorch-metric-learning"],
-        device=torch.device(options.device),
+        origins=study.ledger.origins(known_origin(path, study.here)),
     )
     if find_spec("matplotlib") is not None and made["frozen"]:
         draw_bars(summary_rows(made["frozen"], study.seeds), options.images / PICTURE)
-    study.say(f"written: {options.results / 'collage.json'}")
+    study.say(f"written: {path}")
 
 
 def headlines(value: Mapping[str, Any]) -> list[Headline]:

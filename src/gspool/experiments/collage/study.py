@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from gspool.experiments.certificate import origin_here
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.collage.backbones import FLAVOURS, pretrain_missing, read_backbone
@@ -55,7 +56,8 @@ class Study:
         self.settings = replace(given, epochs=1, patience=1, fine_tuned_epochs=1) if options.quick else given
         self.seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
         self.folder = options.work / "collage"
-        self.ledger = Ledger(self.folder / "trainings.jsonl")
+        self.here = origin_here(options.device, ["pytorch-metric-learning"])
+        self.ledger = Ledger(self.folder / "trainings.jsonl", self.here)
         self.started = time.monotonic()
         self.broken: list[str] = []
         self.root = write_cifar100_stand_in(options.work / "stand-in", 1, 1) if options.quick else options.root
