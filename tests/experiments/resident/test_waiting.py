@@ -26,7 +26,8 @@ def outcome(seconds: float, ending: str = "patience") -> Outcome:
 
 
 def test_the_median_of_a_kind_is_expected_and_this_call_counts_more_than_others() -> None:
-    pace = Pace([("c2 gsp", 100.0), ("c2 gsp", 900.0), ("c2 gsp", 300.0), ("c2 gap", 50.0)])
+    kinds = [("c2 gsp", 100.0), ("c2 gsp", 900.0), ("c2 gsp", 300.0), ("c2 gap", 50.0), ("c2 gemax", 5_000.0)]
+    pace = Pace(kinds)
     assert (pace.expected("c2 gsp"), pace.expected("c2 gap"), pace.expected("ms gap")) == (300.0, 50.0, 300.0)
     pace.note("c2 gap", 20.0)
     pace.note("c2 gap", 30.0)
