@@ -37,14 +37,23 @@ def left_of_a_whole_table(folder: Path, without: tuple[str, int, int] | None = N
     return unfinished(folder)
 
 
+def make_conventional(folder: Path, seeds: tuple[int, ...] = SEEDS) -> None:
+    """Write a result of the other protocol, whose layers have max pooling added."""
+    made = [finished(Arm("xbm+c1", layer), {(0, seed): 0.2 for seed in seeds}) for layer in ("gap+gmp", "gmp+gsp")]
+    runs = [run._asdict() for arm in made for run in arm]
+    write_result(folder / "benchmark_cub_conventional.json", {"runs": runs}, command="gspool reproduce", seeds=seeds)
+
+
 def test_of_a_whole_table_only_the_other_protocol_is_missing(tmp_path: Path) -> None:
-    assert left_of_a_whole_table(tmp_path) == "the conventional protocol"
-    (tmp_path / "benchmark_cub_conventional.json").write_text("{}")
+    assert left_of_a_whole_table(tmp_path) == "6 of 6 trainings of the conventional protocol"
+    make_conventional(tmp_path, SEEDS[:2])
+    assert left_of_a_whole_table(tmp_path) == "2 of 6 trainings of the conventional protocol"
+    make_conventional(tmp_path)
     assert left_of_a_whole_table(tmp_path) == ""
 
 
 def test_a_missing_training_is_named_by_what_it_belongs_to(tmp_path: Path) -> None:
-    (tmp_path / "benchmark_cub_conventional.json").write_text("{}")
+    make_conventional(tmp_path)
     searched = search_arms(("c2",))[4].name
     for training, told in {
         ("c2 gap", 1, 2): "1 of 48 trainings of C2 and ProxyNCA++ with GAP and GSP",

@@ -19,6 +19,7 @@ from gspool.experiments.benchmark.overall import gains_by_fold, over_losses
 from gspool.experiments.benchmark.pictures import PICTURES, pictures_of
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.store import Run, runs_of
+from gspool.experiments.benchmark.summary_picture import _point
 
 FOLDS = range(4)
 
@@ -102,3 +103,18 @@ def test_marks_of_many_layers_stay_inside_the_summary(tmp_path: Path) -> None:
         _draw(value_of(arms), tmp_path / name / "x.png")
     few, many = (image.imread(tmp_path / name / "x_summary.png") for name in ("few", "many"))
     assert np.array_equal(few, many)
+
+
+def test_layers_of_fewer_repeats_stand_as_far_from_gap_as_in_their_pairs() -> None:
+    places = [(fold, seed) for fold in FOLDS for seed in range(2)]
+    gap_runs = finished(Arm("c2", "gap"), {place: 0.2 if place[1] else 0.22 for place in places})
+    layer_runs = finished(Arm("c2", "gmp"), {(fold, 0): 0.215 for fold in FOLDS})
+    gap, layer = arm_figures(gap_runs, gap_runs), arm_figures(layer_runs, gap_runs)
+    for arm, repeats in ((gap, 2), (layer, 1)):
+        arm["joined"] = {"repeats": repeats, "map_128D": {"mean": arm["map"]["mean"], "std": 0.1}}
+    # Beside GAP of the same seed it is half a point behind; its mean is above that of GAP over both seeds.
+    assert layer["map"]["mean"] > gap["map"]["mean"]
+    point = _point("cub", layer, gap, "ours")
+    assert point is not None
+    assert point.mean == pytest.approx(gap["map"]["mean"] - 0.5)
+    assert point.whole

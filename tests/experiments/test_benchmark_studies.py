@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from gspool.experiments import (
+    classification,
     components,
     components_steps,
     computation,
@@ -24,9 +27,13 @@ from gspool.experiments import (
     screening_section,
 )
 from gspool.experiments.benchmark import study_pictures
+from gspool.experiments.benchmark.arms import Arm, settings_of
+from gspool.experiments.benchmark.runs import draws_apart
+from gspool.experiments.benchmark.stand_in import made_tiny
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.screening_design import corner_arms
+from gspool.training.build import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -81,7 +88,7 @@ def test_only_what_is_beyond_its_interval_is_said_to_be_ahead() -> None:
     value = component_runs(20.0, 20.2, 20.25, 20.6)
     told = components.told(value)
     assert "GSP +0.20 (95 % interval -0.13 to +0.53), ZSR +0.25" in told
-    assert "**Only both together can be told from average pooling.**" in told
+    assert "only both together can be told from average pooling" in told
     assert "The order of the four means is the paper's, but no single step between them is beyond its interval." in told
     assert components_steps.seen(value).holds == "partly"
 
@@ -89,14 +96,14 @@ def test_only_what_is_beyond_its_interval_is_said_to_be_ahead() -> None:
 def test_steps_beyond_their_interval_are_named_and_all_of_them_keep_the_promise() -> None:
     value = component_runs(20.0, 21.0, 21.5, 24.0)
     told = components.told(value)
-    assert "**Each alone and both together are ahead of average pooling.**" in told
+    assert "By pairs of runs, each alone and both together are ahead of average pooling" in told
     assert "beyond their interval are the steps neither to GSP, neither to ZSR, GSP to both, ZSR to both." in told
     assert components_steps.seen(value).holds == "yes"
 
 
 def test_components_that_lose_or_cannot_be_told_do_not_keep_the_promise() -> None:
     worse = component_runs(20.0, 19.0, 20.1, 20.1)
-    assert "Behind average pooling: GSP alone; ahead of it: none." in components.told(worse)
+    assert "behind average pooling: GSP alone; ahead of it: none." in components.told(worse)
     assert "is not the paper's" in components.told(worse)
     assert components_steps.seen(component_runs(20.0, 19.0, 19.0, 18.0)).holds == "no"
     assert components_steps.seen(component_runs(20.0, 20.1, 20.1, 20.1)).holds == "cannot tell"
@@ -105,14 +112,55 @@ def test_components_that_lose_or_cannot_be_told_do_not_keep_the_promise() -> Non
     assert components_steps.seen(single).holds == "cannot tell"
 
 
-def test_flat_weights_are_said_to_select_little_and_others_are_not() -> None:
+def test_what_means_of_folds_do_not_tell_is_not_said_without_that() -> None:
+    value = component_runs(20.0, 20.2, 20.25, 20.6)
+    only = "**By pairs of runs, only both together can be told from average pooling"
+    # Runs swing with the fold here, so that four folds leave open what twelve pairs tell.
+    assert f"{only}; means of folds do not tell it.**" in components.told(value)
+    assert ", which means of 4 folds do not tell: " in components_steps.seen(value).because
+    for run in value["runs"]:
+        if run["asked"]["arm"] == "c2 gsp":
+            run["found"]["metrics"]["map@r"] = 0.206 + (-0.003, 0.0, 0.003)[run["asked"]["seed"]]
+    assert f"{only}.**" in components.told(value)
+    assert "means of" not in components.told(value)
+    # All three are ahead, and of two of them folds do not tell it.
+    more = component_runs(20.0, 20.6, 20.5, 20.6)
+    for run in more["runs"]:
+        if run["asked"]["arm"] == "c2 gsp":
+            run["found"]["metrics"]["map@r"] = 0.206 + (-0.003, 0.0, 0.003)[run["asked"]["seed"]]
+    assert "ahead of average pooling; means of folds do not tell it of GSP alone.**" in components.told(more)
+
+
+def test_what_selecting_brings_is_left_open_where_neither_part_alone_is_told() -> None:
     value = component_runs(20.0, 20.2, 20.25, 20.6)
     told = components.told(value)
-    assert "the weights of GSP are nearly equal on cub: their entropy is 0.99" in told
-    assert "ZSR with equal weights (mu = 1) gains as much as GSP alone, as far as can be told" in told
-    for arm in value["arms"]:
-        arm["entropy"] = 0.8
-    assert "nearly equal" not in components.told(value)
+    assert "entropy of the weights of GSP is 0.99 on cub" in told
+    assert "gains +0.20; ZSR alone, with equal weights (mu = 1), +0.25; ZSR less GSP is +0.05 (95 % interval" in told
+    assert "Neither is beyond its interval: how much of the gain of both comes from selecting cannot be told." in told
+    assert "nearly equal" not in told
+    assert "Little of the gain" not in told
+    strong = components.told(component_runs(20.0, 21.0, 20.1, 21.5))
+    assert "Beyond its interval: GSP alone." in strong
+    assert "cannot be told." not in strong
+
+
+def test_what_is_said_of_the_draw_of_the_embedding_is_so(project: Path) -> None:
+    assert components_steps.DRAWN_APART in components.told(component_runs(20.0, 20.2, 20.25, 20.6))
+    # Layers with prototypes draw one embedding, average pooling another.
+    drawn = []
+    for arm in components.ARMS:
+        settings = made_tiny(settings_of(arm, "cub", "fair", "keras/resnet50", None, 0, "32-true"))
+        drawn.append(build_model(settings).head.embed.weight)
+    gap, *others = drawn
+    assert all(torch.equal(others[0], other) for other in others)
+    assert not torch.equal(gap, others[0])
+    # Only with proxies do all begin with the same one.
+    assert not any(draws_apart(arm) for arm in components.ARMS)
+    assert all(draws_apart(Arm(loss, "gap")) for loss in ("pnca", "panchor"))
+    # With ProxyNCA++ a lead in the mean was there, and is not any more.
+    arms = {arm["arm"]: arm for arm in read_result(project / "results" / "benchmark_cub.json")["value"]["arms"]}
+    assert arms["pnca gsp"]["map"]["mean"] - arms["pnca gap drawn apart"]["map"]["mean"] > 0.2
+    assert abs(arms["pnca gsp"]["difference_from_gap"]["mean"]) < 0.05
 
 
 def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +179,8 @@ def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, mon
     assert mu.EXPERIMENT.unfinished(options.results) == "3 of 9 trainings"
     reached = mu_trend.by_seed(value)
     falls = [reached[seed]["c2 gsp mu 0.2"] - reached[seed]["c2 gsp mu 0.9"] for seed in (0, 1)]
-    assert mu_trend.fall(value, mu.MUS) == pytest.approx(falls)
-    assert f"in pairs by seed (2 seeds): {np.mean(falls):+.2f}" in mu.EXPERIMENT.render(options.results)
+    assert mu_trend.trend(value, mu.MUS).cuts[0.2]["mean"] == pytest.approx(np.mean(falls))
+    assert f"in pairs by seed (2 seeds): up to 0.2 {np.mean(falls):+.2f}" in mu.EXPERIMENT.render(options.results)
     assert mu_trend.told({**value, "arms": value["arms"][:-1]}, mu.MUS) == ""
 
 
@@ -168,6 +216,68 @@ def mu_runs(small: list[float], large: list[float], gap: list[float]) -> dict:
 def test_a_fall_with_mu_is_judged_by_seeds(small: list[float], large: list[float], holds: str) -> None:
     value = mu_runs(small, large, [50.0] * len(small))
     assert mu_trend.seen(value, (0.1, 0.2, 0.9)).holds == holds
+
+
+def mu_curve(means: dict[float, float], off: dict[float, list[float]]) -> dict:
+    """Three seeds with these means; a mu swings by ``off`` from seed to seed, else by next to nothing."""
+    by_arm = {
+        mu_trend.arm_of(each): [mean + swing for swing in off.get(each, [-0.01, 0.0, 0.01])]
+        for each, mean in means.items()
+    }
+    runs = [
+        {"asked": {"arm": arm, "seed": seed}, "found": {"validation": value / 100}}
+        for arm, values in by_arm.items()
+        for seed, value in enumerate(values)
+    ]
+    return {
+        "arms": [{"arm": arm, "validation_map": float(np.mean(each))} for arm, each in by_arm.items()],
+        "runs": runs,
+    }
+
+
+MUS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("means", "off", "holds", "counted"),
+    [
+        ((50, 50, 50, 49, 48, 47, 46), {}, "yes", "by 4 of 4 cuts between neighbouring mu, and by the slope over all"),
+        # The last mu swings: only where it stands among enough others is a fall told.
+        ((50, 50, 50, 49, 49, 49, 49), {1.0: [-9, 0, 9]}, "cannot tell", "by 0 of 4 cuts"),
+        ((50, 50, 50, 49, 49, 49, 49), {1.0: [-1, 0, 1]}, "partly", "by 1 of 4 cuts between neighbouring mu, not by"),
+        # Lowest in the middle: the first cut tells a fall, the last a rise.
+        ((50, 50, 50, 48, 48, 48, 50), {}, "partly", "by 3 of 4 cuts between neighbouring mu, and by the slope"),
+        ((48, 48, 48, 49, 49, 49, 49), {}, "no", "by 0 of 4 cuts between neighbouring mu, not by the slope"),
+    ],
+)
+def test_a_fall_counts_only_if_it_does_not_hang_on_the_cut(
+    means: tuple[float, ...], off: dict[float, list[float]], holds: str, counted: str
+) -> None:
+    value = mu_curve(dict(zip(MUS, map(float, means), strict=True)), off)
+    found = mu_trend.seen(value, MUS)
+    assert (found.holds, counted in found.because) == (holds, True)
+    told = mu_trend.told(value, MUS)
+    assert ("**Quality falls as mu grows, wherever small mu end.**" in told) == (holds == "yes")
+    assert (f"depends on where small mu end: a fall is told {counted}" in told) == (holds == "partly")
+    assert "Where small mu end is our choice" in told
+
+
+def test_the_cuts_and_the_slope_are_those_of_the_single_runs() -> None:
+    figures = np.random.default_rng(0).normal(50, 1, (3, 7))
+    means = dict(zip(MUS, figures.mean(0), strict=True))
+    value = mu_curve(means, {each: list(figures[:, k] - figures[:, k].mean()) for k, each in enumerate(MUS)})
+    found = mu_trend.trend(value, MUS)
+    assert found is not None
+    assert list(found.cuts) == [0.3, 0.5, 0.7, 0.9]
+    for count, each in zip((3, 4, 5, 6), found.cuts.values(), strict=True):
+        expected = figures[:, :count].mean(1) - figures[:, count:].mean(1)
+        assert (each["mean"], each["error"]) == pytest.approx((expected.mean(), stats.sem(expected)))
+    slopes = -np.polyfit(MUS, figures.T, 1)[0]
+    assert (found.slope["mean"], found.slope["error"]) == pytest.approx((slopes.mean(), stats.sem(slopes)))
+    lowest = min(means, key=means.__getitem__)
+    assert f"the lowest mean is that of mu {lowest:g};" in mu_trend.seen(value, MUS).because
+    assert f"from {means[lowest]:.2f} (mu {lowest:g}) to" in mu_trend.told(value, MUS)
+    assert ("the largest mu, 1, is not the lowest: " in mu_trend.told(value, MUS)) == (lowest != 1.0)
 
 
 def test_no_seed_with_every_mu_tells_nothing() -> None:
@@ -385,6 +495,48 @@ def test_an_effect_of_one_corner_is_said_not_to_stand() -> None:
     assert screening_effects.effects_of(half, "c2") is None
 
 
+def test_with_one_seed_no_effect_is_said_to_stand() -> None:
+    told = screening_section.told(factorial(PROMISED, seeds=1))
+    kept = "With one seed, of prototypes, mu, epsilon, zsr the effect keeps sign and size without that corner."
+    assert told.count(kept) == 2
+    assert "**" not in told
+    lowered = screening_section.told(factorial(dict.fromkeys(PROMISED, -0.1), 20.0, seeds=1))
+    assert lowered.count("With one seed, no effect keeps sign and size without that corner.") == 2
+    assert "**Of prototypes, mu, epsilon, zsr the effect stands.**" in screening_section.told(factorial(PROMISED))
+
+
+def test_where_the_grid_is_best_is_told_beside_the_paper() -> None:
+    figures = np.random.default_rng(0).normal(50, 1, (4, 5))
+    counts, epsilons = screening_design.GRID_PROTOTYPES, screening_design.GRID_EPSILONS
+    arms = [arm for arm in screening_design.grid_arms() if arm.loss == "c2"]
+    rows = [
+        {"arm": arm.name, "pooling": "gsp", "runs": 1, "validation_map": float(figure), "entropy": 0.9}
+        for arm, figure in zip(arms, figures.flat, strict=True)
+    ]
+    value = {"data": "cub", "protocol": "tuning", "arms": rows, "runs": []}
+    told = screening_promise.grid_told(value)
+    row, column = np.unravel_index(figures.argmax(), figures.shape)
+    ranks = stats.rankdata(-figures, axis=0)[counts.index(64)]
+    assert told.startswith("The paper's grid is best with c2 at m = 64 and epsilon 5. Ours is best with c2 at m = ")
+    assert f"m = {counts[row]} and epsilon {epsilons[column]:g} ({figures.max():.2f}; the paper's cell " in told
+    assert f"the paper's cell {figures[counts.index(64), epsilons.index(5.0)]:.2f})" in told
+    assert f"m = 64 ranks {', '.join(f'{rank:g}' for rank in ranks)} of 4 from epsilon 0.5 to 20" in told
+    assert told.endswith("(one seed a cell) decide nothing.")
+    assert told in screening_section.written(value)
+    # A grid that is not whole may be best where nobody has looked.
+    assert screening_promise.grid_told({**value, "arms": rows[1:]}) == ""
+
+
+@pytest.mark.parametrize("module", [components, mu, screening, classification])
+def test_what_the_supplement_shows_is_named_by_its_title(module) -> None:
+    """Tables and figures of the supplement have no numbers that all readers share."""
+    experiment = module.EXPERIMENT
+    for text in (experiment.shows, experiment.not_attempted, module.__doc__):
+        assert not re.search(r"Supp\.? (Tables?|Figures?)? ?\d", text)
+    if "Supp" in experiment.shows:
+        assert not re.search(r"(Tables?|Figures?) \d", experiment.shows)
+
+
 def test_the_bound_of_hardly_is_told_beside_the_effects_of_the_paper() -> None:
     told = screening_section.told(factorial(PROMISED))
     assert "*hardly* count where their interval lies within 0.5 points to either side of 0" in told
@@ -438,25 +590,6 @@ def test_computation_measures_every_way_and_what_it_is_off_by(options: RunOption
     shown = computation.EXPERIMENT.render(options.results)
     assert "of 3 repeats, in the process's own CPU time" in shown
     assert "mu = 0.3, epsilon = 5" in shown
-
-
-def solver_rows(closed: dict[int, float], errors: dict[int, float]) -> list[dict]:
-    rows = [{"way": "exact solver", "k": None, "step_ms": 3.0, "relative_error": 4e-7}]
-    for k, milliseconds in closed.items():
-        rows.append({"way": "closed form", "k": k, "step_ms": milliseconds, "relative_error": errors[k]})
-        rows.append({"way": "unrolled", "k": k, "step_ms": 2 * milliseconds, "relative_error": errors[k]})
-    return rows
-
-
-def test_the_cost_hardly_grows_only_where_it_does_not_double() -> None:
-    errors = {1: 1e-2, 10: 7e-7, 100: 2e-7}
-    steep, flat = (solver_rows({1: 1.0, 10: 3.1, 100: last}, errors) for last in (21.0, 1.9))
-    assert computation_section.seen(steep).holds == "no"
-    assert computation_section.grown(steep).startswith("**The cost does grow** with the closed form, 21 times from k")
-    assert computation_section.seen(flat).holds == "yes"
-    assert "hardly grows" in computation_section.grown(flat)
-    assert computation_section.as_exact(steep).startswith("From k = 10 on")
-    assert computation_section.as_exact(solver_rows({1: 1.0}, {1: 1e-2})) == ""
 
 
 def test_a_whole_network_is_told_of_where_it_was_timed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from gspool.experiments.benchmark.figures import arm_figures
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.section import render_study
 from gspool.experiments.benchmark.store import Run
+from gspool.experiments.benchmark.tables import concatenated, fair_rows, separate
 from gspool.experiments.benchmark.verdict import seen, verdicts, verdicts_of_search
 from gspool.experiments.paired import STUDENT, by_folds, difference_of, interval, verdict
 
@@ -190,3 +191,15 @@ def test_part_of_a_table_says_how_much_there_is_and_what_is_missing() -> None:
     assert "| 2 of 12 |" in shown
     assert "+0.50 (error 0.50, 1 of 2 ahead)" in shown
     assert "have not been tried yet: c2: epsilon 20; learned;" in shown
+
+
+def test_a_deviation_of_few_repeats_and_a_wide_embedding_are_said_to_be_so() -> None:
+    gap = finished(GAP, over_folds(0.2, 0.2, 0.2, 0.2))
+    joined = {"repeats": 2, "combinations": 16}
+    joined |= {f"{name}_{size}": {"mean": 20.0, "std": 0.3} for name in ("map", "p1") for size in ("128D", "512D")}
+    part = {**arm_figures(finished(SHARP, over_folds(0.2, 0.2, 0.2, 0.2)), gap), "joined": joined, "runs": 8}
+    assert separate(part, "map") == concatenated(part) == "20.00 ± 0.30 (2 repeats)"
+    whole = {**part, "joined": {**joined, "repeats": 3}, "runs": 12}
+    assert separate(whole, "map") == concatenated(whole) == "20.00 ± 0.30"
+    wide = {**arm_figures(finished(Arm("c2", "vlad", "64x128"), {(0, 0): 0.2}), gap), "joined": None}
+    assert fair_rows("cub", [wide], 12)[0]["setting"] == "64x128 (8192D)"

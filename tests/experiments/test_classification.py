@@ -184,7 +184,7 @@ def test_the_tiny_version_runs_and_is_not_run_twice(tmp_path: Path, monkeypatch:
     value = read_result(path)["value"]
     assert [run["pooling"] for run in value["runs"]] == ["gap", "gsp"]
     assert value["chosen"] == "gsp"
-    assert "| gsp (chosen) |" in classification.rendered(value)
+    assert "| gsp, mu 0.3, epsilon 5 (chosen) |" in classification.rendered(value)
     monkeypatch.setattr(classification_jobs, "train_classifier", None)
     before = read_result(path)["commit"]
     monkeypatch.setattr(classification, "origin_here", lambda *_: {**origin_here(), "commit": "0123456789"})
@@ -236,6 +236,17 @@ def test_deviations_are_those_of_a_sample_in_the_table_and_in_the_headline() -> 
     expected = f"{69 + 1 / 3:.2f} ± {np.std([1, 2, 4], ddof=1):.2f}"
     assert f"| {expected} |" in classification_table.rendered(value)
     assert classification.headlines(value)[1].ours == expected
+
+
+@pytest.mark.parametrize("name", [name for name in classification.POOLINGS if name != "gap"])
+def test_every_gsp_is_shown_with_the_mu_and_epsilon_it_was_trained_with(name: str) -> None:
+    _, options = classification.POOLINGS[name]
+    shown = f"gsp, mu {options['mu']:g}, epsilon {options['epsilon']:g}"
+    value = classified([1.0], [1.0])
+    for run in value["runs"]:
+        run["pooling"] = name if run["pooling"] == "gsp" else "gap"
+    assert f"| {shown} |" in classification_table.rendered({**value, "chosen": ""})
+    assert classification.headlines({**value, "chosen": name})[1].what == f"accuracy, cifar100, resnet20, {shown}"
 
 
 def test_columns_of_the_paper_stand_only_beside_its_networks() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gspool.experiments import registry, report
 from gspool.experiments.certificate import read_result, write_result
 from gspool.experiments.experiment import Experiment, Headline
-from gspool.experiments.headline_table import DEVIATIONS, headline_table
+from gspool.experiments.headline_table import DEVIATIONS, LEVELS, headline_table
 
 
 @pytest.fixture
@@ -49,10 +49,17 @@ def test_a_row_says_what_the_caption_says_of_its_commit(result: Path, origin: di
 
 
 def test_the_table_says_what_its_deviations_are_over(result: Path) -> None:
-    *_, empty, note = headline_table(result.parent).split("\n")
+    *_, empty, note, _, _ = headline_table(result.parent).split("\n")
     assert empty == ""
     assert note == DEVIATIONS
     assert "in the rows of benchmark and components over all combinations of one repeat a fold" in note
+
+
+def test_the_table_says_that_levels_do_not_compare_and_where_differences_stand(result: Path, project: Path) -> None:
+    assert headline_table(result.parent).endswith(f"\n\n{LEVELS}")
+    assert "rows of an experiment share folds or seeds" in LEVELS
+    assert "Differences in pairs with their 95 % intervals, and verdicts, stand in `docs/reproduction.md`." in LEVELS
+    assert (project / "docs" / "reproduction.md").is_file()
 
 
 def test_a_benchmark_deviates_over_combinations_and_mu_over_seeds(project: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from gspool import data
 from gspool.experiments import commands, registry, reproduction_report, run_status
 from gspool.experiments.certificate import write_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, Headline, RunOptions, Verdict
+from gspool.experiments.experiment import NOT_RUN, Experiment, Headline, Holds, RunOptions, Verdict
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,20 @@ def test_every_experiment_judges_its_promise_by_figures(name: str, project: Path
     found = reproduction_report.verdict(registry.find(name), project / "results")
     assert found.holds in ("yes", "partly", "no", "cannot tell")
     assert any(letter.isdigit() for letter in found.because)
+
+
+def test_the_words_of_the_first_table_are_defined() -> None:
+    defined = reproduction_report.INTRODUCTION.partition("**Seen here**")[2]
+    for word in get_args(Holds):
+        assert f"*{word.capitalize()}*: " in defined
+
+
+def test_verdicts_without_an_interval_are_named_as_exceptions(project: Path) -> None:
+    found = {name: reproduction_report.verdict(registry.find(name), project / "results") for name in registry.names()}
+    without = {name for name, each in found.items() if "interval" not in each.because}
+    exceptions = reproduction_report.INTRODUCTION.partition("Exceptions: ")[2].partition("; ")[2]
+    assert without == {name for name in registry.names() if f"{name} " in exceptions.replace("\n", " ")}
+    assert "these three without intervals" in exceptions
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from gspool.experiments import commands, tokens
+from gspool.experiments import commands, tokens, tokens_section
 from gspool.experiments.certificate import origin_here, read_result
 from gspool.experiments.experiment import NOT_RUN
 from gspool.experiments.tokens_hulls import hull_overlap
@@ -98,12 +98,74 @@ def test_hulls_lie_apart_where_they_do_with_most_seeds(gap: str, gsp: str, pairs
     assert tokens.seen({"rows": rows}).holds == holds
 
 
+def token_run(figure: float, pairs: int, epochs: int) -> dict[str, float]:
+    same = {"p@1": 0.9, "strangers_inside": 0.1, "on_background": 0.5}
+    return {"map@r": figure, "overlapping_pairs": pairs, "epochs": epochs, **same}
+
+
+def token_record() -> dict:
+    """The committed figures, with those of every seed: GAP's fifth stopped early, and its hulls overlap."""
+    gap = [(0.60, 0, 240), (0.61, 3, 220), (0.61, 4, 230), (0.62, 2, 200), (0.31, 25, 65), (0.61, 1, 255)]
+    gsp = [(0.92, 3, 500), (0.98, 0, 600), (1.0, 0, 440), (1.0, 0, 600), (0.97, 0, 455), (0.99, 0, 465)]
+    layers = {"gap": gap, "gsp": gsp}
+    rows = [
+        tokens.summary(layer, {seed: token_run(*run) for seed, run in enumerate(runs)})
+        for layer, runs in layers.items()
+    ]
+    return {"value": {"rows": rows, "settings": asdict(TokenSettings()), "shown_seed": 1}}
+
+
+def test_the_figures_of_every_seed_are_kept() -> None:
+    gap, _ = token_record()["value"]["rows"]
+    assert gap["by_seed"]["4"] == {"MAP@R": 31.0, "pairs of hulls that overlap": 25, "epochs": 65}
+    assert gap["pairs of hulls that overlap"] == pytest.approx(35 / 6, abs=0.05)
+
+
+def test_a_run_that_stopped_early_is_named_and_medians_stand_beside_means() -> None:
+    record = token_record()
+    page = tokens_section.written(record)
+    assert (
+        "GAP seed 4 after 65 epochs (others 230), with MAP@R 31.0 and 25 overlapping pairs (others 61.0 and 2)" in page
+    )
+    assert page.count("after 65 epochs") == page.count(" epochs (others ") == 1
+    assert "5.8 overlap with GAP and 0.5 with GSP on average (medians 2.5 and 0)" in page
+    assert "| MAP@R, median |" in page
+    assert "| 4 | 31.00 | 97.00 | 25 | 0 | 65 | 455 |" in page
+    assert "(medians 61.0 and 98.5)" in tokens.seen(record["value"]).because
+    for row in record["value"]["rows"]:
+        row["by_seed"].pop("4")
+    assert "Stopped far earlier" not in tokens_section.written(record)
+
+
+def test_a_result_without_figures_by_seed_is_shown_too() -> None:
+    record = token_record()
+    for row in record["value"]["rows"]:
+        row.pop("by_seed")
+    page = tokens_section.written(record)
+    assert "5.8 overlap with GAP and 0.5 with GSP on average, none with 1 of 6 and 5 of 6 seeds" in page
+    assert "median |" not in page
+    assert "seed by seed" not in page
+    assert tokens.seen(record["value"]).holds == "yes"
+
+
+def test_one_run_does_not_decide_which_layer_overlaps_less() -> None:
+    value = token_record()["value"]
+    gap, gsp = value["rows"]
+    # Neither layer lies apart with most seeds; by means GAP overlaps more, by medians it does not.
+    gap["seeds without overlap"] = gsp["seeds without overlap"] = "3 of 6"
+    for seed, run in gsp["by_seed"].items():
+        run["pairs of hulls that overlap"] = 3 if seed != "4" else 4
+    assert gsp["pairs of hulls that overlap"] < gap["pairs of hulls that overlap"]
+    assert tokens.seen(value).holds == "no"
+
+
 def test_a_tiny_run_is_written_drawn_shown_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["tokens", "--quick", "--work", str(tmp_path)]
     assert commands.run("reproduce", words) == 0
     results = tmp_path / "quick" / "results"
     value = read_result(results / "tokens.json")["value"]
     assert [row["layer"] for row in value["rows"]] == ["GAP", "GSP"]
+    assert [[*row["by_seed"]] for row in value["rows"]] == [["0"], ["0"]]
     assert (results / "images" / "tokens.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     page = tokens.EXPERIMENT.render(results)
     assert f"MAP@R {value['rows'][0]['MAP@R']:.1f} with GAP" in page

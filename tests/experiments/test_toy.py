@@ -128,9 +128,21 @@ def test_the_promise_holds_where_smoothing_finds_what_the_programme_leaves_out(
 def test_the_section_says_how_many_pixels_are_in_use(project: Path) -> None:
     shown = toy.EXPERIMENT.render(project / "results")
     assert "red and blue together fill one half of the picture, green the other" in shown
-    assert "the linear programme uses 20 of the 50 pixels" in shown
+    assert "the linear programme has 20 pixels in use (of all 100; red and blue are 50)" in shown
+    assert "| weight on green | pixels in use (of all 100) |" in shown
     assert toy.EXPERIMENT.verdict is not None
     assert toy.EXPERIMENT.verdict(read_result(project / "results" / "toy.json")).holds == "yes"
+
+
+def test_verdict_and_headline_speak_of_the_same_epsilon(project: Path) -> None:
+    rows = read_result(project / "results" / "toy.json")["value"]
+    (headline,) = toy.headlines(rows)
+    # Epsilon 20 has less in use, and 0.5 has more, but on green.
+    assert headline.what == "pixels in use (of all 100; red and blue are 50), mu 0.2, epsilon 5"
+    assert headline.ours == "50.2; linear programme 20"
+    assert "linear programme 20, smoothing at best 50.2 (epsilon 5), with 99 %" in toy.seen(rows).because
+    (other,) = toy.headlines([{**row, "weight on red and blue": 0.98} if row["epsilon"] == 5 else row for row in rows])
+    assert other.what.endswith("epsilon 20")
 
 
 def test_a_summary_counts_equal_weights_as_so_many_pixels() -> None:

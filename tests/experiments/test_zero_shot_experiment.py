@@ -118,6 +118,14 @@ def test_a_gain_is_one_beyond_its_interval_and_its_cost_is_told(
     assert "MAP@R of the embedding does not suffer" in free
 
 
+@pytest.mark.parametrize("classes", [2, 5, 7])
+def test_the_map_of_guessing_is_that_of_random_distances(classes: int) -> None:
+    order = torch.rand(200_000, classes, generator=torch.Generator().manual_seed(0)).argsort(1)
+    ranks = (order == 0).int().argmax(1) + 1
+    drawn = 100 * float((1 / ranks.double()).mean())
+    assert zero_shot_section.chance_of_map(100 / classes) == pytest.approx(drawn, abs=0.3)
+
+
 def test_the_cost_counts_the_backbone_that_is_trained_first() -> None:
     # So many batches at 2 s each on a core.
     steps = PretrainingSettings().epochs * (50_000 // PretrainingSettings().batch_size)
@@ -131,7 +139,8 @@ def test_a_tiny_run_is_written_and_shown(tmp_path: Path) -> None:
     value = read_result(results / "zero_shot.json")["value"]
     assert [row["regularisation"] for row in value["rows"]] == ["without", "with"]
     page = zero_shot.EXPERIMENT.render(results)
-    assert "guessing is right in 20 %" in page
+    assert "guessing is right in 20 % and has a MAP of 45.7 %" in page
+    assert "(guessing 45.7)" in zero_shot.headlines(value)[0].what
     assert "points of MAP by cosine" in page
     assert "Shown is seed 0, the first." in page
     # One seed tells nothing.

@@ -1,4 +1,6 @@
-"""Supp. 1.2: GSP in a classifier. Accuracy, then P@1 and MAP@R of the pooled features after LDA to 512 dimensions.
+"""Supp., Application of GSP to Other Problems: GSP in a classifier.
+
+Accuracy, then P@1 and MAP@R of the pooled features after LDA to 512 dimensions.
 
 Paper, ImageNet: ResNetV2-50 75.26 % right with average pooling, 76.53 % with GSP; MAP@R 41.18 and 42.58.
 EfficientNetV2-B3 80.03 and 82.00; 59.98 and 62.75. Ours: results/classification.json, on CIFAR-100 with ResNet20; other
@@ -20,18 +22,19 @@ from gspool.experiments.certificate import known_origin, origin_here, read_resul
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, fingerprint_of, train_jobs
-from gspool.experiments.classification_table import rendered, seen, spread, written
+from gspool.experiments.classification_table import USUAL, rendered, seen, shown_name, spread, written
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 
 FILE = "classification"
 SEEDS = (0, 1, 2)
-# Each has one name in the table; the paper does not say which mu and epsilon it classified with. The first is what
-# `gspool.GSP` starts from; which of them is best is decided on training images that no network learned from.
+# Each has one name in results, and `shown_name` is that of tables. The paper does not say which mu and epsilon it
+# classified with. The first is what `gspool.GSP` starts from; which of them is best is decided on training images that
+# no network learned from.
 POOLINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gap": ("gap", {}),
-    "gsp": ("gsp", {"prototypes": 64, "mu": 0.3, "epsilon": 5.0}),
+    "gsp": ("gsp", {"prototypes": 64, **USUAL}),
     "gsp, mu 0.5, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.5, "epsilon": 20.0}),
     "gsp, mu 0.8, epsilon 5": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 5.0}),
     "gsp, mu 0.8, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 20.0}),
@@ -167,14 +170,15 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     found = []
     for name in ("gap", value["chosen"]):
         ours = spread([run["accuracy"] for run in value["runs"] if run["pooling"] == name])
-        found.append(Headline(f"accuracy, {value['data']}, {value['backbone']}, {name}", "on ImageNet only", ours))
+        what = f"accuracy, {value['data']}, {value['backbone']}, {shown_name(name)}"
+        found.append(Headline(what, "on ImageNet only", ours))
     return found
 
 
 EXPERIMENT = Experiment(
     name="classification",
     promise="GSP improves a classifier, and the geometry of its features",
-    shows="Supp. Table 3",
+    shows="Evaluation in classification task (Supp., Application of GSP to Other Problems)",
     cost="fifteen trainings of ResNet20 on CIFAR-100, some 4 minutes each on one H200 with five side by side",
     files=(FILE,),
     needs=("cifar100",),

@@ -18,7 +18,8 @@ PAPER = {
     ("timm/tf_efficientnetv2_b3", "gsp"): (82.00, 80.80, 62.75),
 }
 
-
+# What the layer that is plainly called "gsp" in results and ledgers was trained with; the names of others say theirs.
+USUAL = {"mu": 0.3, "epsilon": 5.0}
 PAPER_COLUMNS = ("paper, ImageNet", "paper P@1", "paper MAP@R")
 # What the pooled features are reduced to for P@1 and MAP@R in the paper.
 PAPER_LDA = 512
@@ -35,7 +36,7 @@ def rendered(value: dict[str, Any]) -> str:
             {
                 "data": value["data"],
                 "network": value["backbone"],
-                "pooling": f"{name} (chosen)" if name == value["chosen"] else name,
+                "pooling": f"{shown_name(name)}{' (chosen)' if name == value['chosen'] else ''}",
                 "held out, %": spread([run["validation"] for run in own]),
                 "accuracy, %": spread([run["accuracy"] for run in own]),
                 PAPER_COLUMNS[0]: number(paper[0]),
@@ -49,6 +50,16 @@ def rendered(value: dict[str, Any]) -> str:
         )
     empty = {name for name in PAPER_COLUMNS if not any(row[name] for row in rows)}
     return table([{name: text for name, text in row.items() if name not in empty} for row in rows])
+
+
+def shown_name(name: str) -> str:
+    """Name a layer as tables do: with its mu and epsilon, also where its name in results has none.
+
+    Example:
+        >>> shown_name("gsp"), shown_name("gsp, mu 0.8, epsilon 5"), shown_name("gap")
+        ('gsp, mu 0.3, epsilon 5', 'gsp, mu 0.8, epsilon 5', 'gap')
+    """
+    return ", ".join([name, *(f"{key} {number:g}" for key, number in USUAL.items())]) if name == "gsp" else name
 
 
 def spread(values: Sequence[float]) -> str:

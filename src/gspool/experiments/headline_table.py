@@ -13,10 +13,16 @@ DEVIATIONS = (
     "Mean ± standard deviation over seeds (n - 1); in the rows of benchmark and components over all combinations of "
     "one repeat a fold (divided by their number), as in the paper. *And changes*: files differed from that commit."
 )
+# Levels invite a comparison that they cannot bear.
+LEVELS = (
+    "These are levels: rows of an experiment share folds or seeds, so that how many deviations two of them lie apart "
+    "does not tell whether one is ahead. Differences in pairs with their 95 % intervals, and verdicts, stand in "
+    "`docs/reproduction.md`."
+)
 
 
 def headline_table(results: Path) -> str:
-    """Write the figures that stand for each experiment, where they come from, and what a deviation is over."""
+    """Write the figures that stand for each experiment, where they come from, and how to read them."""
     lines = ["| experiment | figure | paper | ours | device, commit |", "|---|---|---:|---:|---|"]
     for name in registry.names():
         experiment = registry.find(name)
@@ -28,4 +34,4 @@ def headline_table(results: Path) -> str:
         origin = ", ".join(word for word in (record["device"], commits_told(record, brief=True)) if word)
         for each in experiment.headlines(record["value"]):
             lines.append(f"| {name} | {each.what} | {each.paper} | {each.ours} | {origin} |")
-    return "\n".join([*lines, "", DEVIATIONS])
+    return "\n".join([*lines, "", DEVIATIONS, "", LEVELS])

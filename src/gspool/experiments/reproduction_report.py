@@ -35,6 +35,15 @@ regularisation, of weight lambda. m prototypes, mu the part of the mass to keep,
 the nearest image is of the same class; MAP@R: mean average precision over as many neighbours as the class has images,
 in percent. Fair protocol: four folds, each holding out another quarter of the training classes to stop by; 128D is the
 mean over single models, 512D joins the four of them. Seeds are repeats of the same training.
+
+**Seen here**, in the first table. A part of a promise is seen where its 95 % interval over pairs of runs or seeds lies
+on the promised side, whatever its size. *Yes*: every part is seen, and by means of folds too where there are folds.
+*Partly*: some of it is seen, or only in some ways of looking: by pairs of runs while means of folds do not tell, or by
+some cuts of mu. *No*: no part is seen, and what was promised is ruled out, because an interval lies on the other side
+or, though it holds no effect, leaves out even the paper's smallest gain (classification). *Cannot tell*: an interval
+holds both no effect and the promised one, or there are too few runs for one. Exceptions: collage asks for twice GAP,
+*no* where one loss has less, and for a *yes* also that GSP is first of its size and near the paper; tokens counts
+seeds, toy is not random, and computation compares times with bounds of ours, these three without intervals.
 """
 
 

@@ -1,4 +1,4 @@
-"""Supp. 1.5: which hyperparameters matter, by eight runs of a fractional factorial; then a grid of m and epsilon.
+"""Supp., Hyperparameter Selection: which matter, by eight runs of a fractional factorial; then a grid of m and epsilon.
 
 Paper, CUB, validation MAP@R: epsilon matters most, lower mu and lambda are better, the number of prototypes hardly
 counts; 40.63 (C2) and 40.85 (PNCA) at best against 39.77 and 39.90 with average pooling. Ours: results/screening.json.
@@ -91,7 +91,7 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
 EXPERIMENT = Experiment(
     name="screening",
     promise="epsilon matters most, smaller mu and lambda are better, the number of prototypes hardly counts",
-    shows="Supp. Table 5 and Figure 3",
+    shows="the fractional factorial screening and the search of m and epsilon (Supp., Hyperparameter Selection)",
     cost="54 trainings, some 13 minutes of one H200 with ten side by side under MPS",
     files=(FILE,),
     needs=("cub",),
@@ -102,5 +102,5 @@ EXPERIMENT = Experiment(
     unfinished=lambda results: still_missing(results, FILE, all_arms("both"), SEEDS),
     headlines=headlines,
     verdict=lambda record: seen(record["value"]),
-    not_attempted="the number of prototypes on SOP and In-shop, Figure 3 (b) (the data are not to be had here)",
+    not_attempted="the number of prototypes on SOP and In-shop, (b) of the search (the data are not to be had here)",
 )

@@ -1,4 +1,4 @@
-"""What the effects of the factorial show of the paper's promise, part by part, by intervals over seeds."""
+"""What the factorial shows of the paper's promise, part by part, by intervals over seeds; where the grids are best."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from gspool.experiments import screening_design as design
 from gspool.experiments.experiment import Holds, Verdict
 from gspool.experiments.paired import interval, seed_difference, verdict
 from gspool.experiments.screening_effects import Effects, effects_of
+from gspool.experiments.tuning_text import seeds_told
 
 # The paper: lower is better for these, and epsilon matters most.
 LOWER_IS_BETTER = ("mu", "epsilon", "zsr")
 # Of the number of prototypes it says that it hardly counts. What that is taken to be: an effect of less than so many
 # points, about twice what the paper's own table gives (-0.25 with C2, -0.27 with PNCA).
 HARDLY = 0.5
+# Where the paper's grid is best: the number of prototypes and epsilon (Supp., Hyperparameter Selection).
+PAPER_BEST = {"c2": (64, 5.0), "pnca": (64, 0.5)}
 
 State = Literal["seen", "not seen", "cannot tell"]
 
@@ -112,3 +115,43 @@ def in_groups(parts: dict[str, State]) -> str:
     """
     groups = {state: [part for part, each in parts.items() if each == state] for state in dict.fromkeys(parts.values())}
     return "; ".join(f"{state}: {', '.join(names)}" for state, names in groups.items())
+
+
+def grid_told(value: dict[str, Any]) -> str:
+    """Say where the paper's grids are best, where ours are, and how the paper's number of prototypes ranks in ours."""
+    there = {arm["arm"]: arm for arm in value["arms"]}
+    paper, ours, trained = [], [], []
+    for loss in design.LOSSES:
+        arms = [arm for arm in design.grid_arms() if arm.loss == loss]
+        cells = {
+            (arm.pooling_options["prototypes"], arm.pooling_options["epsilon"]): there[arm.name]["validation_map"]
+            for arm in arms
+            if arm.name in there
+        }
+        if len(cells) == len(arms) and PAPER_BEST[loss] in cells:
+            trained += [there[arm.name] for arm in arms]
+            paper.append(f"with {loss} at m = {PAPER_BEST[loss][0]} and epsilon {PAPER_BEST[loss][1]:g}")
+            ours.append(f"with {loss} at {best_cell_told(cells, PAPER_BEST[loss])}")
+    if not trained:
+        return ""
+    return (
+        f"The paper's grid is best {', '.join(paper)}. Ours is best {'; '.join(ours)}. Figures without an error "
+        f"({seeds_told(trained)} a cell) decide nothing."
+    )
+
+
+def best_cell_told(cells: dict[tuple[int, float], float], paper: tuple[int, float]) -> str:
+    """Say which cell is best, how far the paper's is below it, and how the paper's m ranks at every epsilon.
+
+    Example:
+        >>> best_cell_told({(16, 0.5): 49.0, (64, 0.5): 48.0, (16, 5.0): 47.0, (64, 5.0): 47.5}, (64, 0.5))
+        "m = 16 and epsilon 0.5 (49.00; the paper's cell 48.00), and m = 64 ranks 2, 1 of 2 from epsilon 0.5 to 5"
+    """
+    best = max(cells, key=cells.__getitem__)
+    counts, epsilons = sorted({count for count, _ in cells}), sorted({epsilon for _, epsilon in cells})
+    ranks = [1 + sum(cells[count, epsilon] > cells[paper[0], epsilon] for count in counts) for epsilon in epsilons]
+    return (
+        f"m = {best[0]} and epsilon {best[1]:g} ({cells[best]:.2f}; the paper's cell {cells[paper]:.2f}), and m = "
+        f"{paper[0]} ranks {', '.join(map(str, ranks))} of {len(counts)} from epsilon {epsilons[0]:g} to "
+        f"{epsilons[-1]:g}"
+    )

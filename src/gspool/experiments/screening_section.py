@@ -9,7 +9,7 @@ from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.tables import number, table
 from gspool.experiments.pictured import pictured
 from gspool.experiments.screening_effects import Effects, effects, effects_of
-from gspool.experiments.screening_promise import HARDLY, LOWER_IS_BETTER, in_groups, parts_of
+from gspool.experiments.screening_promise import HARDLY, LOWER_IS_BETTER, grid_told, in_groups, parts_of
 from gspool.experiments.tuning_text import protocol_told, seeds_told
 
 # From this entropy on, GSP pools as average pooling does.
@@ -20,7 +20,7 @@ def rendered(value: dict[str, Any]) -> str:
     """Write the factorial with the paper's values beside ours, its main effects, and the grids that are there."""
     found = {arm["arm"]: arm for arm in value["arms"]}
     grids = [grid_table(found, loss) for loss in whole_grids(value)]
-    return "\n\n".join(part for part in (factorial_table(found), told(value), *grids) if part)
+    return "\n\n".join(part for part in (factorial_table(found), told(value), *grids, grid_told(value)) if part)
 
 
 def written(value: dict[str, Any]) -> str:
@@ -62,14 +62,17 @@ def effects_told(loss: str, found: Effects) -> str:
     whole = ", ".join(f"{factor} {found.told(factor)}" for factor in found.whole)
     without = ", ".join(f"{factor} {fmean(points):+.2f}" for factor, points in found.without.items())
     standing = found.standing()
-    stands = f"Of {', '.join(standing)} the effect stands" if standing else "No effect stands"
-    seeds, promise = (
-        ("", "") if found.seeds < 2 else (f", {found.seeds} seeds", f" Promised, {in_groups(parts_of(found))}.")
-    )
+    if found.seeds < 2:
+        # One seed is no ground for saying that an effect stands.
+        which = f"of {', '.join(standing)} the effect keeps" if standing else "no effect keeps"
+        seeds, said = "", f"With one seed, {which} sign and size without that corner."
+    else:
+        stands = f"Of {', '.join(standing)} the effect stands" if standing else "No effect stands"
+        seeds, said = f", {found.seeds} seeds", f"**{stands}.** Promised, {in_groups(parts_of(found))}."
     return (
         f"- {loss}, from the low level to the high, points of MAP@R{seeds}: {whole}. The lowest corner, "
         f"{found.lowest.variant}, lies {found.below:.2f} below the mean of the others; without it, by least squares "
-        f"over these: {without}. **{stands}.**{promise}"
+        f"over these: {without}. {said}"
     )
 
 
@@ -81,11 +84,11 @@ def rules_told() -> str:
         known = effects({"arms": figures}, loss) or {}
         papers.append(f"{loss} {', '.join(f'{factor} {points:+.2f}' for factor, points in known.items())}")
     return (
-        "An effect *stands* if it keeps its sign without the lowest corner, and its size within a factor of two. With "
-        f"several seeds, lower {', '.join(LOWER_IS_BETTER)} count as better where the effect stands and its 95 % "
-        "interval over seeds lies below 0, epsilon as what matters most where its effect exceeds every other beyond "
-        f"the interval; the prototypes *hardly* count where their interval lies within {HARDLY:g} points to either "
-        f"side of 0. The paper's table gives, without an error: {'; '.join(papers)}."
+        "An effect keeps sign and size without the lowest corner if that leaves its sign, and its size within a factor "
+        f"of two; with several seeds it then *stands*. With these, lower {', '.join(LOWER_IS_BETTER)} count as better "
+        "where the effect stands and its 95 % interval over seeds lies below 0, epsilon as what matters most where its "
+        "effect exceeds every other beyond the interval; the prototypes *hardly* count where their interval lies "
+        f"within {HARDLY:g} points to either side of 0. The paper's table gives, without an error: {'; '.join(papers)}."
     )
 
 

@@ -16,13 +16,13 @@ from statistics import mean, stdev
 from typing import Any
 
 from gspool.experiments.certificate import known_origin, origin_here, write_result
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict, mean_and_deviation
+from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.ledger import Ledger
-from gspool.experiments.pictured import pictured
-from gspool.experiments.report import section, table
+from gspool.experiments.report import section
 from gspool.experiments.tokens_hulls import hull_overlap
 from gspool.experiments.tokens_picture import draw
-from gspool.experiments.tokens_training import RANGE, TokenSettings, train_tokens
+from gspool.experiments.tokens_section import PAIRS, headlines, seen, written
+from gspool.experiments.tokens_training import TokenSettings, train_tokens
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 LAYERS = ("gap", "gsp")
@@ -59,7 +59,7 @@ def run(options: RunOptions) -> None:
         path,
         {
             "settings": {name: value for name, value in asdict(usual).items() if name not in ("pooling", "seed")},
-            "rows": [summary(layer, [found[layer, seed] for seed in seeds]) for layer in LAYERS],
+            "rows": [summary(layer, {seed: found[layer, seed] for seed in seeds}) for layer in LAYERS],
             "shown_seed": shown,
         },
         command=EXPERIMENT.command(options),
@@ -101,78 +101,34 @@ def _rounded(rows: list[list[float]]) -> list[list[float]]:
     return [[round(value, 5) for value in row] for row in rows]
 
 
-def summary(layer: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Average the figures of one layer over its seeds."""
-    values = [100 * run["map@r"] for run in runs]
+def summary(layer: str, runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """Average the figures of one layer over its seeds, and keep those of each seed that a mean may hide."""
+    each = runs.values()
+    values = [100 * run["map@r"] for run in each]
     return {
         "layer": layer.upper(),
         "MAP@R": round(mean(values), 2),
         "std": round(stdev(values), 2) if len(values) > 1 else 0.0,
-        "P@1": round(100 * mean(run["p@1"] for run in runs), 2),
-        "pairs of hulls that overlap": round(mean(run["overlapping_pairs"] for run in runs), 1),
-        "seeds without overlap": f"{sum(not run['overlapping_pairs'] for run in runs)} of {len(runs)}",
-        "samples inside another hull, percent": round(100 * mean(run["strangers_inside"] for run in runs), 1),
-        "weight on background": round(mean(run["on_background"] for run in runs), 3),
-        "epochs": round(mean(run["epochs"] for run in runs)),
+        "P@1": round(100 * mean(run["p@1"] for run in each), 2),
+        PAIRS: round(mean(run["overlapping_pairs"] for run in each), 1),
+        "seeds without overlap": f"{sum(not run['overlapping_pairs'] for run in each)} of {len(runs)}",
+        "samples inside another hull, percent": round(100 * mean(run["strangers_inside"] for run in each), 1),
+        "weight on background": round(mean(run["on_background"] for run in each), 3),
+        "epochs": round(mean(run["epochs"] for run in each)),
+        "by_seed": {
+            str(seed): {
+                "MAP@R": round(100 * run["map@r"], 2),
+                PAIRS: run["overlapping_pairs"],
+                "epochs": run["epochs"],
+            }
+            for seed, run in runs.items()
+        },
     }
 
 
 def render(results: Path) -> str:
     """Write the section."""
     return section(results, "tokens", written)
-
-
-def written(record: dict[str, Any]) -> str:
-    """Show the picture, the table, and whether the promise is kept."""
-    value = record["value"]
-    gap, gsp = value["rows"]
-    pairs = "pairs of hulls that overlap"
-    settings = value["settings"]
-    return "\n\n".join(
-        (
-            pictured(
-                "tokens.png",
-                "Samples of 16 classes in the plane, with their hulls, pooled by GAP and by GSP",
-                f"New samples of the 16 trained classes, pooled to {settings['dim']} numbers, with the convex hull of "
-                "each class. Crosses are learned tokens, black ones the background. Shown is seed "
-                f"{value['shown_seed']}, with which GSP has its median MAP@R.",
-            ),
-            f"Tokens are bounded to [-{RANGE:g}, {RANGE:g}] and nothing is normalised; Adam {settings['lr']:g}, "
-            f"stopped after {settings['patience']} epochs without a better validation (Supp. 2.1). The paper does not "
-            f"say the rest: at most {settings['epochs']} epochs, validated every {settings['evaluate_every']}, "
-            f"contrastive loss with margin {settings['neg_margin']:g}, m = {settings['prototypes']}, "
-            f"mu = {settings['mu']:g}, epsilon = {settings['epsilon']:g}, {settings['samples_per_class']} samples a "
-            "class.",
-            f"MAP@R {gap['MAP@R']:.1f} with GAP and {gsp['MAP@R']:.1f} with GSP; of the 120 pairs of hulls "
-            f"{gap[pairs]:g} overlap with GAP and {gsp[pairs]:g} with GSP on average, none with "
-            f"{gap['seeds without overlap']} and {gsp['seeds without overlap']} seeds. Background tokens keep "
-            f"{gap['weight on background']:.2f} of the weight with GAP and {gsp['weight on background']:.2f} with GSP. "
-            "The share of background differs from sample to sample, so average pooling stretches a class along a ray "
-            "from the background outwards; what leaves the background out does not.",
-            table(value["rows"], ".2f"),
-        )
-    )
-
-
-def seen(value: dict[str, Any]) -> Verdict:
-    """Judge the promise: hulls overlap with GAP, and none does with GSP, each with more than half of the seeds."""
-    gap, gsp = value["rows"]
-    apart = {row["layer"]: [int(word) for word in row["seeds without overlap"].split(" of ")] for row in (gap, gsp)}
-    kept = 2 * apart["GSP"][0] > apart["GSP"][1] and 2 * apart["GAP"][0] < apart["GAP"][1]
-    pairs = "pairs of hulls that overlap"
-    because = (
-        f"no hulls overlap with {gap['seeds without overlap']} seeds (GAP) and {gsp['seeds without overlap']} (GSP); "
-        f"MAP@R {gap['MAP@R']:.1f} and {gsp['MAP@R']:.1f}"
-    )
-    return Verdict("yes" if kept else "partly" if gsp[pairs] < gap[pairs] else "no", because)
-
-
-def headlines(value: dict[str, Any]) -> list[Headline]:
-    """Give MAP@R of both layers."""
-    return [
-        Headline(f"MAP@R, {row['layer']}", "drawn only", mean_and_deviation(row["MAP@R"], row["std"], 1))
-        for row in value["rows"]
-    ]
 
 
 EXPERIMENT = Experiment(

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 SEED = 0
 SIDE = 10
-# Pixels of red and blue.
-OBJECTS = SIDE * SIDE // 2
-# Weight on the objects, and part of their pixels in use, from which on they count as found as a whole.
+# All pixels, and those of red and blue.
+PIXELS = SIDE * SIDE
+OBJECTS = PIXELS // 2
+# Weight on the objects, and pixels in use as a part of theirs, from which on they count as found as a whole.
 FOUND, MOST = 0.99, 0.9
 RED, GREEN, BLUE = torch.eye(3)
 PROTOTYPES = torch.stack([RED, BLUE])
@@ -129,11 +130,22 @@ def written(record: dict[str, Any]) -> str:
             ),
             "Red and blue are the prototypes, green is background: red and blue together fill one half of the picture, "
             "green the other. Paper: with mu too small the linear programme leaves out part of what it should find, "
-            "and the smoothed problem shares its mass among all of it. *Pixels in use* is 1 / sum p².",
-            table(record["value"], "g"),
+            "and the smoothed problem shares its mass among all of it. *Pixels in use* is 1 / sum p² over all pixels, "
+            "green ones too: n for equal weights on n.",
+            table([shown(row) for row in record["value"]], "g"),
             told(record["value"]),
         )
     )
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """Say in the heading of the table that pixels in use are counted among all.
+
+    Example:
+        >>> shown({"mu": 0.2, "pixels in use": 20.0})
+        {'mu': 0.2, 'pixels in use (of all 100)': 20.0}
+    """
+    return {f"{name} (of all {PIXELS})" if name == "pixels in use" else name: value for name, value in row.items()}
 
 
 def too_small(rows: list[dict[str, Any]]) -> dict[str | float, dict[str, Any]]:
@@ -142,28 +154,47 @@ def too_small(rows: list[dict[str, Any]]) -> dict[str | float, dict[str, Any]]:
 
 
 def told(rows: list[dict[str, Any]]) -> str:
-    """Say how many pixels of the objects are in use where mu is too small, and how that changes with epsilon."""
+    """Say how many pixels are in use where mu is too small, and how that changes with epsilon."""
     few = too_small(rows)
     used = ", ".join(f"{few[epsilon]['pixels in use']:g} with epsilon {epsilon:g}" for epsilon in EPSILONS[1:])
     return (
-        f"With mu = {MUS[0]:g} the linear programme uses {few['linear programme']['pixels in use']:g} of the {OBJECTS} "
-        f"pixels of red and blue. Smoothing uses {used}: the smaller epsilon, the more of them, until "
+        f"With mu = {MUS[0]:g} the linear programme has {few['linear programme']['pixels in use']:g} pixels in use (of "
+        f"all {PIXELS}; red and blue are {OBJECTS}). Smoothing has {used}: the smaller epsilon, the more, until "
         f"(epsilon {EPSILONS[0]:g}) {100 * few[EPSILONS[0]]['weight on green']:.0f} % of the weight lies on green."
     )
+
+
+def best_smoothed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give the row with most pixels in use where mu is too small, among those with 99 % of the weight on the objects.
+
+    Where smoothing leaves all of them less than that, it is the linear programme's.
+    """
+    few = too_small(rows)
+    clean = [few[epsilon] for epsilon in EPSILONS if few[epsilon]["weight on red and blue"] >= FOUND]
+    return max(clean, key=lambda row: float(row["pixels in use"]), default=few["linear programme"])
+
+
+def with_epsilon(row: dict[str, Any]) -> str:
+    """Name the epsilon of a row, or the linear programme.
+
+    Example:
+        >>> with_epsilon({"epsilon": 5.0}), with_epsilon({"epsilon": "linear programme"})
+        ('epsilon 5', 'linear programme')
+    """
+    return row["epsilon"] if isinstance(row["epsilon"], str) else f"epsilon {row['epsilon']:g}"
 
 
 def seen(rows: list[dict[str, Any]]) -> Verdict:
     """Judge the promise where mu is too small: smoothing finds the objects as a whole, the linear programme does not.
 
-    Found as a whole: 99 % of the weight lies on them, and nine of ten of their pixels are in use.
+    Found as a whole: 99 % of the weight lies on them, and at least nine tenths as many pixels as they have are in use.
     """
-    few = too_small(rows)
-    linear = few["linear programme"]["pixels in use"]
-    clean = [few[epsilon] for epsilon in EPSILONS if few[epsilon]["weight on red and blue"] >= FOUND]
-    best = max(clean, key=lambda row: float(row["pixels in use"]), default=few["linear programme"])
+    linear = too_small(rows)["linear programme"]["pixels in use"]
+    best = best_smoothed(rows)
     because = (
-        f"mu {MUS[0]:g}: the linear programme uses {linear:g} of {OBJECTS} pixels, smoothing at best "
-        f"{best['pixels in use']:g} with {100 * best['weight on red and blue']:.0f} % of the weight on red and blue"
+        f"mu {MUS[0]:g}, pixels in use (of all {PIXELS}; red and blue are {OBJECTS}): linear programme {linear:g}, "
+        f"smoothing at best {best['pixels in use']:g} ({with_epsilon(best)}), with "
+        f"{100 * best['weight on red and blue']:.0f} % of the weight on red and blue"
     )
     if linear >= MOST * OBJECTS or best["pixels in use"] <= linear:
         return Verdict("no", because)
@@ -171,10 +202,12 @@ def seen(rows: list[dict[str, Any]]) -> Verdict:
 
 
 def headlines(rows: list[dict[str, Any]]) -> list[Headline]:
-    """Say how the linear programme and the smoothed problem differ where mu is too small."""
-    few = {epsilon: row["pixels in use"] for epsilon, row in too_small(rows).items()}
-    ours = f"{few[20.0]:g} of {OBJECTS}; linear programme {few['linear programme']:g}"
-    return [Headline(f"pixels of the objects in use, mu {MUS[0]:g}, epsilon 20", "drawn only", ours)]
+    """Say how the linear programme and the smoothed problem that the verdict stands on differ where mu is too small."""
+    best, linear = best_smoothed(rows), too_small(rows)["linear programme"]
+    what = f"pixels in use (of all {PIXELS}; red and blue are {OBJECTS}), mu {MUS[0]:g}, {with_epsilon(best)}"
+    return [
+        Headline(what, "drawn only", f"{best['pixels in use']:g}; linear programme {linear['pixels in use']:g}"),
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -28,7 +28,7 @@ from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.zero_shot_picture import draw
-from gspool.experiments.zero_shot_section import seen, written
+from gspool.experiments.zero_shot_section import chance_of_map, seen, written
 from gspool.experiments.zero_shot_training import KINDS, ZeroShotTraining, cifar10_maps, train_zero_shot
 
 SEEDS = tuple(range(12))
@@ -125,7 +125,8 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     """Give MAP by l2 distance without and with the regularisation."""
     return [
         Headline(
-            f"MAP of predicted classes, l2, {row['regularisation']} regularisation",
+            f"MAP of predicted classes (guessing {chance_of_map(row['chance']):.1f}), l2, {row['regularisation']} "
+            "regularisation",
             "drawn only",
             mean_and_deviation(row["MAP, l2"], row["MAP, l2, std"], 1),
         )

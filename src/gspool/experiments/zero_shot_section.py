@@ -39,6 +39,7 @@ def _picture(record: dict[str, Any]) -> str:
 def _done(record: dict[str, Any]) -> str:
     value = record["value"]
     settings = value["settings"]
+    chance = value["rows"][0]["chance"]
     images = "all training images" if settings["images"] is None else f"{settings['images']:,} training images a class"
     return (
         f"{settings['prototypes']} prototypes on CIFAR-10, ProxyNCA++, {settings['steps']:,} steps on {images} of "
@@ -46,9 +47,22 @@ def _done(record: dict[str, Any]) -> str:
         f"CIFAR-100), mu = {settings['mu']:g}, epsilon = {settings['epsilon']:g}, lambda = {value['zsr']:g}: the "
         "paper names the loss and the prototypes, not the rest. A linear map is fitted from the attributes of five "
         "classes to their mean embeddings, and predicts those of the other five; 1,000 random splits. In percent, "
-        f"mean ± std over seeds {', '.join(map(str, record['seeds']))}; guessing is right in "
-        f"{value['rows'][0]['chance']:.0f} %."
+        f"mean ± std over seeds {', '.join(map(str, record['seeds']))}; guessing is right in {chance:.0f} % and has a "
+        f"MAP of {chance_of_map(chance):.1f} %, the mean of 1 / rank over the classes to choose from."
     )
+
+
+def chance_of_map(chance: float) -> float:
+    """Give the MAP of guessing, in percent, from how often guessing is right.
+
+    One class of n is the right one, so the average precision of a ranking is 1 / rank, and every rank is as likely.
+
+    Example:
+        >>> round(chance_of_map(20.0), 1)
+        45.7
+    """
+    classes = round(100 / chance)
+    return 100 * sum(1 / rank for rank in range(1, classes + 1)) / classes
 
 
 def changes(record: dict[str, Any]) -> dict[str, dict[str, Any]]:

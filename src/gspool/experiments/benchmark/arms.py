@@ -14,6 +14,8 @@ PROXY_LOSSES = ("pnca", "panchor")
 LOSSES = ("c2", "pnca", "ms", "triplet", "panchor", "xbm+c1")
 POOLINGS = ("gap", "gsp", "delf", "gemean", "gemean+gsp", "gmp", "gap+gmp", "gmp+gsp")
 DATA = ("cub", "cars196", "sop", "inshop")
+# An ensemble of this size is that wide; all other embeddings of the pooling table have 128 numbers.
+LARGE, WIDE = "64x128", 8192
 # The paper repeats every training three times.
 SEEDS = (0, 1, 2)
 
@@ -67,12 +69,12 @@ def pooling_table_arms(losses: tuple[str, ...] = ("c2", "pnca")) -> list[Arm]:
         21
     """
     arms = []
-    large: dict[str, Any] = {"pooling_options": {"prototypes": 64}, "changes": {"model__dim": 8192}}
+    large: dict[str, Any] = {"pooling_options": {"prototypes": 64}, "changes": {"model__dim": WIDE}}
     for loss in losses:
         plain = ("cbam", "crow", "delf", "gemax", "gemean", "gsop", "solar", "tsmk", "weldon", "gap", "gmp", "gap+gmp")
         arms += [Arm(loss, pooling) for pooling in (*plain, "gsp")]
         for pooling in ("otp", "vlad"):
-            arms += [Arm(loss, pooling, "8x16"), Arm(loss, pooling, "64x128", **large)]
+            arms += [Arm(loss, pooling, "8x16"), Arm(loss, pooling, LARGE, **large)]
         for layers in (1, 2, 4, 8):
             arms.append(Arm(loss, "tfm", f"{layers} layer{'s' * (layers > 1)}", {"layers": layers}))
     return arms

@@ -43,6 +43,9 @@ def unfinished(results: Path) -> str:
         left, of = count([choice.arm], folds, SEEDS)
         if left:
             missing.append(f"{left} of {of} trainings of {choice.arm.variant}, which validation chose with {loss}")
-    if not (results / f"{benchmark_name('cub', 'conventional')}.json").is_file():
-        missing.append("the conventional protocol")
+    usual = results / f"{benchmark_name('cub', 'conventional')}.json"
+    made = read_result(usual)["value"]["runs"] if usual.is_file() else []
+    left, of = missing_of([f"xbm+c1 {layer}" for layer in ("gap+gmp", "gmp+gsp")], range(1), SEEDS, made)
+    if left:
+        missing.append(f"{left} of {of} trainings of the conventional protocol")
     return "; ".join(missing)

@@ -14,9 +14,9 @@ INTERVALS = f"with the 95 % interval where there are {FEWEST} pairs or more, els
 PICTURES = {
     "_summary": (
         "Where each loss stands with GAP, and where GSP brings it",
-        "MAP@R of single models by loss and layer of Table 2; dashed lines lead from GAP to the layer in its place. "
-        "Bars are standard deviations over repeats, where there are several. Open marks lack folds: they stand as far "
-        "from GAP as in the folds that are there.",
+        "As Figure 6 of the paper: MAP@R of single models by loss and layer of Table 2; dashed lines lead from GAP to "
+        "the layer in its place. Bars are standard deviations over repeats, where there are several. Layers that lack "
+        "repeats or folds stand as far from GAP as in the pairs that are there; marks that lack folds are open.",
     ),
     "_losses": (
         "How far GSP is ahead of GAP, loss by loss",

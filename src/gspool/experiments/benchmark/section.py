@@ -11,6 +11,14 @@ from gspool.experiments.benchmark.overall import over_losses
 from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.pictures import pictures_of
 from gspool.experiments.benchmark.search import search_arms
+from gspool.experiments.benchmark.section_texts import (
+    DRAWN_APART,
+    DRAWN_APART_EXPLAINED,
+    EXPLAINED,
+    MADE_BY,
+    SELECTION_EXPLAINED,
+    SETTINGS_EXPLAINED,
+)
 from gspool.experiments.benchmark.selection import FILE as SELECTION
 from gspool.experiments.benchmark.selection import rendered as selection_table
 from gspool.experiments.benchmark.store import runs_of
@@ -27,27 +35,6 @@ from gspool.experiments.benchmark.verdict import seen, verdicts, verdicts_of_sea
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, Headline, Verdict
 from gspool.experiments.report import caption
-
-SELECTION_EXPLAINED = (
-    "Prototypes are chosen by k-center on some training images, and the weights looked at on others: how flat they "
-    "are, how they go with the length of the backbone's features, and how long, against the average, what is pooled is."
-)
-EXPLAINED = {
-    "fair": "*MAP@R 128D*: mean over single models; ± is the standard deviation over the combinations of one repeat a "
-    "fold, shown where all runs are there. *512D* joins the models of all folds, of every repeat that is complete. "
-    "*Ahead of GAP, paired*: between runs of the same fold and seed, which see the same batches and crops, with the "
-    "standard error of the mean; *on validation*: the same on the held-out classes. *Entropy*: of the pooling weights "
-    "on the test images, relative to equal weights (1 = average pooling). GSP is called ahead or behind only where the "
-    "95 % interval of the mean difference leaves 0 out (Student's t). The paper's values are those of BN-Inception.",
-    "conventional": "The best of the repeats by R@1, as in the paper.",
-}
-# How a row is called that was trained before its embedding was that of GSP; nothing makes such rows any more.
-DRAWN_APART = "drawn apart"
-DRAWN_APART_EXPLAINED = (
-    "With ProxyNCA++ and ProxyAnchor every layer begins with the embedding that GSP draws from the same seed; the row "
-    f"*{DRAWN_APART}* is GAP with one of its own, from earlier. How far it is from the other row of GAP shows what a "
-    "draw alone does."
-)
 
 
 def render_study(value: dict[str, Any]) -> str:
@@ -70,6 +57,7 @@ def render_study(value: dict[str, Any]) -> str:
         parts += ["Other layers, at the paper's settings:", table(fair_rows(value["data"], layers, promised))]
     if tried:
         parts += ["Other settings. Only the validation classes choose among them:", table(tried_rows(tried, promised))]
+        parts.append(SETTINGS_EXPLAINED)
         parts.append(DRAWN_APART_EXPLAINED if any(arm["variant"] == DRAWN_APART for arm in tried) else "")
         parts.append(verdicts_of_search(arms, runs_of(value), promised))
     parts.append(untried(value["arms"]))
@@ -97,8 +85,9 @@ def render(results: Path) -> str:
     for name, record in _benchmarks(results):
         value = record["value"]
         head = f"**{value['data']}, {value['protocol']} protocol, {value['backbone']}.** {EXPLAINED[value['protocol']]}"
+        made = [MADE_BY] if value["protocol"] == "fair" else []
         pictures = pictures_of(name, value) if value["protocol"] == "fair" else []
-        parts += [head, render_study(value), *pictures, caption(name, record)]
+        parts += [head, *made, render_study(value), *pictures, caption(name, record)]
     selection = results / f"{SELECTION}.json"
     if selection.is_file():
         record = read_result(selection)

@@ -60,16 +60,17 @@ class Point(NamedTuple):
 def _point(data: str, arm: dict[str, Any], gap: dict[str, Any] | None, side: str) -> Point | None:
     """Give MAP@R and its deviation over repeats, or the paper's; None where the paper has no such row.
 
-    Where folds are missing, it is GAP's over all folds and the paired difference: folds differ by more than layers do.
+    Where an arm lacks folds or repeats that GAP has, it is GAP's figure and the paired difference: folds and repeats
+    differ by more than layers do.
     """
     if side == "paper":
         paper = paper_values(data, arm["loss"], arm["pooling"])
         around = paper_deviations(data, arm["loss"], arm["pooling"])
         return None if paper is None or around is None else Point(paper.map, around.map, True)
     joined = arm["joined"]
-    if joined is not None:
+    if joined is not None and (gap is None or arm["runs"] == gap["runs"]):
         return Point(joined["map_128D"]["mean"], joined["map_128D"]["std"] if joined["repeats"] > 1 else None, True)
     base, found = (None, None) if gap is None else (_point(data, gap, None, side), arm["difference_from_gap"])
     if base is None or found is None or not base.whole:
         return Point(arm["map"]["mean"], None, False)
-    return Point(base.mean + found["mean"], None, False)
+    return Point(base.mean + found["mean"], None, joined is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gspool.experiments.benchmark.arms import LOSSES, POOLINGS
+from gspool.experiments.benchmark.arms import LARGE, LOSSES, POOLINGS, SEEDS, WIDE
 from gspool.experiments.benchmark.paper import (
     conventional_values,
     paper_deviations,
@@ -32,7 +32,7 @@ def separate(arm: Mapping[str, Any], metric: str) -> str:
     """
     joined = arm["joined"] or {}
     whole = joined.get("combinations", 1) > 1 and joined["repeats"] * len(arm["folds"]) == arm["runs"]
-    return spread(joined[f"{metric}_128D"]) if whole else number(arm[metric]["mean"])
+    return f"{spread(joined[f'{metric}_128D'])}{_few(joined)}" if whole else number(arm[metric]["mean"])
 
 
 def concatenated(arm: Mapping[str, Any]) -> str:
@@ -40,7 +40,14 @@ def concatenated(arm: Mapping[str, Any]) -> str:
     joined = arm["joined"]
     if joined is None:
         return ""
-    return spread(joined["map_512D"]) if joined["combinations"] > 1 else number(joined["map_512D"]["mean"])
+    if joined["combinations"] == 1:
+        return number(joined["map_512D"]["mean"])
+    return f"{spread(joined['map_512D'])}{_few(joined)}"
+
+
+def _few(joined: Mapping[str, Any]) -> str:
+    """Say so where a deviation comes from less than the promised repeats."""
+    return f" ({joined['repeats']} repeats)" if joined["repeats"] < len(SEEDS) else ""
 
 
 def number(value: float | None, style: str = ".2f") -> str:
@@ -124,7 +131,8 @@ def tried_rows(arms: Sequence[dict[str, Any]], promised: int) -> list[dict[str, 
 
 
 def _named(arm: Mapping[str, Any]) -> dict[str, str]:
-    return {"loss": arm["loss"], "pooling": arm["pooling"], "setting": arm["variant"] or "paper's"}
+    setting = f"{arm['variant']} ({WIDE}D)" if arm["variant"] == LARGE else arm["variant"] or "paper's"
+    return {"loss": arm["loss"], "pooling": arm["pooling"], "setting": setting}
 
 
 def _made(arm: Mapping[str, Any], promised: int) -> dict[str, str]:
@@ -144,11 +152,13 @@ def conventional_rows(data: str, backbone: str, arms: Sequence[dict[str, Any]]) 
     for arm in arms:
         paper = conventional_values(data, backbone, arm["loss"], arm["pooling"]) if not arm["variant"] else None
         best = arm["best_run"]["metrics"]
+        further = [number(value) for value in paper.further] if paper else []
         rows.append(
             {
                 **_named(arm),
                 **{name.upper(): number(100 * value) for name, value in best.items() if name.startswith("r@")},
                 "paper R@1": number(paper.r1) if paper else "",
+                "paper R@2, 4, 8": ", ".join(further),
                 "MAP@R": number(100 * best["map@r"]),
                 "paper MAP@R": number(paper.map) if paper else "",
                 "entropy": number(arm["entropy"], ".4f"),

@@ -12,6 +12,7 @@ LOSSES = ("c2", "pnca")
 AS_THE_PAPER = "as the paper"
 TOGETHER = "what helped, together"
 # Names of variants by backbone: the paper's settings with it, what helped put together, what lies around the best.
+# Finished trainings are kept under them, so they stay, though which backbone is the paper's is open (`left_open`).
 START = {"postactivation": AS_THE_PAPER, "preactivation-bottleneck": "pre-activation ResNet20"}
 TOGETHER_WITH = {"postactivation": f"{TOGETHER}, the paper's backbone", "preactivation-bottleneck": TOGETHER}
 AROUND = {"postactivation": "around ResNet20, ", "preactivation-bottleneck": "around pre-activation ResNet20, "}

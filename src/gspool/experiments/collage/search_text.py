@@ -132,7 +132,7 @@ def best_table(value: Mapping[str, Any], reached: Reached) -> str:
 
 
 def place_name(place: str) -> str:
-    """Name the layer, the loss, and the backbone where it is not the paper's.
+    """Name the layer, the loss, and the backbone where it is not the post-activation one.
 
     Example:
         >>> place_name("gsp c2 preactivation-bottleneck")

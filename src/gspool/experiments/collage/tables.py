@@ -10,9 +10,18 @@ from gspool.experiments.certificate import read_result
 from gspool.experiments.collage import remarks
 from gspool.experiments.collage.bars import PICTURE, bars_caption
 from gspool.experiments.collage.comparison import Rows
+from gspool.experiments.collage.left_open import BACKBONES_OF_THE_PAPER, backbone_text, measure_text
 from gspool.experiments.collage.picture import EACH, PICKED, SCALED
 from gspool.experiments.collage.recipe import GSP_OPTIONS, ZSR
-from gspool.experiments.collage.rows import BACKBONE_NAMES, BACKBONES, DISTILLED, FINE_TUNED, ROWS, find_row
+from gspool.experiments.collage.rows import (
+    BACKBONE_NAMES,
+    BACKBONES,
+    DISTILLED,
+    FINE_TUNED,
+    FINE_TUNING,
+    ROWS,
+    find_row,
+)
 from gspool.experiments.collage.search import LOSSES
 from gspool.experiments.collage.search_text import LOSS_NAMES, search_text
 from gspool.experiments.collage.verdict import OURS, SAME_SIZE, WITHOUT, bullets, effect_of_zsr
@@ -67,7 +76,8 @@ def opening(value: Mapping[str, Any], seeds: int) -> str:
         "The backbone is ResNet20, trained to classify CIFAR-100 (right on its test images: "
         f"{', '.join(backbones)}). Settings of Supp. 2.2: Adam 1e-3, halved after 5 passes without a better "
         f"validation, {layer}, lambda = {ZSR:g}. At most {value['epochs']} passes, stopped after {value['patience']} "
-        "passes without a better validation.\n\n"
+        f"passes without a better validation.\n\n{BACKBONES_OF_THE_PAPER} "
+        f"{backbone_text(value['frozen'], value['fine_tuned'])} {measure_text()}\n\n"
         "Figures are MAP@R in percent on the test classes, at the best epoch by validation. "
         f"{f'Mean ± standard deviation over {seeds} seeds' if seeds > 1 else 'One seed'}; bold is the highest mean. "
         f"The paper's GSP is with the regularisation, so {OURS} is compared with it.\n\n{how_judged(seeds)}"
@@ -161,19 +171,19 @@ def fine_tuned_part(value: Mapping[str, Any], seeds: int) -> list[str]:
     """Write the table of the backbone that learns too."""
     return [
         "### Fine-tuned backbone",
-        "The backbone learns too (batch norm frozen, lr 1e-4), on collages that are stitched anew whenever they are "
-        f"seen, at most {value['fine_tuned_epochs']} passes.",
+        f"The backbone learns too (batch norm frozen, lr {FINE_TUNING['lr']:g} where the paper has 0.001), on collages "
+        f"that are stitched anew whenever they are seen, at most {value['fine_tuned_epochs']} passes.",
         remarks.beside_gap(value["fine_tuned"]),
         remarks.lead_left(value["fine_tuned"], value["frozen"]),
         effect_of_zsr(value["fine_tuned"]),
-        side_by_side(value["fine_tuned"], FINE_TUNED, seeds, paper=False),
+        side_by_side(value["fine_tuned"], FINE_TUNED, seeds),
     ]
 
 
 def side_by_side(rows: Rows, names: Sequence[str], seeds: int, paper: bool = True) -> str:
     """Put the two losses beside each other, the best in bold; what has not been run says so.
 
-    ``paper`` shows the paper's figures, which are those of a frozen backbone on collages.
+    ``paper`` shows the paper's figures, which are of collages, and may be of a backbone that learns.
     """
     if not rows:
         return NOT_RUN

@@ -1,0 +1,45 @@
+"""What the section of the benchmarks says beside its tables."""
+
+from __future__ import annotations
+
+# How a row is called that was trained before its embedding was that of GSP; nothing makes such rows any more.
+DRAWN_APART = "drawn apart"
+SELECTION_EXPLAINED = (
+    "Prototypes are chosen by k-center on some training images, and the weights looked at on others: how flat "
+    "they are, how they go with the length of the backbone's features, and how long, against the average, what "
+    "is pooled is."
+)
+MADE_BY = (
+    "Made by these calls, with the weights and the device as below: `gspool reproduce benchmark` (C2 and "
+    "ProxyNCA++ with GAP and GSP), with `--losses ms,triplet,panchor,xbm+c1 --seeds 0`, with `--poolings all "
+    "--seeds 0`, with `--poolings table --folds 0 --seeds 0`, with `--arms search --seeds 0` (ProxyNCA++ with "
+    "`--folds 0,1`), and with `--arms search --variants best`. The setting *mu 1* is of `gspool reproduce "
+    "components`; rows *drawn apart* are not made any more."
+)
+SETTINGS_EXPLAINED = (
+    "*Epsilon 20* and *50*: instead of the paper's 5 (C2) and 0.5 (ProxyNCA++). *Learned*: mu and epsilon are "
+    "learned from there on, and like the prototypes with 100 times the learning rate. *Fast*: so are the "
+    "prototypes alone. *Tokens*: prototypes are chosen among the local features of training images before the "
+    "first step, and learn fast. *Zsr scale 1*: the regularisation's logits are not multiplied by 9.5. *Without "
+    "zsr*: lambda 0. *Embedded after*: features are pooled first and embedded then. *Warm-up 3*: three epochs in "
+    "which only the new layers learn. *Mu 1*: all of the mass is pooled, with equal weights; it is no part of "
+    "the search."
+)
+DRAWN_APART_EXPLAINED = (
+    "With ProxyNCA++ and ProxyAnchor every layer begins with the embedding that GSP draws from the same seed; the "
+    "row *drawn apart* is GAP with one of its own, from earlier. How far it is from the other row of GAP shows "
+    "what a draw alone does. With the other losses every layer draws its own: part of a difference may be that "
+    "draw, which repeats average out in part."
+)
+EXPLAINED = {
+    "fair": "*MAP@R 128D*: mean over single models; ± is the standard deviation over the combinations of one repeat a "
+    "fold, shown where every fold has the same repeats. *512D* joins the models of all folds, of every repeat "
+    "that is complete. *Ahead of GAP, paired*: between runs of the same fold and seed, which see the same batches "
+    "and crops, with the standard error of the mean; *on validation*: the same on the held-out classes. "
+    "*Entropy*: of the pooling weights on the test images, relative to equal weights (1 = average pooling). GSP "
+    "is called ahead or behind only where the 95 % interval of the mean difference leaves 0 out (Student's t). "
+    "The paper's values are those of BN-Inception.",
+    "conventional": "The best of the repeats by R@1, as in the paper, of which there is one so far where *runs* says "
+    "1: a single pair tells nothing about a difference. The paper adds max pooling to both layers here; its values "
+    "stand beside the rows that do so too.",
+}
