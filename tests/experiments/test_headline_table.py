@@ -9,24 +9,15 @@ import pytest
 
 from gspool.experiments import registry, report
 from gspool.experiments.certificate import read_result, write_result
-from gspool.experiments.experiment import Experiment, Headline
+from gspool.experiments.experiment import Headline
 from gspool.experiments.headline_table import DEVIATIONS, LEVELS, headline_table
+from probe_experiment import register_probe
 
 
 @pytest.fixture
 def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    experiment = Experiment(
-        name="probe",
-        promise="nothing much",
-        shows="Table 0",
-        cost="a moment",
-        files=("probe",),
-        run=lambda _: None,
-        render=lambda _: "",
-        headlines=lambda value: [Headline("x", "0.6", str(value))],
-    )
-    monkeypatch.setattr(registry, "MODULES", {"probe": "probe"})
-    monkeypatch.setattr(registry, "find", lambda name: experiment)
+    headlines = {"headlines": lambda value: [Headline("x", "0.6", str(value))]}
+    register_probe(monkeypatch, run=lambda _: None, render=lambda _: "", **headlines)
     path = tmp_path / "probe.json"
     write_result(path, 0.5, command="gspool reproduce probe", seeds=[])
     return path

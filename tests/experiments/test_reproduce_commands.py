@@ -11,7 +11,8 @@ import pytest
 from gspool import data
 from gspool.experiments import commands, registry, reproduction_report, run_status
 from gspool.experiments.certificate import write_result
-from gspool.experiments.experiment import NOT_RUN, Experiment, Headline, Holds, RunOptions, Verdict
+from gspool.experiments.experiment import NOT_RUN, Headline, Holds, RunOptions, Verdict
+from probe_experiment import register_probe
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,14 @@ class Recorder:
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     recorder = Recorder()
-    experiment = Experiment(
-        name="probe",
-        promise="nothing much",
-        shows="Table 0",
-        cost="a moment",
-        files=("probe",),
+    register_probe(
+        monkeypatch,
         run=recorder,
         render=lambda results: "**0.5**" if (results / "probe.json").is_file() else NOT_RUN,
         settings=Knobs,
         why_not_run="no time",
         headlines=lambda value: [Headline("x", "0.6", f"{value['x']}")],
     )
-    monkeypatch.setattr(registry, "MODULES", {"probe": "probe"})
-    monkeypatch.setattr(registry, "find", lambda name: experiment)
     monkeypatch.chdir(tmp_path)
     return recorder
 

@@ -26,6 +26,7 @@ from gspool.experiments.classification_table import USUAL, rendered, seen, shown
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
+from gspool.experiments.result_names import name_beside
 
 FILE = "classification"
 SEEDS = (0, 1, 2)
@@ -116,8 +117,7 @@ def result_name(data: str, backbone: str) -> str:
         ('classification', 'classification_folder_timm-resnetv2_50')
     """
     usual = ClassificationSettings()
-    words = [*([data] if data != usual.data else []), *([backbone] if backbone != usual.backbone else [])]
-    return "_".join([FILE, *(word.replace("/", "-") for word in words)])
+    return name_beside(FILE, (data, backbone), (usual.data, usual.backbone))
 
 
 def chosen_pooling(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -13,6 +13,8 @@ from gspool.training.presets import CONVENTIONAL_LR, conventional, fair
 PROXY_LOSSES = ("pnca", "panchor")
 LOSSES = ("c2", "pnca", "ms", "triplet", "panchor", "xbm+c1")
 POOLINGS = ("gap", "gsp", "delf", "gemean", "gemean+gsp", "gmp", "gap+gmp", "gmp+gsp")
+# What the paper compares in each protocol: losses, and the layer in the place of another.
+COMPARED = {"fair": (("c2", "pnca"), ("gap", "gsp")), "conventional": (("xbm+c1",), ("gap+gmp", "gmp+gsp"))}
 DATA = ("cub", "cars196", "sop", "inshop")
 # An ensemble of this size is that wide; all other embeddings of the pooling table have 128 numbers.
 LARGE, WIDE = "64x128", 8192

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gspool.evaluation import PROTOCOLS
-from gspool.experiments.benchmark.arms import DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
+from gspool.experiments.benchmark.arms import COMPARED, DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
 from gspool.experiments.benchmark.choice import best_arms
 from gspool.experiments.benchmark.figures import maps_of, study_figures
 from gspool.experiments.benchmark.missing import unfinished
@@ -89,8 +89,8 @@ def study_of(options: RunOptions) -> Study:
     losses = losses_of(chosen)
     arms: list[Arm] = []
     if chosen.arms != "search":
-        usual = "gap,gsp" if chosen.protocol == "fair" else "gap+gmp,gmp+gsp"
-        named = POOLINGS if chosen.poolings == "all" else tuple((chosen.poolings or usual).split(","))
+        named = tuple(chosen.poolings.split(",")) if chosen.poolings else COMPARED[chosen.protocol][1]
+        named = POOLINGS if chosen.poolings == "all" else named
         arms += pooling_table_arms(losses) if chosen.poolings == "table" else paper_arms(losses, named)
     if chosen.arms != "paper":
         # The best of them is known once finished trainings have been looked at.
@@ -112,8 +112,7 @@ def study_of(options: RunOptions) -> Study:
 
 def losses_of(chosen: BenchmarkSettings) -> tuple[str, ...]:
     """Give the losses that were named, or those that the paper shows for the protocol."""
-    usual = "c2,pnca" if chosen.protocol == "fair" else "xbm+c1"
-    return tuple((chosen.losses or usual).split(","))
+    return tuple(chosen.losses.split(",")) if chosen.losses else COMPARED[chosen.protocol][0]
 
 
 def folds_of(text: str, protocol: str) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from gspool.experiments.benchmark.arms import POOLINGS
 from gspool.experiments.benchmark.paper import paper_values, pooling_table_value
-from gspool.experiments.benchmark.tables import in_order
+from gspool.experiments.benchmark.tables import in_order, row_name
+from gspool.experiments.benchmark.verdict import at_the_papers_setting
 
 Arms = Sequence[dict[str, Any]]
 
@@ -28,13 +29,12 @@ def forests(value: dict[str, Any]) -> dict[str, tuple[str, dict[str, list[Line]]
     arms = [arm for arm in in_order(value["arms"]) if arm["difference_from_gap"] is not None]
     layers = [arm for arm in arms if arm["pooling"] not in ("gap", "gsp")]
     settings = [arm for arm in arms if arm["pooling"] in ("gap", "gsp") and arm["variant"]]
-    losses = [arm for arm in arms if arm["pooling"] == "gsp" and not arm["variant"]]
     data = value["data"]
-    by_layer = _by_loss(layers, lambda arm: _line(arm, _name(arm), paper_gain(data, arm)))
-    by_setting = _by_loss(settings, lambda arm: _line(arm, _name(arm), _watched(arm)))
-    by_itself = {"GSP in the place of GAP": [_line(arm, arm["loss"], paper_gain(data, arm)) for arm in losses]}
+    by_layer = _by_loss(layers, lambda arm: _line(arm, row_name(arm), paper_gain(data, arm)))
+    by_setting = _by_loss(settings, lambda arm: _line(arm, row_name(arm), _watched(arm)))
+    lines = [_line(arm, arm["loss"], paper_gain(data, arm)) for arm in at_the_papers_setting(arms)]
     drawn = {
-        "losses": ("the paper's", by_itself),
+        "losses": ("the paper's", {"GSP in the place of GAP": lines}),
         "layers": ("the paper's", by_layer),
         "settings": ("ours, validation classes", by_setting),
     }
@@ -51,10 +51,6 @@ def _by_loss(arms: Arms, line: Callable[[dict[str, Any]], Line]) -> dict[str, li
 def _line(arm: Mapping[str, Any], label: str, beside: float | None) -> Line:
     found = arm["difference_from_gap"]
     return Line(f"{label}, {found['pairs']} pair{'s' * (found['pairs'] > 1)}", found, beside)
-
-
-def _name(arm: Mapping[str, Any]) -> str:
-    return f"{arm['pooling']} {arm['variant']}".strip()
 
 
 def _watched(arm: Mapping[str, Any]) -> float | None:

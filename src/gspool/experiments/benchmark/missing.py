@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gspool.evaluation import PROTOCOLS
-from gspool.experiments.benchmark.arms import LOSSES, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
+from gspool.experiments.benchmark.arms import COMPARED, LOSSES, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
 from gspool.experiments.benchmark.choice import chosen_by_validation
 from gspool.experiments.benchmark.names import benchmark_name
 from gspool.experiments.benchmark.search import search_arms
@@ -22,9 +22,9 @@ def unfinished(results: Path) -> str:
         return missing_of((arm.name for arm in arms), folds, seeds, value["runs"])
 
     folds = range(PROTOCOLS["fair"].folds)
-    main = ("c2", "pnca")
+    main, both = COMPARED["fair"]
     others = tuple(loss for loss in LOSSES if loss not in main)
-    layers = tuple(layer for layer in POOLINGS if layer not in ("gap", "gsp"))
+    layers = tuple(layer for layer in POOLINGS if layer not in both)
     rare = [arm for arm in pooling_table_arms(main) if arm.pooling not in POOLINGS]
     groups = {
         "C2 and ProxyNCA++ with GAP and GSP": count(paper_arms(main), folds, SEEDS),
@@ -45,7 +45,8 @@ def unfinished(results: Path) -> str:
             missing.append(f"{left} of {of} trainings of {choice.arm.variant}, which validation chose with {loss}")
     usual = results / f"{benchmark_name('cub', 'conventional')}.json"
     made = read_result(usual)["value"]["runs"] if usual.is_file() else []
-    left, of = missing_of([f"xbm+c1 {layer}" for layer in ("gap+gmp", "gmp+gsp")], range(1), SEEDS, made)
+    names = [arm.name for arm in paper_arms(*COMPARED["conventional"])]
+    left, of = missing_of(names, range(PROTOCOLS["conventional"].folds), SEEDS, made)
     if left:
         missing.append(f"{left} of {of} trainings of the conventional protocol")
     return "; ".join(missing)

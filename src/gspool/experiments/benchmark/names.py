@@ -1,6 +1,8 @@
-"""What results are called: data sets and backbones of their own never share a file."""
+"""What results on the benchmarks are called."""
 
 from __future__ import annotations
+
+from gspool.experiments.result_names import name_beside
 
 DATA, BACKBONE = "cub", "keras/resnet50"
 
@@ -12,8 +14,7 @@ def result_name(study: str, data: str = DATA, backbone: str = BACKBONE) -> str:
         >>> result_name("mu"), result_name("mu", "cars196", "bninception")
         ('mu', 'mu_cars196_bninception')
     """
-    words = [study, *([data] if data != DATA else []), *([backbone.replace("/", "-")] if backbone != BACKBONE else [])]
-    return "_".join(words)
+    return name_beside(study, (data, backbone), (DATA, BACKBONE))
 
 
 def benchmark_name(data: str, protocol: str, backbone: str = BACKBONE) -> str:

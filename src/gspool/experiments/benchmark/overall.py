@@ -9,7 +9,7 @@ from typing import Any
 from gspool.experiments.benchmark.figures import paired_difference
 from gspool.experiments.benchmark.forest import paper_gain
 from gspool.experiments.benchmark.store import Run
-from gspool.experiments.benchmark.verdict import FEWEST
+from gspool.experiments.benchmark.verdict import FEWEST, at_the_papers_setting
 from gspool.experiments.paired import in_words, interval, seed_difference
 
 
@@ -30,9 +30,7 @@ def over_losses(value: dict[str, Any], runs: Sequence[Run], folds: int) -> str:
 
     Losses of a fold share its classes, so that the means over losses are the pairs, one a fold.
     """
-    arms = [
-        arm for arm in value["arms"] if arm["pooling"] == "gsp" and not arm["variant"] and arm["difference_from_gap"]
-    ]
+    arms = at_the_papers_setting(value["arms"])
     gains = {arm["loss"]: gains_by_fold(runs, arm["loss"]) for arm in arms}
     whole = {loss: gain for loss, gain in gains.items() if len(gain) == folds}
     if len(whole) < 2:

@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-from gspool.experiments.benchmark.tables import in_order
+from gspool.experiments.benchmark.tables import in_order, row_name
 from gspool.experiments.benchmark.verdict import FEWEST
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _draw_curves(value: dict[str, Any], arms: list[dict[str, Any]], axes: Axes) 
     for arm in (arm for arm in arms if arm["runs"] == most):
         runs = [run for run in value["runs"] if run["asked"]["arm"] == arm["arm"] and run["found"]["curve"]]
         if runs:
-            name = f"{arm['pooling']} {arm['variant']}".strip()
+            name = row_name(arm)
             axes.plot(*validation_curve(runs), label=name, color="black" if name == "gap" else None)
     title = f"{value['data']}, {arms[0]['loss']}, means of {most} runs"
     axes.set(title=title, xlabel="step", ylabel="validation MAP@R, %")

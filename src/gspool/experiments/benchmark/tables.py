@@ -85,6 +85,16 @@ def in_order(arms: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(arms, key=lambda arm: (losses.index(arm["loss"]), arm["variant"] != "", layers.index(arm["pooling"])))
 
 
+def row_name(arm: Mapping[str, Any]) -> str:
+    """Name a row within its loss.
+
+    Example:
+        >>> row_name({"pooling": "gsp", "variant": "mu 1"}), row_name({"pooling": "gap", "variant": ""})
+        ('gsp mu 1', 'gap')
+    """
+    return f"{arm['pooling']} {arm['variant']}".strip()
+
+
 def fair_rows(data: str, arms: Sequence[dict[str, Any]], promised: int) -> list[dict[str, str]]:
     """Give rows at the paper's settings in the fair protocol, its values beside ours.
 

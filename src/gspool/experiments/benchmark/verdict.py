@@ -17,10 +17,11 @@ FEWEST = 3
 def verdicts(arms: Sequence[dict[str, Any]], promised: int) -> str:
     """Write a line a loss about GSP at the paper's setting; ``promised`` pairs there are to be in the end."""
     what = "{loss}, the paper's setting"
-    return "\n".join(_line(what.format(**arm), arm, promised, _gap(arms, arm)) for arm in _at_the_papers_setting(arms))
+    return "\n".join(_line(what.format(**arm), arm, promised, _gap(arms, arm)) for arm in at_the_papers_setting(arms))
 
 
-def _at_the_papers_setting(arms: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def at_the_papers_setting(arms: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give the rows of GSP at the paper's settings that have pairs with GAP."""
     return [arm for arm in arms if arm["pooling"] == "gsp" and not arm["variant"] and arm["difference_from_gap"]]
 
 
@@ -95,7 +96,7 @@ def _on_validation(arm: dict[str, Any]) -> str:
 
 def seen(arms: Sequence[dict[str, Any]], folds: int) -> Verdict:
     """Say whether GSP at the paper's setting is ahead with every loss that has been trained on all folds."""
-    whole = [arm for arm in _at_the_papers_setting(arms) if arm["difference_from_gap"]["folds"] == folds]
+    whole = [arm for arm in at_the_papers_setting(arms) if arm["difference_from_gap"]["folds"] == folds]
     if not whole:
         return Verdict("cannot tell", f"no loss has pairs of runs on all {folds} folds")
     found = {arm["loss"]: arm["difference_from_gap"] for arm in whole}
