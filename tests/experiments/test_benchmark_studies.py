@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,9 +29,11 @@ from gspool.experiments import (
     screening_section,
 )
 from gspool.experiments.benchmark import study_pictures
-from gspool.experiments.benchmark.arms import Arm, settings_of
+from gspool.experiments.benchmark.arms import LOSSES, Arm, settings_of
+from gspool.experiments.benchmark.draws import draws_told
 from gspool.experiments.benchmark.runs import draws_apart
 from gspool.experiments.benchmark.stand_in import made_tiny
+from gspool.experiments.benchmark.store import Run
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.screening_design import corner_arms
@@ -144,9 +148,7 @@ def test_what_selecting_brings_is_left_open_where_neither_part_alone_is_told() -
     assert "cannot be told." not in strong
 
 
-def test_what_is_said_of_the_draw_of_the_embedding_is_so(project: Path) -> None:
-    assert components_steps.DRAWN_APART in components.told(component_runs(20.0, 20.2, 20.25, 20.6))
-    # Layers with prototypes draw one embedding, average pooling another.
+def test_layers_would_draw_another_embedding_than_gsp_and_are_given_its_own() -> None:
     drawn = []
     for arm in components.ARMS:
         settings = made_tiny(settings_of(arm, "cub", "fair", "keras/resnet50", None, 0, "32-true"))
@@ -154,13 +156,25 @@ def test_what_is_said_of_the_draw_of_the_embedding_is_so(project: Path) -> None:
     gap, *others = drawn
     assert all(torch.equal(others[0], other) for other in others)
     assert not torch.equal(gap, others[0])
-    # Only with proxies do all begin with the same one.
-    assert not any(draws_apart(arm) for arm in components.ARMS)
-    assert all(draws_apart(Arm(loss, "gap")) for loss in ("pnca", "panchor"))
-    # With ProxyNCA++ a lead in the mean was there, and is not any more.
-    arms = {arm["arm"]: arm for arm in read_result(project / "results" / "benchmark_cub.json")["value"]["arms"]}
-    assert arms["pnca gsp"]["map"]["mean"] - arms["pnca gap drawn apart"]["map"]["mean"] > 0.2
-    assert abs(arms["pnca gsp"]["difference_from_gap"]["mean"]) < 0.05
+    assert [draws_apart(arm) for arm in components.ARMS] == [True, False, False, False]
+    assert all(draws_apart(Arm(loss, "gap")) for loss in LOSSES)
+
+
+def test_what_a_draw_of_the_embedding_does_alone_is_told() -> None:
+    def runs(arm: str, values: Sequence[float]) -> list[Run]:
+        asked = {"arm": arm, "loss": arm.split()[0]}
+        places = itertools.product(range(2), range(2))
+        return [
+            Run({**asked, "fold": fold, "seed": seed}, {"metrics": {"map@r": value / 100}})
+            for (fold, seed), value in zip(places, values, strict=True)
+        ]
+
+    both = runs("c2 gap", (20.0, 20.2, 20.4, 20.6)) + runs("c2 gap drawn apart", (20.0, 20.0, 20.0, 20.0))
+    told = draws_told([*both, *runs("ms gap", (1.0, 1.0, 1.0, 1.0))])
+    assert told.endswith(
+        "less GAP with its own: c2 +0.30 (95 % interval -0.11 to +0.71), a single pair deviates by 0.26."
+    )
+    assert draws_told(runs("c2 gap", (20.0, 20.2, 20.4, 20.6))) == ""
 
 
 def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,6 @@ from gspool.experiments.paired import folds_in_doubt, in_words, judged, verdict
 # From each to the other; a step adds one of the two parts.
 STEPS = (("neither", "GSP"), ("neither", "ZSR"), ("GSP", "both"), ("ZSR", "both"))
 WHOLE, ALONE = ("neither", "both"), ("GSP", "ZSR")
-# What is said of pairs with C2. A test holds the words on ProxyNCA++ to results/benchmark_cub.json.
-DRAWN_APART = (
-    "The same seed does not draw the same embedding where prototypes are drawn before it: with C2 the rows with GSP or "
-    "ZSR, which share one, begin with another than neither does. Part of a difference from neither may be that draw. "
-    "Only with ProxyNCA++ and ProxyAnchor do all layers begin with the same embedding, and with ProxyNCA++ that took "
-    "away the lead that GSP had in the mean (see benchmark)."
-)
-
 # A mean difference with its error, by the rows that it leads from and to.
 Differences = dict[tuple[str, str], dict[str, Any]]
 
@@ -48,7 +40,7 @@ def told(value: dict[str, Any]) -> str:
     ahead = ", ".join(f"{name} {in_words(found['neither', name])}" for name in ("GSP", "ZSR", "both"))
     further = " and ".join(f"{in_words(found[name, 'both'])} ahead of {name} alone" for name in ("GSP", "ZSR"))
     figures = f"Ahead of neither, in pairs of runs: {ahead}{in_doubt(found[WHOLE])}. Both together are {further}."
-    said = f"**{against_average_pooling(found)}** {order_told(found, value)} {DRAWN_APART}"
+    said = f"**{against_average_pooling(found)}** {order_told(found, value)}"
     return "\n\n".join((figures, said, selecting_told(found, value)))
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, SEEDS
+from gspool.experiments.benchmark.draws import draws_told
 from gspool.experiments.benchmark.overall import over_losses
 from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.pictures import pictures_of
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.section_texts import (
-    DRAWN_APART,
-    DRAWN_APART_EXPLAINED,
     EXPLAINED,
     MADE_BY,
     SELECTION_EXPLAINED,
@@ -58,7 +57,7 @@ def render_study(value: dict[str, Any]) -> str:
     if tried:
         parts += ["Other settings. Only the validation classes choose among them:", table(tried_rows(tried, promised))]
         parts.append(SETTINGS_EXPLAINED)
-        parts.append(DRAWN_APART_EXPLAINED if any(arm["variant"] == DRAWN_APART for arm in tried) else "")
+        parts.append(draws_told(runs_of(value)))
         parts.append(verdicts_of_search(arms, runs_of(value), promised))
     parts.append(untried(value["arms"]))
     return "\n\n".join(part for part in parts if part)

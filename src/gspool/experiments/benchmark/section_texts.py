@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# How a row is called that was trained before its embedding was that of GSP; nothing makes such rows any more.
-DRAWN_APART = "drawn apart"
 SELECTION_EXPLAINED = (
     "Prototypes are chosen by k-center on some training images, and the weights looked at on others: how flat "
     "they are, how they go with the length of the backbone's features, and how long, against the average, what "
@@ -24,12 +22,6 @@ SETTINGS_EXPLAINED = (
     "zsr*: lambda 0. *Embedded after*: features are pooled first and embedded then. *Warm-up 3*: three epochs in "
     "which only the new layers learn. *Mu 1*: all of the mass is pooled, with equal weights; it is no part of "
     "the search."
-)
-DRAWN_APART_EXPLAINED = (
-    "With ProxyNCA++ and ProxyAnchor every layer begins with the embedding that GSP draws from the same seed; the "
-    "row *drawn apart* is GAP with one of its own, from earlier. How far it is from the other row of GAP shows "
-    "what a draw alone does. With the other losses every layer draws its own: part of a difference may be that "
-    "draw, which repeats average out in part."
 )
 EXPLAINED = {
     "fair": "*MAP@R 128D*: mean over single models; ± is the standard deviation over the combinations of one repeat a "
