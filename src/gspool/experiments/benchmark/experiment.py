@@ -25,14 +25,15 @@ from typing import Any, Literal
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import COMPARED, DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
 from gspool.experiments.benchmark.choice import best_arms
-from gspool.experiments.benchmark.figures import maps_of, study_figures
+from gspool.experiments.benchmark.figures import maps_of
 from gspool.experiments.benchmark.missing import unfinished
 from gspool.experiments.benchmark.names import benchmark_name
 from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.search import BEST, named_variants, search_arms
 from gspool.experiments.benchmark.section import headlines, judge, render, render_study
 from gspool.experiments.benchmark.store import Store
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.benchmark.written import take_over, write_figures
+from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.numbers import numbers_of
 from gspool.terminal.status import WrongArgumentsError
@@ -133,11 +134,6 @@ def folds_of(text: str, protocol: str) -> tuple[int, ...]:
     return folds
 
 
-def ground_named(study: Study) -> dict[str, str]:
-    """Name what all trainings of a result share."""
-    return {"data": study.data, "protocol": study.protocol, "backbone": study.backbone}
-
-
 def store_of(study: Study, options: RunOptions) -> Store:
     """Open the folder of a benchmark's trainings, which all experiments on it share."""
     backbone = study.backbone.replace("/", "-")
@@ -149,8 +145,7 @@ def run(options: RunOptions) -> None:
     study = study_of(options)
     path = options.results / f"{benchmark_name(study.data, study.protocol, study.backbone)}.json"
     store = store_of(study, options)
-    if path.is_file():
-        store.adopt(read_result(path), ground_named(study))
+    take_over(path, study, store, options.quick)
     chosen = options.settings or BenchmarkSettings()
     if chosen.arms != "paper" and chosen.variants == BEST:
         best = best_arms(losses_of(chosen), store.runs())
@@ -195,32 +190,6 @@ def _draw(value: dict[str, Any], path: Path) -> None:
     maps = maps_of(value["arms"])
     if maps:
         draw_looks(maps, ending("looks"))
-
-
-def write_figures(
-    path: Path, study: Study, store: Store, ground: Any, command: str, trained: bool, wanted: Any = None
-) -> None:
-    """Write the figures of a store's trainings, with the birth certificates of the trainings.
-
-    Args:
-        path: the result; a note that stands in it stays.
-        study: what the trainings are of.
-        store: the trainings.
-        ground: the images, for their labels.
-        command: what a person typed.
-        trained: whether this call was to train; if not, the command that stands in the result stays as well.
-        wanted: names of arms; None takes all that the store holds.
-    """
-    value = {**ground_named(study), **study_figures(store, PROTOCOLS[study.protocol], ground, wanted)}
-    before = read_result(path) if path.is_file() else {}
-    write_result(
-        path,
-        value,
-        command=command if trained else before.get("command", command),
-        seeds=sorted({run["asked"]["seed"] for run in value["runs"]}),
-        origins=[run["found"]["origin"] for run in value["runs"]],
-        note=before.get("note"),
-    )
 
 
 EXPERIMENT = Experiment(

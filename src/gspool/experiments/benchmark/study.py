@@ -12,14 +12,13 @@ from gspool.experiments.benchmark.arms import SEEDS, Arm
 from gspool.experiments.benchmark.experiment import (
     BenchmarkSettings,
     folds_of,
-    ground_named,
     store_of,
     study_of,
-    write_figures,
 )
 from gspool.experiments.benchmark.names import result_name
 from gspool.experiments.benchmark.runs import ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.store import missing_of
+from gspool.experiments.benchmark.written import take_over, write_figures
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import RunOptions
 
@@ -67,8 +66,7 @@ def run_study(
     study = replace(study, arms=arms, protocol=protocol, folds=folds_of(chosen.folds, protocol))
     path = options.results / f"{result_name(name, study.data, study.backbone)}.json"
     store = store_of(study, options)
-    if path.is_file():
-        store.adopt(read_result(path), ground_named(study))
+    take_over(path, study, store, options.quick)
     ground = ground_of(study, options) if chosen.train else labels_of(study, options)
     try:
         if chosen.train:
