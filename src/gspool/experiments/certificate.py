@@ -184,6 +184,18 @@ def read_result(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_measured(path: Path) -> dict[str, Any]:
+    """Read a result that is to be shown, refusing one of a tiny version.
+
+    Raises:
+        ValueError: if it cannot be read, or measures nothing.
+    """
+    record = read_result(path)
+    if is_quick(record):
+        raise ValueError(f"{path.name} is of a tiny version (--quick), which measures nothing: move it elsewhere")
+    return record
+
+
 def source_commit(folder: Path | None = None) -> Commit:
     """Tell the commit of the source around this file, if it is a git checkout.
 

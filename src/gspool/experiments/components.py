@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
-from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
+from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
 from gspool.experiments.benchmark.tables import concatenated, difference, number, separate, table
 from gspool.experiments.components_paper import MARKS, NAMES, paper_figures
 from gspool.experiments.components_steps import seen, told
@@ -87,6 +87,7 @@ EXPERIMENT = Experiment(
     run=run,
     render=render,
     settings=StudySettings,
+    check=check_of("fair"),
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=lambda results: still_missing(results, FILE, ARMS),
     headlines=headlines,

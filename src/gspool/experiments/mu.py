@@ -15,7 +15,7 @@ from typing import Any
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.experiment import draw_where_possible
 from gspool.experiments.benchmark.names import result_name
-from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
+from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
 from gspool.experiments.benchmark.tables import validation_figure, validation_rows
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.mu_trend import arm_of, seen, told
@@ -85,6 +85,7 @@ EXPERIMENT = Experiment(
     run=run,
     render=render,
     settings=StudySettings,
+    check=check_of("tuning"),
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=lambda results: still_missing(results, FILE, ARMS),
     headlines=headlines,
