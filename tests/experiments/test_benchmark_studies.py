@@ -64,6 +64,33 @@ def test_components_show_every_combination(options: RunOptions) -> None:
     assert named == {"neither": "20.58", "GSP": "20.85", "ZSR": "21.08", "both": "21.52"}
 
 
+@pytest.mark.parametrize("module", [components, mu, screening])
+def test_other_data_have_a_part_of_their_own(module, tmp_path: Path, project: Path) -> None:
+    usual = json.loads((project / "results" / f"{module.FILE}.json").read_text())
+    other = {**usual, "value": {**usual["value"], "data": "cars196"}}
+    (tmp_path / f"{module.FILE}_cars196.json").write_text(json.dumps(other))
+    alone = module.EXPERIMENT.render(tmp_path)
+    assert alone.startswith("**cars196, keras/resnet50.**\n\n")
+    assert f"*results/{module.FILE}_cars196.json: " in alone
+    (tmp_path / f"{module.FILE}.json").write_text(json.dumps(usual))
+    both = module.EXPERIMENT.render(tmp_path)
+    assert both.endswith(alone)
+    assert both.startswith(module.EXPERIMENT.render(project / "results"))
+    if module is not components:
+        assert f"images/{module.FILE}.png" in both
+        assert f"images/{module.FILE}_cars196.png" in alone
+        assert f"images/{module.FILE}.png" not in alone
+
+
+def test_figures_of_the_paper_stand_beside_those_of_the_same_data(project: Path) -> None:
+    value = read_result(project / "results" / "screening.json")["value"]
+    assert "| 40.63 |" in screening_section.rendered(value)
+    other = screening_section.rendered({**value, "data": "cars196"})
+    assert "| 40.63 |" not in other
+    assert "The paper's table, on cub, gives" in other
+    assert "The paper's grid, on cub, is best" in other
+
+
 # How far each of twelve pairs of runs is off the mean; the 95 % interval of a difference is then 0.33 to either side.
 OFF = [-0.5, 0.5] * 6
 
@@ -328,7 +355,7 @@ def corner_value(figures: np.ndarray, losses: tuple[str, ...] = screening_design
     arms = [
         {"arm": arm, "validation_map": float(each.mean()), "runs": len(each), "entropy": 1.0} for arm, each in named
     ]
-    return {"arms": arms, "runs": runs}
+    return {"data": "cub", "arms": arms, "runs": runs}
 
 
 def test_main_effects_are_those_of_least_squares_seed_by_seed() -> None:

@@ -18,8 +18,8 @@ from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.experiment import draw_where_possible
 from gspool.experiments.benchmark.names import result_name
 from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
+from gspool.experiments.benchmark.study_sections import study_sections
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
-from gspool.experiments.report import section
 from gspool.experiments.screening_design import all_arms, factorial_arms, grid_arms
 from gspool.experiments.screening_effects import effects
 from gspool.experiments.screening_promise import seen
@@ -68,7 +68,7 @@ def draw(value: dict[str, Any], path: Path) -> None:
 
 def render(results: Path) -> str:
     """Write the section."""
-    return section(results, FILE, lambda record: written(record["value"]))
+    return study_sections(results, FILE, written)
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
