@@ -259,12 +259,13 @@ def test_a_result_does_not_change_where_its_embeddings_are_missing(
     monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
     run(chosen)
     path = chosen.results / "benchmark_cub.json"
-    # From here on a run is kept as results hold it, with a curve of two digits.
-    elsewhere = replace(chosen, work=tmp_path / "clone", settings=replace(chosen.settings, train=False))
-    run(elsewhere)
     before = path.read_text()
     assert [arm["joined"]["combinations"] for arm in read_result(path)["value"]["arms"]] == [16, 16]
-    run(replace(elsewhere, work=tmp_path / "another clone"))
+    elsewhere = replace(chosen, work=tmp_path / "clone", settings=replace(chosen.settings, train=False))
+    # Another study may have taken over some of its trainings there.
+    last = read_result(path)["value"]["runs"][-1]
+    benchmark.store_of(study_of(elsewhere), elsewhere).ledger.put(last["asked"], last["found"])
+    run(elsewhere)
     assert path.read_text() == before
     assert "left out" not in capsys.readouterr().out
     # A repeat that lacks folds cannot be joined: what joined models reach is still known.

@@ -20,16 +20,18 @@ from gspool.experiments import (
     computation_section,
     mu,
     mu_trend,
+    registry,
     screening,
     screening_design,
     screening_effects,
     screening_promise,
     screening_section,
 )
-from gspool.experiments.benchmark import study_pictures
+from gspool.experiments.benchmark import experiment as benchmark
+from gspool.experiments.benchmark import study, study_pictures
 from gspool.experiments.benchmark.arms import Arm, settings_of
 from gspool.experiments.benchmark.runs import draws_apart
-from gspool.experiments.benchmark.stand_in import made_tiny
+from gspool.experiments.benchmark.stand_in import made_tiny, stand_in
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.screening_design import corner_arms
@@ -62,6 +64,24 @@ def test_components_show_every_combination(options: RunOptions) -> None:
     assert components.EXPERIMENT.unfinished(options.results).endswith("of 48 trainings")
     named = {each.what.rpartition(", ")[2]: each.paper for each in components.headlines(value)}
     assert named == {"neither": "20.58", "GSP": "20.85", "ZSR": "21.08", "both": "21.52"}
+
+
+@pytest.mark.parametrize("name", ["benchmark_cub", "benchmark_cub_conventional", "components", "mu", "screening"])
+def test_results_of_the_project_are_written_anew_as_they_are(
+    name: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without embeddings, as in a fresh clone, `gspool reproduce NAME --train false` does not change a result."""
+    for module in (benchmark, study):
+        monkeypatch.setattr(module, "labels_of", lambda study, options: stand_in())
+    monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
+    path = tmp_path / f"{name}.json"
+    path.write_bytes((project / "results" / path.name).read_bytes())
+    made_by, _, protocol = name.partition("_cub")
+    experiment = registry.find(made_by)
+    more = {"protocol": "conventional"} if protocol else {}
+    settings = experiment.settings(train=False, **more)
+    experiment.run(RunOptions(results=tmp_path, work=tmp_path / "w", images=tmp_path / "i", settings=settings))
+    assert path.read_text() == (project / "results" / path.name).read_text()
 
 
 @pytest.mark.parametrize("module", [components, mu, screening])
