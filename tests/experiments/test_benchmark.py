@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from gspool.experiments.benchmark.runs import fingerprint, jobs_of
 from gspool.experiments.benchmark.search import FAST, search_arms
 from gspool.experiments.benchmark.stand_in import stand_in
 from gspool.experiments.benchmark.store import WIDEST, Run, Store
+from gspool.experiments.benchmark.written import take_over
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.resident import Outcome
@@ -247,8 +249,81 @@ def test_a_study_goes_on_where_it_was_left(
     made.clear()
     run(replace(options(tmp_path), work=tmp_path / "elsewhere"))
     assert made == []
-    assert read_result(first.results / "benchmark_cub.json")["value"]["arms"][0]["joined"] is None
     capsys.readouterr()
+
+
+def test_a_result_does_not_change_where_its_embeddings_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = replace(options(tmp_path), seeds=(0, 1))
+    monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
+    run(chosen)
+    path = chosen.results / "benchmark_cub.json"
+    before = path.read_text()
+    assert [arm["joined"]["combinations"] for arm in read_result(path)["value"]["arms"]] == [16, 16]
+    elsewhere = replace(chosen, work=tmp_path / "clone", settings=replace(chosen.settings, train=False))
+    # Another study may have taken over some of its trainings there.
+    last = read_result(path)["value"]["runs"][-1]
+    benchmark.store_of(study_of(elsewhere), elsewhere).ledger.put(last["asked"], last["found"])
+    run(elsewhere)
+    assert path.read_text() == before
+    assert "left out" not in capsys.readouterr().out
+    # A repeat that lacks folds cannot be joined: what joined models reach is still known.
+    run(replace(elsewhere, seeds=(2,), settings=replace(chosen.settings, poolings="gsp", folds="0")))
+    assert [arm["joined"]["repeats"] for arm in read_result(path)["value"]["arms"]] == [2, 2]
+    assert read_result(path)["value"]["arms"][1]["runs"] == 9
+    # All of it can: of four repeats, only one has its embeddings here.
+    run(replace(elsewhere, seeds=(2,), settings=replace(chosen.settings, poolings="gsp")))
+    assert [arm["joined"]["repeats"] for arm in read_result(path)["value"]["arms"]] == [2, 1]
+    shown = capsys.readouterr().out
+    assert "c2 gsp: 512D figures of 2 repeats are left out, and 1 remains: their trainings changed" in shown
+    assert "c2 gap: 512D" not in shown
+
+
+def test_what_joined_models_reach_is_dropped_where_a_training_was_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = options(tmp_path)
+    monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
+    run(chosen)
+    store = benchmark.store_of(study_of(chosen), chosen)
+    (again,) = (each for each in store.runs() if each.asked["arm"] == "c2 gap" and each.place == (3, 0))
+    better = {**again.found, "metrics": {**again.found["metrics"], "map@r": 0.9}}
+    elsewhere = replace(chosen, work=tmp_path / "clone", settings=replace(chosen.settings, train=False))
+    benchmark.store_of(study_of(chosen), elsewhere).ledger.put(again.asked, better)
+    run(elsewhere)
+    arms = read_result(chosen.results / "benchmark_cub.json")["value"]["arms"]
+    assert [arm["joined"] is None for arm in arms if arm["arm"] == "c2 gap"] == [True]
+    assert [arm["joined"] is None for arm in arms if arm["arm"] == "c2 gsp"] == [False]
+    assert "c2 gap: 512D figures of 1 repeat are left out: their trainings changed" in capsys.readouterr().out
+
+
+def test_a_damaged_result_is_set_aside_and_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = options(tmp_path, folds="0")
+    run(chosen)
+    path = chosen.results / "benchmark_cub.json"
+    whole = read_result(path)
+    for number, text in enumerate((path.read_text()[:1000], '{"value": {"runs": []}}'), start=1):
+        path.write_text(text)
+        run(chosen)
+        aside = path.with_name("benchmark_cub.json.damaged" + ("" if number == 1 else f"-{number}"))
+        assert aside.read_text() == text
+        assert f"it is {aside.name} now" in capsys.readouterr().out
+        assert read_result(path)["value"] == whole["value"]
+    path.write_text(json.dumps({**whole, "value": {"runs": []}}))
+    run(chosen)
+    assert "benchmark_cub.json holds no trainings; it is benchmark_cub.json.damaged-3 now" in capsys.readouterr().out
+    assert read_result(path)["value"] == whole["value"]
+
+
+def test_nothing_of_a_tiny_version_is_taken_for_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = options(tmp_path, folds="0")
+    run(chosen)
+    path, store = chosen.results / "benchmark_cub.json", Store(tmp_path / "measured")
+    take_over(path, study_of(chosen), store, quick=False)
+    assert store.runs() == []
+    assert not path.exists()
+    assert "benchmark_cub.json is of a tiny version, which measures nothing; it is" in capsys.readouterr().out
 
 
 def test_a_backbone_without_its_imagenet_weights_is_refused_before_anything_is_read(tmp_path: Path) -> None:

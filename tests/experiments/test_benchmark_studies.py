@@ -22,17 +22,19 @@ from gspool.experiments import (
     computation_section,
     mu,
     mu_trend,
+    registry,
     screening,
     screening_design,
     screening_effects,
     screening_promise,
     screening_section,
 )
-from gspool.experiments.benchmark import study_pictures
+from gspool.experiments.benchmark import experiment as benchmark
+from gspool.experiments.benchmark import study, study_pictures
 from gspool.experiments.benchmark.arms import LOSSES, Arm, settings_of
 from gspool.experiments.benchmark.draws import draws_told
 from gspool.experiments.benchmark.runs import draws_apart
-from gspool.experiments.benchmark.stand_in import made_tiny
+from gspool.experiments.benchmark.stand_in import made_tiny, stand_in
 from gspool.experiments.benchmark.store import Run
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
@@ -66,6 +68,51 @@ def test_components_show_every_combination(options: RunOptions) -> None:
     assert components.EXPERIMENT.unfinished(options.results).endswith("of 48 trainings")
     named = {each.what.rpartition(", ")[2]: each.paper for each in components.headlines(value)}
     assert named == {"neither": "20.58", "GSP": "20.85", "ZSR": "21.08", "both": "21.52"}
+
+
+@pytest.mark.parametrize("name", ["benchmark_cub", "benchmark_cub_conventional", "components", "mu", "screening"])
+def test_results_of_the_project_are_written_anew_as_they_are(
+    name: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without embeddings, as in a fresh clone, `gspool reproduce NAME --train false` does not change a result."""
+    for module in (benchmark, study):
+        monkeypatch.setattr(module, "labels_of", lambda study, options: stand_in())
+    monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
+    path = tmp_path / f"{name}.json"
+    path.write_bytes((project / "results" / path.name).read_bytes())
+    made_by, _, protocol = name.partition("_cub")
+    experiment = registry.find(made_by)
+    more = {"protocol": "conventional"} if protocol else {}
+    settings = experiment.settings(train=False, **more)
+    experiment.run(RunOptions(results=tmp_path, work=tmp_path / "w", images=tmp_path / "i", settings=settings))
+    assert path.read_text() == (project / "results" / path.name).read_text()
+
+
+@pytest.mark.parametrize("module", [components, mu, screening])
+def test_other_data_have_a_part_of_their_own(module, tmp_path: Path, project: Path) -> None:
+    usual = json.loads((project / "results" / f"{module.FILE}.json").read_text())
+    other = {**usual, "value": {**usual["value"], "data": "cars196"}}
+    (tmp_path / f"{module.FILE}_cars196.json").write_text(json.dumps(other))
+    alone = module.EXPERIMENT.render(tmp_path)
+    assert alone.startswith("**cars196, keras/resnet50.**\n\n")
+    assert f"*results/{module.FILE}_cars196.json: " in alone
+    (tmp_path / f"{module.FILE}.json").write_text(json.dumps(usual))
+    both = module.EXPERIMENT.render(tmp_path)
+    assert both.endswith(alone)
+    assert both.startswith(module.EXPERIMENT.render(project / "results"))
+    if module is not components:
+        assert f"images/{module.FILE}.png" in both
+        assert f"images/{module.FILE}_cars196.png" in alone
+        assert f"images/{module.FILE}.png" not in alone
+
+
+def test_figures_of_the_paper_stand_beside_those_of_the_same_data(project: Path) -> None:
+    value = read_result(project / "results" / "screening.json")["value"]
+    assert "| 40.63 |" in screening_section.rendered(value)
+    other = screening_section.rendered({**value, "data": "cars196"})
+    assert "| 40.63 |" not in other
+    assert "The paper's table, on cub, gives" in other
+    assert "The paper's grid, on cub, is best" in other
 
 
 # How far each of twelve pairs of runs is off the mean; the 95 % interval of a difference is then 0.33 to either side.
@@ -342,7 +389,7 @@ def corner_value(figures: np.ndarray, losses: tuple[str, ...] = screening_design
     arms = [
         {"arm": arm, "validation_map": float(each.mean()), "runs": len(each), "entropy": 1.0} for arm, each in named
     ]
-    return {"arms": arms, "runs": runs}
+    return {"data": "cub", "arms": arms, "runs": runs}
 
 
 def test_main_effects_are_those_of_least_squares_seed_by_seed() -> None:

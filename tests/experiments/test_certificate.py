@@ -13,7 +13,14 @@ import pytest
 import torch
 
 import gspool
-from gspool.experiments.certificate import device_name, read_result, source_commit, write_result
+from gspool.experiments.certificate import (
+    device_name,
+    known_origin,
+    read_measured,
+    read_result,
+    source_commit,
+    write_result,
+)
 
 
 def write(path: Path, value: object) -> dict:
@@ -67,6 +74,26 @@ def test_a_result_without_a_birth_certificate_is_refused(tmp_path: Path, text: s
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_result(tmp_path / "a.json")
+
+
+def test_what_counts_for_nothing_says_nothing_of_where_runs_come_from(tmp_path: Path) -> None:
+    path, here = tmp_path / "a.json", {"commit": "here"}
+    assert known_origin(path, here) == here
+    for damaged in (b"{", b"\xff\xfe", b'{"value": 3}'):
+        path.write_bytes(damaged)
+        assert known_origin(path, here) == here
+    write_result(path, 1, command="gspool reproduce tokens --quick", seeds=[])
+    assert known_origin(path, here) == here
+    record = write_result(path, 1, command="gspool reproduce tokens", seeds=[])
+    assert known_origin(path, here)["date"] == record["date"]
+
+
+def test_a_tiny_version_is_not_read_as_measured(tmp_path: Path) -> None:
+    write_result(tmp_path / "a.json", 1, command="gspool reproduce toy --quick", seeds=[])
+    with pytest.raises(ValueError, match=r"a\.json is of a tiny version \(--quick\), which measures nothing"):
+        read_measured(tmp_path / "a.json")
+    write_result(tmp_path / "a.json", 1, command="gspool reproduce toy", seeds=[])
+    assert read_measured(tmp_path / "a.json")["value"] == 1
 
 
 def test_a_missing_result_is_named(tmp_path: Path) -> None:

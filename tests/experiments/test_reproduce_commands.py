@@ -34,7 +34,8 @@ class Recorder:
 
     def __call__(self, options: RunOptions) -> None:
         self.options.append(options)
-        write_result(options.results / "probe.json", {"x": 0.5}, command="gspool reproduce probe", seeds=[])
+        command = f"gspool reproduce probe{' --quick' * options.quick}"
+        write_result(options.results / "probe.json", {"x": 0.5}, command=command, seeds=[])
 
 
 @pytest.fixture
@@ -96,6 +97,66 @@ def test_a_quick_run_leaves_the_results_alone(probe: Recorder, capsys: pytest.Ca
     assert not Path("results").exists()
     assert Path("runs/reproduce/quick/results/probe.json").is_file()
     assert "measures nothing" in capsys.readouterr().out
+
+
+def test_a_tiny_version_is_not_written_among_measured_results(
+    probe: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run("reproduce", ["probe"]) == 0
+    kept = Path("results/probe.json").read_bytes()
+    assert commands.run("reproduce", ["probe", "--quick", "--results", "results"]) == 2
+    told = "--quick measures nothing, and results holds what was measured (probe.json): leave --results out"
+    assert told in capsys.readouterr().err
+    assert Path("results/probe.json").read_bytes() == kept
+    # In a folder of its own it may be made again and again, and its pictures are no part of the documents.
+    for _ in range(2):
+        assert commands.run("reproduce", ["probe", "--quick", "--results", "own"]) == 0
+    Path("results/probe.json").unlink()
+    assert commands.run("reproduce", ["probe", "--quick", "--results", "results"]) == 0
+    assert [each.images.as_posix() for each in probe.options] == ["docs/images", *["own/images"] * 2, "results/images"]
+
+
+def test_a_tiny_version_is_never_shown_as_measured(probe: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("results").mkdir()
+    assert commands.run("reproduce", ["probe", "--quick", "--results", "results"]) == 0
+    assert commands.run("report", []) == 1
+    assert "probe.json is of a tiny version (--quick), which measures nothing" in capsys.readouterr().err
+    assert not Path("docs/reproduction.md").exists()
+    assert run_status.status(registry.find("probe"), Path("results")).text == "not run: no time"
+    assert reproduction_report.verdict(registry.find("probe"), Path("results")).because == "not run: no time"
+
+
+def test_a_damaged_result_is_told_in_the_list(probe: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("results").mkdir()
+    Path("results/probe.json").write_text("{")
+    assert commands.run("reproduce", ["--list"]) == 0
+    assert "not known: probe.json is not JSON" in run_status.status(registry.find("probe"), Path("results")).text
+    assert commands.run("reproduce", ["probe"]) == 0
+    assert run_status.status(registry.find("probe"), Path("results")).done
+
+
+def test_names_stay_whole_in_a_narrow_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    reproduction_report.show_list(tmp_path)
+    shown = capsys.readouterr().out
+    assert all(f"│ {name} " in shown for name in registry.names())
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_options_are_checked_before_data_are_fetched(
+    probe: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(data, "create", lambda *words, **more: pytest.fail("too early"))
+
+    def refuse(options: RunOptions) -> None:
+        raise ValueError("not like this")
+
+    checked = replace(registry.find("probe"), check=refuse)
+    monkeypatch.setattr(registry, "find", lambda name: checked)
+    assert commands.run("reproduce", ["probe", "--download"]) == 2
+    assert capsys.readouterr().err == "gspool reproduce: not like this\n"
 
 
 def test_an_unknown_option_is_answered_with_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gspool import cli
 from gspool.experiments import commands, registry
+from gspool.experiments.benchmark.checks import check_backbone
 from gspool.experiments.device import available_devices, device_of
 from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.models import create_backbone
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,23 @@ PROBE = Experiment("probe", "", "", "", (), lambda _: None, lambda _: "", settin
         ("mu --quick --device banana", "there is no device 'banana' here; available: cpu"),
         ("toy --device banana", "toy computes on the CPU alone, got --device banana"),
         ("tokens --device cuda", "tokens computes on the CPU alone, got --device cuda"),
+        ("tokens --seeds 4294967296", "seeds go up to 4294967295, got 4294967296"),
+        ("mu --quick --seeds 4294968", "seeds of a study go up to 4294967, got 4294968"),
+        ("mu --quick --processes 0", "--processes counts trainings at a time, from 1 on, got 0"),
+        ("components --quick --seconds=-1", "--seconds is a time to train in, or 0 for no limit, got -1"),
+        ("components --quick --seconds .nan", "--seconds is a time to train in, or 0 for no limit, got nan"),
+        ("screening --quick --max_steps=-1", "--max_steps counts steps, or is 0 for no limit, got -1"),
+        ("screening --quick --folds 1", "the tuning protocol has one fold, 0, got '1'"),
+        ("components --data birds", "the paper's benchmarks are cub, cars196, sop, inshop, got 'birds'"),
+        ("benchmark --quick --losses c2,pnc", "there is no loss 'pnc'; did you mean pnca"),
+        ("benchmark --quick --poolings gap,gps", "there is no pooling layer 'gps'. Did you mean 'gsp'?"),
+        ("mu --quick --backbone keras/resnet5", "there is no backbone 'keras/resnet5'; did you mean keras/resnet50"),
+        ("mu --quick --backbone timm/resnet5", "has no model 'resnet5'; did you mean timm/resnet50"),
+        ("mu", "keras/resnet50 would begin with random weights, and the benchmarks begin with those of ImageNet"),
+        ("screening --backbone timm/test_resnet", "timm/test_resnet would begin with random weights"),
+        ("components --backbone resnet20 --download", "resnet20 would begin with random weights"),
+        ("benchmark --quick --variants learned", "--variants names settings of the search: add --arms search"),
+        ("benchmark --quick --arms search --poolings gap", "the search is of GSP alone: leave --poolings out"),
         ("classification --data folder --download", "put your own pictures into folders under --root"),
     ],
 )
@@ -65,6 +85,43 @@ def test_wrong_arguments_end_in_a_line_and_status_2(
     assert cli.main(["reproduce", *words.split()]) == 2
     assert message in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_file_of_weights_that_is_missing_or_does_not_fit_is_told_before_any_image_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "mu", "--root", "nowhere", "--backbone", "resnet20", "--weights", "w.safetensors"]
+    assert cli.main(words) == 1
+    assert "there is no file w.safetensors; give that of the backbone's weights" in capsys.readouterr().err
+    save_file({"head": torch.zeros(1)}, "w.safetensors")
+    assert cli.main(words) == 2
+    assert "w.safetensors" in capsys.readouterr().err
+    save_file(create_backbone("resnet20").state_dict(), "w.safetensors")
+    check_backbone.cache_clear()
+    # Nothing is wrong with what was typed: the data are looked for.
+    assert cli.main(words) == 1
+    assert "nowhere" in capsys.readouterr().err
+    # Figures of what has been trained need no weights.
+    assert cli.main(["reproduce", "mu", "--root", "nowhere", "--train", "false"]) == 1
+    assert "weights" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--results", "--work"])
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
+    option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    find = registry.find
+    monkeypatch.setattr(registry, "find", lambda name: replace(find(name), run=lambda _: pytest.fail("too late")))
+    Path("file").write_text("")
+    assert cli.main(["reproduce", "toy", option, "file/inside"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("gspool reproduce: file/inside cannot be written to (")
+    assert captured.err.endswith(f"; give another folder with {option}\n")
+    assert captured.out == ""
+    # What was made to try it is not left behind.
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_that_has_the_name_of_an_experiment_is_no_name(

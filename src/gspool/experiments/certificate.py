@@ -140,8 +140,25 @@ def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_origin(path: Path, here: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give where runs come from that do not say it: whatever the result that is there states, else here."""
-    return origin_of(read_result(path)) if path.is_file() else here
+    """Give where runs come from that do not say it: whatever the result that is there states, else here.
+
+    One that is damaged or of a tiny version states nothing: the runs lie elsewhere, and it is written anew.
+    """
+    try:
+        record = read_result(path)
+    except ValueError:
+        return here
+    return here if is_quick(record) else origin_of(record)
+
+
+def is_quick(record: Mapping[str, Any]) -> bool:
+    """Say whether a result is of a tiny version, which measures nothing.
+
+    Example:
+        >>> [is_quick({"command": f"gspool reproduce toy {word}"}) for word in ("--quick", "--device cpu")]
+        [True, False]
+    """
+    return "--quick" in record["command"].split()
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -154,7 +171,7 @@ def read_result(path: Path) -> dict[str, Any]:
         raise ValueError(f"there is no result {path.name} in the folder {path.parent.name}; run what measures it first")
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as wrong:
+    except (json.JSONDecodeError, UnicodeDecodeError) as wrong:
         raise ValueError(f"{path.name} is not JSON ({wrong}); measure it again") from wrong
     missing = {"command", "date", "device", "versions"} - set(record if isinstance(record, dict) else ())
     if missing:
@@ -164,6 +181,18 @@ def read_result(path: Path) -> dict[str, Any]:
         )
     found: dict[str, Any] = record
     return found
+
+
+def read_measured(path: Path) -> dict[str, Any]:
+    """Read a result that is to be shown, refusing one of a tiny version.
+
+    Raises:
+        ValueError: if it cannot be read, or measures nothing.
+    """
+    record = read_result(path)
+    if is_quick(record):
+        raise ValueError(f"{path.name} is of a tiny version (--quick), which measures nothing: move it elsewhere")
+    return record
 
 
 def source_commit(folder: Path | None = None) -> Commit:

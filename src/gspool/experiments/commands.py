@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from gspool.experiments import registry
 from gspool.experiments.device import device_of
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.numbers import numbers_of
+from gspool.experiments.folders import refuse_measured, try_to_write
+from gspool.experiments.numbers import LARGEST_SEED, numbers_of
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
 
@@ -56,6 +57,10 @@ def reproduce_command(arguments: Sequence[str]) -> None:
     namespace = reproduce_parser(experiment).parse_args(words[1:])
     with checking_arguments():
         options = options_of(experiment, namespace)
+        if experiment.check is not None:
+            experiment.check(options)
+    for flag, folder in (("--results", options.results), ("--work", options.work), ("--results", options.images)):
+        try_to_write(folder, flag)
     print(f"{experiment.name}: {experiment.promise}\n{experiment.shows} of the paper; {experiment.cost}")
     if namespace["download"] and not options.quick:
         fetch_data(experiment, options)
@@ -145,19 +150,25 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     """Turn arguments into options: where results go depends on whether they count.
 
     Raises:
-        ValueError: if the seeds are no numbers or the experiment has none to choose, or the device is not there.
+        ValueError: if the seeds are no numbers or the experiment has none to choose, the device is not there, or a tiny
+            version would be written among measured results.
     """
     if namespace["seeds"] and not experiment.seeded:
         raise ValueError(f"{experiment.name} is drawn once, with a fixed seed; leave --seeds {namespace['seeds']} out")
+    seeds = numbers_of(namespace["seeds"], "seeds")
+    if seeds and max(seeds) > LARGEST_SEED:
+        raise ValueError(f"seeds go up to {LARGEST_SEED}, got {max(seeds)}")
     work, quick = Path(namespace["work"]), bool(namespace["quick"])
     usual = work / "quick" / "results" if quick else Path("results")
     results = usual if namespace["results"] is None else Path(namespace["results"])
-    # Pictures belong to the documents only where the results do.
-    images = Path("docs/images") if results == Path("results") else results / "images"
+    if quick:
+        refuse_measured(results)
+    # Pictures belong to the documents only where the results do, and those of a tiny version never.
+    images = Path("docs/images") if results == Path("results") and not quick else results / "images"
     own = experiment.settings
     return RunOptions(
         root=None if namespace["root"] is None else Path(namespace["root"]).expanduser(),
-        seeds=numbers_of(namespace["seeds"], "seeds"),
+        seeds=seeds,
         device=device_of(namespace["device"], experiment.name, experiment.on_gpu),
         results=results,
         images=images,

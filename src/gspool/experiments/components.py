@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
-from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
+from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
+from gspool.experiments.benchmark.study_sections import study_sections
 from gspool.experiments.benchmark.tables import concatenated, difference, number, separate, table
 from gspool.experiments.components_paper import MARKS, NAMES, paper_figures
 from gspool.experiments.components_steps import seen, told
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
-from gspool.experiments.report import section
 
 FILE = "components"
 # With mu = 1 every token counts the same, and the attributes are those of all of them.
@@ -62,7 +62,7 @@ def rows_of(value: dict[str, Any]) -> str:
 
 def render(results: Path) -> str:
     """Write the section."""
-    return section(results, FILE, lambda record: f"{rows_of(record['value'])}\n\n{told(record['value'])}".rstrip())
+    return study_sections(results, FILE, lambda value, _: f"{rows_of(value)}\n\n{told(value)}".rstrip())
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
@@ -87,6 +87,7 @@ EXPERIMENT = Experiment(
     run=run,
     render=render,
     settings=StudySettings,
+    check=check_of("fair"),
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=lambda results: still_missing(results, FILE, ARMS),
     headlines=headlines,

@@ -88,6 +88,7 @@ class Experiment:
         run: does the work.
         render: takes the folder of the results, gives Markdown.
         settings: a dataclass of options of its own, each of which becomes an option of the command.
+        check: refuses options that cannot be meant, and files that are not there, before data are fetched.
         why_not_run: what is missing where it has not been run.
         unfinished: takes the folder of the results and says what of them is still missing; empty where nothing is.
         headlines: takes the value of the first of the files and gives the figures that stand for all of it.
@@ -113,6 +114,7 @@ class Experiment:
     render: Callable[[Path], str] = field(repr=False)
     needs: tuple[str, ...] = ()
     settings: type | None = None
+    check: Callable[[RunOptions], Any] | None = field(default=None, repr=False)
     why_not_run: str = "nobody has run it yet"
     unfinished: Callable[[Path], str] | None = field(default=None, repr=False)
     headlines: Callable[[Any], list[Headline]] | None = field(default=None, repr=False)

@@ -15,12 +15,12 @@ from typing import Any
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.experiment import draw_where_possible
 from gspool.experiments.benchmark.names import result_name
-from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
+from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
+from gspool.experiments.benchmark.study_sections import study_sections
 from gspool.experiments.benchmark.tables import validation_figure, validation_rows
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.mu_trend import arm_of, seen, told
 from gspool.experiments.pictured import pictured
-from gspool.experiments.report import section
 from gspool.experiments.tuning_text import protocol_told, seeds_told
 
 FILE = "mu"
@@ -46,14 +46,14 @@ def draw(value: dict[str, Any], path: Path) -> None:
 
 def render(results: Path) -> str:
     """Write the section."""
-    return section(results, FILE, lambda record: written(record["value"]))
+    return study_sections(results, FILE, written)
 
 
-def written(value: dict[str, Any]) -> str:
-    """Write what was measured, the table, what it says, and the picture."""
+def written(value: dict[str, Any], name: str = FILE) -> str:
+    """Write what was measured, the table, what it says, and the picture, which is called as the result is."""
     seeds = seeds_told(value["arms"])
     picture = pictured(
-        "mu.png",
+        f"{name}.png",
         "Validation MAP@R against mu, average pooling as a line",
         f"MAP@R on held-out classes against mu, {value['data']} with C2, {seeds}. Bars are standard deviations over "
         "seeds, where there are several; the dashed line is average pooling.",
@@ -85,6 +85,7 @@ EXPERIMENT = Experiment(
     run=run,
     render=render,
     settings=StudySettings,
+    check=check_of("tuning"),
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=lambda results: still_missing(results, FILE, ARMS),
     headlines=headlines,

@@ -19,7 +19,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gspool.experiments.certificate import read_result
+from gspool.experiments.certificate import read_measured, read_result
 from gspool.experiments.experiment import NOT_RUN
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _section(marker: str, results: Path) -> str:
     if not 1 <= len(words) <= 4:
         raise ValueError(f"a marker reads results:FILE [PATH [FORMAT [COLUMN,COLUMN...]]], got {marker!r}")
     name, path, style, columns = words + ["", "value", "g", ""][len(words) :]
-    record = read_result(results / f"{name}.json")
+    record = read_measured(results / f"{name}.json")
     value = found_value(record, path, name)
     if isinstance(value, list):
         rows = [chosen(row, columns.split(","), name) for row in value] if columns else value

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gspool.experiments import registry
-from gspool.experiments.certificate import read_result
+from gspool.experiments.certificate import read_measured, read_result
 from gspool.experiments.experiment import Verdict
 from gspool.experiments.headline_table import headline_table
 from gspool.experiments.run_status import files_there, status
@@ -53,7 +53,9 @@ def show_list(results: Path) -> None:
     from rich.table import Table
 
     shown = Table(title="gspool reproduce NAME", title_justify="left", show_lines=True)
-    for column in ("name", "shows", "promise", "cost", "status"):
+    # A name that is broken cannot be typed.
+    shown.add_column("name", no_wrap=True)
+    for column in ("shows", "promise", "cost", "status"):
         shown.add_column(column, overflow="fold")
     for name in registry.names():
         experiment = registry.find(name)
@@ -159,11 +161,14 @@ def write_report(project: Path, check: bool = False) -> list[str]:
     """Write the page, and the table of figures in README.md; give what changed.
 
     Raises:
-        ValueError: if the folder has no results; or, with ``check``, if something is out of date.
+        ValueError: if the folder has no results, or one of a tiny version among them; or, with ``check``, if something
+            is out of date.
     """
     results = project / "results"
     if not results.is_dir():
         raise ValueError(f"there is no folder {results}; run this where README.md, docs/ and results/ are")
+    for path in sorted(results.glob("*.json")):
+        read_measured(path)
     texts = {project / PAGE: page(results)}
     readme = project / "README.md"
     if readme.is_file():

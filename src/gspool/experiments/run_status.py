@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gspool.experiments.certificate import read_result
+from gspool.experiments.certificate import is_quick, read_result
 
 if TYPE_CHECKING:
     from gspool.experiments.experiment import Experiment
@@ -19,13 +19,17 @@ class Status(NamedTuple):
 
 
 def files_there(experiment: Experiment, results: Path) -> list[str]:
-    """Name the results of an experiment that have been written."""
-    return [name for name in experiment.files if (results / f"{name}.json").is_file()]
+    """Name the results of an experiment that have been measured; a tiny version measures nothing."""
+    paths = {name: results / f"{name}.json" for name in experiment.files}
+    return [name for name, path in paths.items() if path.is_file() and not is_quick(read_result(path))]
 
 
 def status(experiment: Experiment, results: Path) -> Status:
     """Look up what has been run: every file of the experiment must be there for it to be done."""
-    there = files_there(experiment, results)
+    try:
+        there = files_there(experiment, results)
+    except ValueError as damaged:
+        return Status(False, f"not known: {damaged}")
     records = [read_result(results / f"{name}.json") for name in there]
     said = "; ".join(dict.fromkeys(f"{record['date']}, {record['device']}" for record in records))
     missing = [name for name in experiment.files if name not in there]

@@ -17,9 +17,9 @@ from typing import Any, Literal
 from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.experiment import draw_where_possible
 from gspool.experiments.benchmark.names import result_name
-from gspool.experiments.benchmark.study import StudySettings, run_study, still_missing
+from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
+from gspool.experiments.benchmark.study_sections import study_sections
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
-from gspool.experiments.report import section
 from gspool.experiments.screening_design import all_arms, factorial_arms, grid_arms
 from gspool.experiments.screening_effects import effects
 from gspool.experiments.screening_promise import seen
@@ -48,9 +48,8 @@ class ScreeningSettings(StudySettings):
 def run(options: RunOptions) -> None:
     """Train what is missing, and write the figures."""
     chosen = options.settings or ScreeningSettings()
-    shared = StudySettings(**{key: value for key, value in vars(chosen).items() if key != "part"})
     promised = replace(options, seeds=options.seeds or SEEDS)
-    value = run_study(promised, shared, all_arms(chosen.part), "tuning", FILE, EXPERIMENT.command(options))
+    value = run_study(promised, chosen, all_arms(chosen.part), "tuning", FILE, EXPERIMENT.command(options))
     picture = options.images / f"{result_name(FILE, chosen.data, chosen.backbone)}.png"
     if whole_grids(value):
         draw_where_possible(picture, lambda: draw(value, picture))
@@ -69,7 +68,7 @@ def draw(value: dict[str, Any], path: Path) -> None:
 
 def render(results: Path) -> str:
     """Write the section."""
-    return section(results, FILE, lambda record: written(record["value"]))
+    return study_sections(results, FILE, written)
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
@@ -98,6 +97,7 @@ EXPERIMENT = Experiment(
     run=run,
     render=render,
     settings=ScreeningSettings,
+    check=check_of("tuning"),
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
     unfinished=lambda results: still_missing(results, FILE, all_arms("both"), SEEDS),
     headlines=headlines,

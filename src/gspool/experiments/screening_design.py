@@ -7,6 +7,8 @@ from typing import NamedTuple
 from gspool.experiments.benchmark.arms import Arm
 
 LOSSES = ("c2", "pnca")
+# What the paper's factorial and grid are of.
+DATA = "cub"
 
 
 class Corner(NamedTuple):

@@ -134,8 +134,9 @@ def grid_told(value: dict[str, Any]) -> str:
             ours.append(f"with {loss} at {best_cell_told(cells, PAPER_BEST[loss])}")
     if not trained:
         return ""
+    where = "" if value["data"] == design.DATA else f", on {design.DATA},"
     return (
-        f"The paper's grid is best {', '.join(paper)}. Ours is best {'; '.join(ours)}. Figures without an error "
+        f"The paper's grid{where} is best {', '.join(paper)}. Ours is best {'; '.join(ours)}. Figures without an error "
         f"({seeds_told(trained)} a cell) decide nothing."
     )
 

@@ -20,11 +20,15 @@ def rendered(value: dict[str, Any]) -> str:
     """Write the factorial with the paper's values beside ours, its main effects, and the grids that are there."""
     found = {arm["arm"]: arm for arm in value["arms"]}
     grids = [grid_table(found, loss) for loss in whole_grids(value)]
-    return "\n\n".join(part for part in (factorial_table(found), told(value), *grids, grid_told(value)) if part)
+    tables = (factorial_table(found, value["data"]), told(value), *grids, grid_told(value))
+    return "\n\n".join(part for part in tables if part)
 
 
-def written(value: dict[str, Any]) -> str:
-    """Write what was measured, the tables, and the picture where there is enough of a grid to draw."""
+def written(value: dict[str, Any], name: str = "screening") -> str:
+    """Write what was measured, the tables, and the picture where there is enough of a grid to draw.
+
+    The picture is called as the result is.
+    """
     selects = [arm for arm in value["arms"] if arm["pooling"] == "gsp"]
     said = (
         f"{protocol_told(value)} Ours: {seeds_told(selects)} an arm with GSP. "
@@ -32,7 +36,7 @@ def written(value: dict[str, Any]) -> str:
     )
     drawn = whole_grids(value)
     picture = pictured(
-        "screening.png",
+        f"{name}.png",
         "Validation MAP@R against epsilon, a line a number of prototypes",
         f"MAP@R on held-out classes against epsilon, a line for each number m of prototypes, {' and '.join(drawn)}, "
         f"{seeds_told(selects)}; mu = 0.3, lambda = 0.1. The dashed line is average pooling.",
@@ -54,7 +58,7 @@ def told(value: dict[str, Any]) -> str:
         if single
         else ""
     )
-    return "\n".join(lines) + f"\n\n{unknown}{rules_told()}{alike_told(value)}"
+    return "\n".join(lines) + f"\n\n{unknown}{rules_told(value['data'])}{alike_told(value)}"
 
 
 def effects_told(loss: str, found: Effects) -> str:
@@ -76,19 +80,21 @@ def effects_told(loss: str, found: Effects) -> str:
     )
 
 
-def rules_told() -> str:
+def rules_told(data: str) -> str:
     """Say when an effect stands, when it is seen, and how little is hardly; with the paper's effects as a measure."""
     papers = []
     for loss in design.LOSSES:
         figures = [{"arm": name, "validation_map": figure} for name, figure in design.paper_figures(loss).items()]
         known = effects({"arms": figures}, loss) or {}
         papers.append(f"{loss} {', '.join(f'{factor} {points:+.2f}' for factor, points in known.items())}")
+    where = "" if data == design.DATA else f", on {design.DATA},"
     return (
         "An effect keeps sign and size without the lowest corner if that leaves its sign, and its size within a factor "
         f"of two; with several seeds it then *stands*. With these, lower {', '.join(LOWER_IS_BETTER)} count as better "
         "where the effect stands and its 95 % interval over seeds lies below 0, epsilon as what matters most where its "
         "effect exceeds every other beyond the interval; the prototypes *hardly* count where their interval lies "
-        f"within {HARDLY:g} points to either side of 0. The paper's table gives, without an error: {'; '.join(papers)}."
+        f"within {HARDLY:g} points to either side of 0. The paper's table{where} gives, without an error: "
+        f"{'; '.join(papers)}."
     )
 
 
@@ -110,8 +116,8 @@ def alike_told(value: dict[str, Any]) -> str:
     )
 
 
-def factorial_table(found: dict[str, Any]) -> str:
-    """Write a row an arm of the factorial, average pooling first."""
+def factorial_table(found: dict[str, Any], data: str) -> str:
+    """Write a row an arm of the factorial, average pooling first; beside the paper's where the data are the same."""
     rows = []
     for loss in design.LOSSES:
         paper = design.paper_figures(loss)
@@ -124,7 +130,7 @@ def factorial_table(found: dict[str, Any]) -> str:
                     "setting": arm.variant,
                     "validation MAP@R": number(ours["validation_map"]) if ours else "",
                     "seeds": str(ours["runs"]) if ours else "",
-                    "paper": number(paper[arm.name]),
+                    **({"paper": number(paper[arm.name])} if data == design.DATA else {}),
                 }
             )
     return table(rows)

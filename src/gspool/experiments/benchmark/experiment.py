@@ -24,18 +24,20 @@ from typing import Any, Literal
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import COMPARED, DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
+from gspool.experiments.benchmark.checks import check_study
 from gspool.experiments.benchmark.choice import best_arms
-from gspool.experiments.benchmark.figures import maps_of, study_figures
+from gspool.experiments.benchmark.figures import maps_of
 from gspool.experiments.benchmark.missing import unfinished
 from gspool.experiments.benchmark.names import benchmark_name
 from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.search import BEST, named_variants, search_arms
 from gspool.experiments.benchmark.section import headlines, judge, render, render_study
 from gspool.experiments.benchmark.store import Store
-from gspool.experiments.certificate import read_result, write_result
+from gspool.experiments.benchmark.written import take_over, write_figures
+from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.numbers import numbers_of
-from gspool.terminal.status import WrongArgumentsError
+from gspool.terminal.status import WrongArgumentsError, checking_arguments
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,27 @@ def study_of(options: RunOptions) -> Study:
     """Turn what was chosen into the trainings that are wanted.
 
     Raises:
-        ValueError: if the data set, a fold or a setting of the search is not known.
+        WrongArgumentsError: if a name is not known, a number has no sense, or options do not go together.
+        FileNotFoundError: if the file of the weights is not there.
     """
     chosen = options.settings or BenchmarkSettings()
+    with checking_arguments():
+        study = _study_of(chosen, options.seeds or SEEDS)
+        check_study(study, chosen.train, options.quick)
+    return study
+
+
+def _study_of(chosen: BenchmarkSettings, seeds: tuple[int, ...]) -> Study:
     if chosen.data not in DATA:
         raise ValueError(f"the paper's benchmarks are {', '.join(DATA)}, got {chosen.data!r}")
+    if chosen.variants and chosen.arms == "paper":
+        raise ValueError("--variants names settings of the search: add --arms search, or both, or leave it out")
+    if chosen.poolings and chosen.arms == "search":
+        raise ValueError("the search is of GSP alone: leave --poolings out, or add the paper's rows with --arms both")
     losses = losses_of(chosen)
     arms: list[Arm] = []
     if chosen.arms != "search":
-        named = tuple(chosen.poolings.split(",")) if chosen.poolings else COMPARED[chosen.protocol][1]
+        named = names_of(chosen.poolings) or COMPARED[chosen.protocol][1]
         named = POOLINGS if chosen.poolings == "all" else named
         arms += pooling_table_arms(losses) if chosen.poolings == "table" else paper_arms(losses, named)
     if chosen.arms != "paper":
@@ -101,7 +115,7 @@ def study_of(options: RunOptions) -> Study:
         protocol=chosen.protocol,
         arms=tuple(arms),
         folds=folds_of(chosen.folds, chosen.protocol),
-        seeds=options.seeds or SEEDS,
+        seeds=seeds,
         backbone=chosen.backbone,
         weights=chosen.weights,
         processes=chosen.processes,
@@ -112,7 +126,17 @@ def study_of(options: RunOptions) -> Study:
 
 def losses_of(chosen: BenchmarkSettings) -> tuple[str, ...]:
     """Give the losses that were named, or those that the paper shows for the protocol."""
-    return tuple(chosen.losses.split(",")) if chosen.losses else COMPARED[chosen.protocol][0]
+    return names_of(chosen.losses) or COMPARED[chosen.protocol][0]
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Read names with commas between, each of them once.
+
+    Example:
+        >>> names_of("c2, pnca,c2"), names_of("")
+        (('c2', 'pnca'), ())
+    """
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def folds_of(text: str, protocol: str) -> tuple[int, ...]:
@@ -133,11 +157,6 @@ def folds_of(text: str, protocol: str) -> tuple[int, ...]:
     return folds
 
 
-def ground_named(study: Study) -> dict[str, str]:
-    """Name what all trainings of a result share."""
-    return {"data": study.data, "protocol": study.protocol, "backbone": study.backbone}
-
-
 def store_of(study: Study, options: RunOptions) -> Store:
     """Open the folder of a benchmark's trainings, which all experiments on it share."""
     backbone = study.backbone.replace("/", "-")
@@ -149,8 +168,7 @@ def run(options: RunOptions) -> None:
     study = study_of(options)
     path = options.results / f"{benchmark_name(study.data, study.protocol, study.backbone)}.json"
     store = store_of(study, options)
-    if path.is_file():
-        store.adopt(read_result(path), ground_named(study))
+    take_over(path, study, store, options.quick)
     chosen = options.settings or BenchmarkSettings()
     if chosen.arms != "paper" and chosen.variants == BEST:
         best = best_arms(losses_of(chosen), store.runs())
@@ -197,32 +215,6 @@ def _draw(value: dict[str, Any], path: Path) -> None:
         draw_looks(maps, ending("looks"))
 
 
-def write_figures(
-    path: Path, study: Study, store: Store, ground: Any, command: str, trained: bool, wanted: Any = None
-) -> None:
-    """Write the figures of a store's trainings, with the birth certificates of the trainings.
-
-    Args:
-        path: the result; a note that stands in it stays.
-        study: what the trainings are of.
-        store: the trainings.
-        ground: the images, for their labels.
-        command: what a person typed.
-        trained: whether this call was to train; if not, the command that stands in the result stays as well.
-        wanted: names of arms; None takes all that the store holds.
-    """
-    value = {**ground_named(study), **study_figures(store, PROTOCOLS[study.protocol], ground, wanted)}
-    before = read_result(path) if path.is_file() else {}
-    write_result(
-        path,
-        value,
-        command=command if trained else before.get("command", command),
-        seeds=sorted({run["asked"]["seed"] for run in value["runs"]}),
-        origins=[run["found"]["origin"] for run in value["runs"]],
-        note=before.get("note"),
-    )
-
-
 EXPERIMENT = Experiment(
     name="benchmark",
     promise="GSP in the place of average pooling improves every loss on every benchmark by about a point of MAP@R",
@@ -235,6 +227,7 @@ EXPERIMENT = Experiment(
     render=render,
     settings=BenchmarkSettings,
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
+    check=study_of,
     unfinished=unfinished,
     verdict=judge,
     not_attempted="repeats two and three of the losses beside C2 and ProxyNCA++ and of the layers beside GAP and GSP; "

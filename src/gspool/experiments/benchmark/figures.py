@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gspool.evaluation import mean_and_std
 from gspool.experiments.benchmark.joined import joined_of
+from gspool.experiments.benchmark.taken_over import map_taken_over
 from gspool.experiments.paired import Difference, deviation, difference_of
 
 if TYPE_CHECKING:
@@ -120,7 +121,11 @@ def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def study_figures(
-    store: Store, protocol: Protocol, ground: Ground, wanted: Sequence[str] | None = None
+    store: Store,
+    protocol: Protocol,
+    ground: Ground,
+    wanted: Sequence[str] | None = None,
+    known: Sequence[Run] = (),
 ) -> dict[str, Any]:
     """Give everything about the finished trainings of a store as plain numbers, one entry an arm, and every run.
 
@@ -129,9 +134,11 @@ def study_figures(
         protocol: how they were made.
         ground: the images, for the labels of the test set.
         wanted: names of arms; None takes all that the store holds.
+        known: runs of the result that is there, whose order remains.
     """
     by_arm: dict[str, list[Run]] = {}
-    for run in store.runs():
+    places = {(run.asked["arm"], *run.place): place for place, run in enumerate(known)}
+    for run in sorted(store.runs(), key=lambda run: places.get((run.asked["arm"], *run.place), len(places))):
         by_arm.setdefault(run.asked["arm"], []).append(run)
     names = [*by_arm] if wanted is None else [name for name in wanted if name in by_arm]
     asks, labels = ground.test.asks, ground.test.labels
@@ -141,6 +148,7 @@ def study_figures(
         runs = by_arm[name]
         baseline = by_arm.get(f"{runs[0].asked['loss']} gap", runs)
         figures = arm_figures(runs, baseline)
+        figures["mean_weights"] = map_taken_over(store, runs) or figures["mean_weights"]
         figures["joined"] = None
         if protocol.report == "combinations":
             figures["joined"] = joined_of(store, runs, protocol.folds, questions, gallery)
@@ -151,7 +159,9 @@ def study_figures(
 
 def _short(run: Run) -> dict[str, Any]:
     """Give a run with its curve in one line, step and validation MAP@R in percent, and its map in another."""
-    curve, weights = run.found["curve"], run.found.get("mean_weights")
-    line = curve if isinstance(curve, str) else " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in curve)
-    places = weights if weights is None or isinstance(weights, str) else " ".join(f"{each:.3f}" for each in weights)
-    return {"asked": run.asked, "found": {**run.found, "curve": line, "mean_weights": places}}
+    found, curve, weights = dict(run.found), run.found["curve"], run.found.get("mean_weights")
+    if not isinstance(curve, str):
+        found["curve"] = " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in curve)
+    if weights is not None and not isinstance(weights, str):
+        found["mean_weights"] = " ".join(f"{each:.3f}" for each in weights)
+    return {"asked": run.asked, "found": found}

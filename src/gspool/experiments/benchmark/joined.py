@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gspool.evaluation import fair_average
-from gspool.experiments.ledger import Ledger
+from gspool.experiments.benchmark.taken_over import joined_taken_over, named, whole_repeats
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -19,19 +19,28 @@ if TYPE_CHECKING:
 def joined_of(
     store: Store, runs: Sequence[Run], folds: int, labels: Int64[Tensor, " Q"], gallery: Int64[Tensor, " G"] | None
 ) -> dict[str, Any] | None:
-    """Give the figures of an arm's joined embeddings, from the store where the same trainings were joined before."""
-    kept = Ledger(store.folder / "joined.jsonl")
-    # A training that was made again has other figures, under the same name.
-    there = [[store.path(run.asked).name, run.found["metrics"]["map@r"]] for run in runs]
-    asked: dict[str, Any] = {"folds": folds}
-    asked["runs"] = sorted(each for each in there if (store.folder / each[0]).is_file())
-    found = kept.get(asked)
+    """Give the figures of an arm's joined embeddings, from the store where the same trainings were joined before.
+
+    Where embeddings are missing, those of the result that the trainings were taken over from count, if they are of more
+    repeats than could be joined here.
+    """
+    whole = whole_repeats(runs, folds)
+    if not whole:
+        return None
+    there = whole_repeats([run for run in whole if store.path(run.asked).is_file()], folds)
+    figures = joined_taken_over(store, whole, folds)
+    if figures is not None and figures["repeats"] > len(there) // folds:
+        return figures
+    if not there:
+        return None
+    asked = {"folds": folds, "runs": named(store, there)}
+    found = store.joined.get(asked)
     if found is None:
-        print(f"{runs[0].asked['arm']}: joining the embeddings of {len(asked['runs'])} trainings", flush=True)
-        results = {run.place: store.result(run, labels.device) for run in runs}
+        print(f"{runs[0].asked['arm']}: joining the embeddings of {len(there)} trainings", flush=True)
+        results = {run.place: store.result(run, labels.device) for run in there}
         found = {"figures": joined_figures(results, folds, labels, gallery)}
-        kept.put(asked, found)
-    figures: dict[str, Any] | None = found["figures"]
+        store.joined.put(asked, found)
+    figures = found["figures"]
     return figures
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from gspool.training import TrainConfig
 
 LIBRARIES = ("pytorch-metric-learning", "torchvision")
-# Backbones whose ImageNet weights are never fetched, only read from a file.
-FROM_A_FILE = ("bninception", "keras/resnet50")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,15 +125,9 @@ def ground_of(study: Study, options: RunOptions) -> Ground:
 
     Raises:
         FileNotFoundError: if the data is not there; the message says what to put where.
-        ValueError: if the backbone would begin with random weights.
     """
     if options.quick:
         return stand_in(options.device)
-    if study.weights is None and study.backbone in FROM_A_FILE:
-        raise ValueError(
-            f"{study.backbone} would begin with random weights, and the benchmarks begin with those of ImageNet: "
-            "give their file with --weights; docs/models.md says where it comes from"
-        )
     sets = [data_sets.create(study.data, options.root, split) for split in ("train", "test")]
     workers, shown = os.cpu_count() or 1, sys.stderr.isatty()
     return Ground(*(load_resident(images, options.device, workers=workers, progress=shown) for images in sets))

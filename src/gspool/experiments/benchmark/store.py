@@ -68,11 +68,12 @@ def missing_of(
 
 
 class Store:
-    """Finished trainings of one folder: figures in a ledger, embeddings beside it."""
+    """Finished trainings of one folder: figures and those of joined models in ledgers, embeddings beside them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ledger = Ledger(folder / "runs.jsonl")
+        self.joined = Ledger(folder / "joined.jsonl")
 
     def runs(self) -> list[Run]:
         """Give every finished training; where one was made with several settings, the last that early stopping ended.
@@ -102,7 +103,8 @@ class Store:
             )
         for run in value["runs"]:
             if self.ledger.get(run["asked"]) is None:
-                self.ledger.put(run["asked"], {"origin": origin_of(record), **run["found"]})
+                # Behind the others, where a training puts it: figures that are written anew do not change their order.
+                self.ledger.put(run["asked"], {**run["found"], "origin": run["found"].get("origin", origin_of(record))})
 
     def get(self, asked: dict[str, Any]) -> dict[str, Any] | None:
         """Give what a training found, or None where it has not been made."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ from gspool.experiments.benchmark.arms import SEEDS, Arm
 from gspool.experiments.benchmark.experiment import (
     BenchmarkSettings,
     folds_of,
-    ground_named,
     store_of,
     study_of,
-    write_figures,
 )
 from gspool.experiments.benchmark.names import result_name
-from gspool.experiments.benchmark.runs import ground_of, labels_of, train_missing
+from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.store import missing_of
+from gspool.experiments.benchmark.written import take_over, write_figures
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import RunOptions
 
@@ -50,6 +49,24 @@ class StudySettings:
     train: bool = True
 
 
+def study_wanted(options: RunOptions, arms: tuple[Arm, ...], protocol: str) -> Study:
+    """Turn what was chosen into the trainings of a study.
+
+    Raises:
+        WrongArgumentsError: if a name is not known or a number has no sense.
+        FileNotFoundError: if the file of the weights is not there.
+    """
+    chosen = options.settings or StudySettings()
+    shared = {each.name: getattr(chosen, each.name) for each in fields(StudySettings)}
+    study = study_of(replace(options, settings=BenchmarkSettings(**{**shared, "folds": ""})))
+    return replace(study, arms=arms, protocol=protocol, folds=folds_of(chosen.folds, protocol))
+
+
+def check_of(protocol: str) -> Callable[[RunOptions], Any]:
+    """Give what refuses wrong options before a study is run; its arms are not a person's choice."""
+    return lambda options: study_wanted(options, (), protocol)
+
+
 def run_study(
     options: RunOptions, chosen: StudySettings, arms: tuple[Arm, ...], protocol: str, name: str, command: str
 ) -> dict[str, Any]:
@@ -63,12 +80,10 @@ def run_study(
         name: of the result, on CUB with the usual backbone.
         command: what a person typed for it.
     """
-    study = study_of(replace(options, settings=BenchmarkSettings(**{**vars(chosen), "folds": ""})))
-    study = replace(study, arms=arms, protocol=protocol, folds=folds_of(chosen.folds, protocol))
+    study = study_wanted(replace(options, settings=chosen), arms, protocol)
     path = options.results / f"{result_name(name, study.data, study.backbone)}.json"
     store = store_of(study, options)
-    if path.is_file():
-        store.adopt(read_result(path), ground_named(study))
+    take_over(path, study, store, options.quick)
     ground = ground_of(study, options) if chosen.train else labels_of(study, options)
     try:
         if chosen.train:
