@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from gspool.experiments.collage.tuning import best_of, joined, nearby, search
 from gspool.experiments.collage.verdict import SAME_SIZE, bullets, effect_of_zsr, verdict_of
 from gspool.experiments.collage.verdict import verdict as collage_verdict
 from gspool.experiments.collage.weights import quarter_shares, weight_on_object
+from gspool.experiments.crew import Broken, CrewDiedError
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.resident import ResidentSet, train_resident
@@ -385,14 +385,11 @@ def test_what_breaks_is_told_after_the_rest_is_done_and_the_longest_begin_first(
     begun = []
 
     class Workers:
-        def submit(self, _: object, training: Training) -> Future:
-            begun.append(training.pooling)
-            future: Future = Future()
-            if training.pooling == "tfm":
-                future.set_exception(RuntimeError("no such luck"))
-            else:
-                future.set_result({"map@r": 0.5, "steps": 1, "seconds": 1.0})
-            return future
+        def answers(self, following: Callable[[], Training | None]) -> Iterator[tuple[Training, object]]:
+            while (training := following()) is not None:
+                begun.append(training.pooling)
+                found = {"map@r": 0.5, "steps": 1, "seconds": 1.0}
+                yield training, Broken("no such luck") if training.pooling == "tfm" else found
 
     ledger = Ledger(tmp_path / "trainings.jsonl")
     trainings = [Training("gap", "c2"), Training("gsp", "c2"), Training("tfm", "c2", options={"layers": 8})]
@@ -461,7 +458,7 @@ def test_time_that_is_up_leaves_the_rest_for_later_and_a_dead_crew_is_replaced(
     monkeypatch.setattr(Study, "ground", None)
 
     def die(*_: object) -> None:
-        raise BrokenProcessPool("a process died")
+        raise CrewDiedError("a process died")
 
     monkeypatch.setattr("gspool.experiments.collage.study.train_missing", die)
     assert study.train("all", {"a": Training("gap", "c2")}) == {}

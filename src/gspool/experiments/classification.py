@@ -86,9 +86,12 @@ def run(options: RunOptions) -> None:
         for settings in [settings_of(name, chosen, seed, options.device)]
     }
     missing = {key: job for key, job in jobs.items() if ledger.get(job.asked(key[0])) is None}
-    for (name, seed), found in train_jobs(missing, chosen.processes):
-        ledger.put(missing[name, seed].asked(name), found)
-        print(f"{name}, seed {seed}: {100 * found['accuracy']:.2f} % right, {found['seconds']:.0f} s", flush=True)
+
+    def keep(key: tuple[str, int], found: dict[str, Any]) -> None:
+        ledger.put(missing[key].asked(key[0]), found)
+        print(f"{key[0]}, seed {key[1]}: {100 * found['accuracy']:.2f} % right, {found['seconds']:.0f} s", flush=True)
+
+    train_jobs(missing, chosen.processes, keep)
     entries = [
         {"pooling": name, "seed": seed, **ledger.get(job.asked(name))}  # type: ignore[dict-item]
         for (name, seed), job in jobs.items()
