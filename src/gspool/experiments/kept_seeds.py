@@ -1,4 +1,4 @@
-"""The seeds of a result: a run of a few never drops those that were measured before, and a page says which are missing."""
+"""The seeds of a result: a run of a few never drops those that were measured, and a page says which are missing."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ def run(options: RunOptions) -> None:
 
     Raises:
         RuntimeError: if trainings broke, after everything else is done and written.
+        ValueError: if there was no time for any training; then nothing is written.
     """
     study = Study(options)
     try:
@@ -55,9 +56,12 @@ def _run(study: Study, options: RunOptions) -> None:
         }
     # All that waits for nothing at once, so that no process waits for the last training of a table.
     ready = in_order([*(each for table in tables.values() for each in table.values())])
-    study.train(
-        "the paper's settings, and what is tried first", dict(enumerate([*ready, *first_variants(study).values()]))
-    )
+    first = [*ready, *first_variants(study).values()]
+    if not study.train("the paper's settings, and what is tried first", dict(enumerate(first))):
+        # An empty result would take the place of one that is not, and has nothing to show.
+        if study.broken:
+            return
+        raise ValueError(f"no time for any of {len(first)} trainings: nothing was written; give more --seconds")
     searched = search(study)
     tables["tuned"] = {} if options.quick else tuned_trainings(study.seeds, searched)
     study.train("the best settings", tables["tuned"])

@@ -11,17 +11,10 @@ from gspool.experiments.collage import remarks
 from gspool.experiments.collage.bars import PICTURE, bars_caption
 from gspool.experiments.collage.comparison import Rows
 from gspool.experiments.collage.left_open import BACKBONES_OF_THE_PAPER, backbone_text, measure_text
+from gspool.experiments.collage.names import BACKBONE_NAMES, BACKBONES, with_present_names
 from gspool.experiments.collage.picture import EACH, PICKED, SCALED
 from gspool.experiments.collage.recipe import GSP_OPTIONS, ZSR
-from gspool.experiments.collage.rows import (
-    BACKBONE_NAMES,
-    BACKBONES,
-    DISTILLED,
-    FINE_TUNED,
-    FINE_TUNING,
-    ROWS,
-    find_row,
-)
+from gspool.experiments.collage.rows import DISTILLED, FINE_TUNED, FINE_TUNING, ROWS, find_row
 from gspool.experiments.collage.search import LOSSES
 from gspool.experiments.collage.search_text import LOSS_NAMES, search_text
 from gspool.experiments.collage.verdict import OURS, SAME_SIZE, WITHOUT, bullets, effect_of_zsr
@@ -45,7 +38,7 @@ def render(results: Path) -> str:
     if not path.is_file():
         return NOT_RUN
     record = read_result(path)
-    value, seeds = record["value"], len(record["seeds"])
+    value, seeds = with_present_names(record["value"]), len(record["seeds"])
     left = unfinished(results)
     parts = [
         opening(value, seeds),
