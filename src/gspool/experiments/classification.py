@@ -22,7 +22,7 @@ from gspool.experiments.certificate import known_origin, origin_here, read_resul
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, fingerprint_of, train_jobs
-from gspool.experiments.classification_table import USUAL, rendered, seen, shown_name, spread, written
+from gspool.experiments.classification_table import USUAL, named_data, rendered, seen, shown_name, spread, written
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
@@ -105,22 +105,24 @@ def run(options: RunOptions) -> None:
         "chosen": chosen_pooling(entries),
         "runs": entries,
     }
-    path = options.results / f"{result_name(chosen.data, chosen.backbone)}.json"
+    path = options.results / f"{result_name(chosen.data, chosen.backbone, images)}.json"
     command = EXPERIMENT.command(options)
     origins = ledger.origins(known_origin(path, here), [job.asked(name) for (name, _), job in jobs.items()])
     write_result(path, value, command=command, seeds=seeds, origins=origins)
     print(rendered(value))
 
 
-def result_name(data: str, backbone: str) -> str:
+def result_name(data: str, backbone: str, images: str | None = None) -> str:
     """Name the result after the data and the network, each where it is not the usual one; no two share a file.
 
+    ``images`` is the fingerprint of somebody's own pictures, which "folder" does not tell from others.
+
     Example:
-        >>> result_name("cifar100", "resnet20"), result_name("folder", "timm/resnetv2_50")
-        ('classification', 'classification_folder_timm-resnetv2_50')
+        >>> result_name("cifar100", "resnet20"), result_name("folder", "timm/resnetv2_50", "0123456789abcdef")
+        ('classification', 'classification_folder-01234567_timm-resnetv2_50')
     """
     usual = ClassificationSettings()
-    return name_beside(FILE, (data, backbone), (usual.data, usual.backbone))
+    return name_beside(FILE, (named_data(data, images, "-"), backbone), (usual.data, usual.backbone))
 
 
 def chosen_pooling(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -173,7 +175,7 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     found = []
     for name in ("gap", value["chosen"]):
         ours = spread([run["accuracy"] for run in value["runs"] if run["pooling"] == name])
-        what = f"accuracy, {value['data']}, {value['backbone']}, {shown_name(name)}"
+        what = f"accuracy, {named_data(value['data'], value.get('images'))}, {value['backbone']}, {shown_name(name)}"
         found.append(Headline(what, "on ImageNet only", ours))
     return found
 
