@@ -47,9 +47,9 @@ def pictures(root: Path, seed: int = 0) -> Path:
     return root
 
 
-def classify(tmp_path: Path, root: Path, **settings: str) -> None:
+def classify(tmp_path: Path, root: Path, seeds: tuple[int, ...] = (0,), **settings: str) -> None:
     chosen = classification.ClassificationSettings(data="folder", **settings)
-    options = RunOptions(root=root, seeds=(0,), results=tmp_path / "r", work=tmp_path / "w", settings=chosen)
+    options = RunOptions(root=root, seeds=seeds, results=tmp_path / "r", work=tmp_path / "w", settings=chosen)
     classification.run(options)
 
 
@@ -139,3 +139,14 @@ BEFORE = {
     "seed": 0,
     "captured": True,
 }
+
+
+def test_a_run_of_a_few_seeds_drops_none(tmp_path: Path, trainings: Trainings) -> None:
+    root = pictures(tmp_path / "images")
+    classify(tmp_path, root, seeds=(2,))
+    classify(tmp_path, root, seeds=(0,))
+    assert accuracies(tmp_path, root) == [0.003, 0.004, 0.001, 0.002]
+    shutil.rmtree(tmp_path / "w")
+    with pytest.raises(ValueError, match="would drop 2"):
+        classify(tmp_path, root, seeds=(0,))
+    assert trainings.made == 4

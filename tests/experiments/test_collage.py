@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -531,6 +532,17 @@ def test_without_time_for_any_training_nothing_is_written(tmp_path: Path, capsys
     told = capsys.readouterr().err
     assert "no time for any of 12 trainings: nothing was written; give more --seconds" in told
     assert not (tmp_path / "quick" / "results").exists()
+
+
+def test_a_run_of_a_few_seeds_drops_none_and_is_marked(tmp_path: Path, project: Path) -> None:
+    shutil.copy(project / "results" / "collage.json", tmp_path)
+    assert collage.EXPERIMENT.unfinished(tmp_path) == ""
+    options = RunOptions(seeds=(0,), results=tmp_path, work=tmp_path / "work")
+    with pytest.raises(ValueError, match="holds seeds 0, 1, 2, and a run of 0 would drop 1, 2"):
+        collage.run(options)
+    record = read_result(tmp_path / "collage.json")
+    (tmp_path / "collage.json").write_text(json.dumps({**record, "seeds": [0, 2]}))
+    assert collage.EXPERIMENT.unfinished(tmp_path) == "1 of 3 seeds (1)"
 
 
 def test_a_result_of_a_single_row_is_shown(tmp_path: Path, project: Path) -> None:

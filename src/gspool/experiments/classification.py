@@ -14,7 +14,7 @@ data and networks have files of their own, such as those of the paper wherever I
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, fingerprint_of, train_jobs
 from gspool.experiments.classification_table import USUAL, named_data, rendered, seen, shown_name, spread, written
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
+from gspool.experiments.kept_seeds import seeds_to_write
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.result_names import name_beside
@@ -70,21 +71,33 @@ class ClassificationSettings:
 
 
 def run(options: RunOptions) -> None:
-    """Train what is missing, and write the figures."""
+    """Train what is missing, and write the figures.
+
+    Raises:
+        ValueError: if the result there has seeds that would be dropped.
+    """
     chosen = options.settings or ClassificationSettings()
     root = write_cifar100_stand_in(options.work / FILE / "stand-in", images=4) if options.quick else options.root
     if options.quick:
         chosen = ClassificationSettings(backbone="small_cnn", epochs=1, batch_size=200, workers=0)
     here = origin_here(options.device, ["timm"] if chosen.backbone.startswith("timm/") else [])
     ledger = Ledger(options.work / FILE / "trainings.jsonl", here)
-    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    asked = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     images = fingerprint_of(chosen.data, root)
-    jobs = {
-        (name, seed): Job(chosen.data, root, options.quick, chosen.held_out, settings, options.device, images)
-        for seed in seeds
-        for name in POOLINGS
-        for settings in [settings_of(name, chosen, seed, options.device)]
-    }
+    path = options.results / f"{result_name(chosen.data, chosen.backbone, images)}.json"
+
+    def jobs_of(seed: int) -> dict[tuple[str, int], Job]:
+        return {
+            (name, seed): Job(chosen.data, root, options.quick, chosen.held_out, settings, options.device, images)
+            for name in POOLINGS
+            for settings in [settings_of(name, chosen, seed, options.device)]
+        }
+
+    def held(seed: int) -> bool:
+        return all(ledger.get(job.asked(name)) is not None for (name, _), job in jobs_of(seed).items())
+
+    seeds = seeds_to_write(path, asked, held)
+    jobs = {key: job for seed in seeds for key, job in jobs_of(seed).items()}
     missing = {key: job for key, job in jobs.items() if ledger.get(job.asked(key[0])) is None}
 
     def keep(key: tuple[str, int], found: dict[str, Any]) -> None:
@@ -105,8 +118,7 @@ def run(options: RunOptions) -> None:
         "chosen": chosen_pooling(entries),
         "runs": entries,
     }
-    path = options.results / f"{result_name(chosen.data, chosen.backbone, images)}.json"
-    command = EXPERIMENT.command(options)
+    command = EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options)
     origins = ledger.origins(known_origin(path, here), [job.asked(name) for (name, _), job in jobs.items()])
     write_result(path, value, command=command, seeds=seeds, origins=origins)
     print(rendered(value))

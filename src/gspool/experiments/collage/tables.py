@@ -17,8 +17,10 @@ from gspool.experiments.collage.recipe import GSP_OPTIONS, ZSR
 from gspool.experiments.collage.rows import DISTILLED, FINE_TUNED, FINE_TUNING, ROWS, find_row
 from gspool.experiments.collage.search import LOSSES
 from gspool.experiments.collage.search_text import LOSS_NAMES, search_text
+from gspool.experiments.collage.study import SEEDS
 from gspool.experiments.collage.verdict import OURS, SAME_SIZE, WITHOUT, bullets, effect_of_zsr
 from gspool.experiments.experiment import NOT_RUN, mean_and_deviation
+from gspool.experiments.kept_seeds import missing_seeds
 from gspool.experiments.pictured import pictured
 from gspool.experiments.report import caption, table
 
@@ -55,9 +57,11 @@ def render(results: Path) -> str:
 
 
 def unfinished(results: Path) -> str:
-    """Count the trainings that are missing, table by table; empty where none is."""
-    left = read_result(results / "collage.json")["value"]["unfinished"]
-    return ", ".join(f"{count} trainings of {TABLES[name]}" for name, count in left.items() if count)
+    """Count the trainings that are missing, table by table, and name the seeds that are; empty where none is."""
+    record = read_result(results / "collage.json")
+    left = record["value"]["unfinished"]
+    told = [f"{count} trainings of {TABLES[name]}" for name, count in left.items() if count]
+    return ", ".join([*told, *filter(None, [missing_seeds(record["seeds"], SEEDS)])])
 
 
 def opening(value: Mapping[str, Any], seeds: int) -> str:
