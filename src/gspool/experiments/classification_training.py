@@ -101,7 +101,8 @@ def _learn(
     cycle = settings.epochs * max(len(learned.images) // settings.batch_size, 1)
     steps = ClassifierSteps(network, settings.lr, settings.weight_decay, cycle, settings.precision, captured)
     network.train()
-    with steps.at_work(), steps_under_way(f"{settings.pooling}, seed {settings.seed}", 0, cycle) as made:
+    layer = ", ".join([settings.pooling, *(f"{name} {value}" for name, value in settings.pooling_options.items())])
+    with steps.at_work(), steps_under_way(f"{layer}, seed {settings.seed}", 0, cycle) as made:
         for epoch in range(settings.epochs):
             for pixels, labels in learned.training(epoch):
                 steps.step(pixels, labels)

@@ -70,8 +70,9 @@ def _run(
         started -= go_on(course, unfinished)
         course.began(started)
     ending: Ending = "max_steps"
-    title = f"{settings.loss.name} {settings.model.pooling}, seed {settings.trainer.seed}"
-    with steps_under_way(title, course.step, settings.trainer.max_steps) as made:
+    with steps_under_way(
+        f"{settings.loss.name} {settings.model.pooling}", course.step, settings.trainer.max_steps
+    ) as made:
         while course.step < settings.trainer.max_steps:
             course.make_step()
             made(_note(course))
