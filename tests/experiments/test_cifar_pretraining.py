@@ -78,3 +78,23 @@ def test_a_backbone_is_trained_once_and_read_back(tmp_path: Path, monkeypatch: p
     backbone = read_backbone(tmp_path / "work", "postactivation", "cpu")
     assert not backbone.training
     assert backbone(torch.zeros(1, 3, 32, 32)).shape == (1, 64, 8, 8)
+
+
+def test_both_flavours_are_trained_side_by_side_and_what_breaks_is_told(tmp_path: Path) -> None:
+    root = write_cifar100_stand_in(tmp_path / "data", images=1, test_images=1)
+    flavours = ("postactivation", "preactivation-bottleneck")
+    # The first processor by its number: only plain "cpu" has them made one after the other.
+    known = pretrain_missing(flavours, root, tmp_path / "work", "cpu:0", TINY)
+    assert [each["flavour"] for each in known] == [*flavours]
+    assert known[0]["accuracy"] == pretrain_missing(flavours[:1], root, tmp_path / "alone", "cpu", TINY)[0]["accuracy"]
+    with pytest.raises(RuntimeError, match=r"(?s)ResNet20 p.* broke: .*do not fill a batch of 512"):
+        pretrain_missing(flavours, root, tmp_path / "broken", "cpu:0", PretrainingSettings())
+
+
+def test_a_person_sees_the_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    images = LabelledPixels(torch.zeros(8, 3, 8, 8, dtype=torch.uint8), torch.arange(8))
+    monkeypatch.setattr("gspool.experiments.crew.bars.on_a_terminal", lambda: True)
+    pretrain(images, images, PretrainingSettings(epochs=3, batch_size=4))
+    shown = capsys.readouterr().out
+    assert "ResNet20, postactivation" in shown
+    assert "6/6" in shown

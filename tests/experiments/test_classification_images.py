@@ -47,25 +47,34 @@ def pictures(root: Path, seed: int = 0) -> Path:
     return root
 
 
-def classify(tmp_path: Path, root: Path, **settings: str) -> None:
+def classify(tmp_path: Path, root: Path, seeds: tuple[int, ...] = (0,), **settings: str) -> None:
     chosen = classification.ClassificationSettings(data="folder", **settings)
-    options = RunOptions(root=root, seeds=(0,), results=tmp_path / "r", work=tmp_path / "w", settings=chosen)
+    options = RunOptions(root=root, seeds=seeds, results=tmp_path / "r", work=tmp_path / "w", settings=chosen)
     classification.run(options)
 
 
-def accuracies(tmp_path: Path, name: str = "classification_folder") -> list[float]:
-    return [run["accuracy"] for run in read_result(tmp_path / "r" / f"{name}.json")["value"]["runs"]]
+def accuracies(tmp_path: Path, root: Path, ending: str = "") -> list[float]:
+    images = classification_jobs.fingerprint_of("folder", root)
+    assert images is not None
+    return figures(tmp_path / "r" / f"classification_folder-{images[:8]}{ending}.json")
+
+
+def figures(path: Path) -> list[float]:
+    return [run["accuracy"] for run in read_result(path)["value"]["runs"]]
 
 
 def test_other_pictures_are_other_trainings(tmp_path: Path, trainings: Trainings) -> None:
     first, second = pictures(tmp_path / "a" / "images"), pictures(tmp_path / "b" / "images", seed=1)
     classify(tmp_path, first)
-    assert accuracies(tmp_path) == [0.001, 0.002]
     classify(tmp_path, second)
-    assert accuracies(tmp_path) == [0.003, 0.004]
     classify(tmp_path, first)
     assert trainings.made == 4
-    assert accuracies(tmp_path) == [0.001, 0.002]
+    # Each has a file of its own, and neither takes the other's place.
+    assert len([*(tmp_path / "r").glob("*.json")]) == 2
+    assert accuracies(tmp_path, first) == [0.001, 0.002]
+    assert accuracies(tmp_path, second) == [0.003, 0.004]
+    named = {line.split(" | ")[0] for line in classification.render(tmp_path / "r").split("\n") if "| resnet20" in line}
+    assert len(named) == 2
 
 
 def test_the_same_pictures_elsewhere_are_the_same(tmp_path: Path, trainings: Trainings) -> None:
@@ -87,7 +96,7 @@ def test_what_was_measured_on_cifar_100_stays(tmp_path: Path, trainings: Trainin
     classify(tmp_path, pictures(tmp_path / "images"))
     classify(tmp_path, tmp_path / "images", backbone="timm/resnetv2_50")
     assert path.read_bytes() == before
-    assert accuracies(tmp_path, "classification_folder_timm-resnetv2_50") == [0.003, 0.004]
+    assert accuracies(tmp_path, tmp_path / "images", "_timm-resnetv2_50") == [0.003, 0.004]
 
 
 def test_results_of_other_data_are_shown_after_those_that_are_promised(
@@ -95,7 +104,9 @@ def test_results_of_other_data_are_shown_after_those_that_are_promised(
 ) -> None:
     classify(tmp_path, pictures(tmp_path / "images"))
     alone = classification.EXPERIMENT.render(tmp_path / "r")
-    assert alone.count("| folder | resnet20 |") == 2
+    images = classification_jobs.fingerprint_of("folder", tmp_path / "images")
+    assert images is not None
+    assert alone.count(f"| folder {images[:8]} | resnet20 |") == 2
     assert "Not run" not in alone
     shutil.copy(project / "results" / "classification.json", tmp_path / "r")
     both = classification.EXPERIMENT.render(tmp_path / "r")
@@ -110,7 +121,7 @@ def test_trainings_on_cifar_100_from_before_are_not_made_again(tmp_path: Path, t
         ledger.put({**BEFORE, "name": name, "pooling": name, "pooling_options": options}, found)
     classification.run(RunOptions(root=tmp_path, seeds=(0,), results=tmp_path / "r", work=tmp_path))
     assert trainings.made == 1
-    assert accuracies(tmp_path, "classification") == [0.67, 0.67]
+    assert figures(tmp_path / "r" / "classification.json") == [0.67, 0.67]
 
 
 # What ledgers hold of a training at the usual settings on a CPU, besides its pooling layer.
@@ -128,3 +139,14 @@ BEFORE = {
     "seed": 0,
     "captured": True,
 }
+
+
+def test_a_run_of_a_few_seeds_drops_none(tmp_path: Path, trainings: Trainings) -> None:
+    root = pictures(tmp_path / "images")
+    classify(tmp_path, root, seeds=(2,))
+    classify(tmp_path, root, seeds=(0,))
+    assert accuracies(tmp_path, root) == [0.003, 0.004, 0.001, 0.002]
+    shutil.rmtree(tmp_path / "w")
+    with pytest.raises(ValueError, match="would drop 2"):
+        classify(tmp_path, root, seeds=(0,))
+    assert trainings.made == 4

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+import json
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +26,11 @@ from gspool.experiments.collage.course import Course
 from gspool.experiments.collage.crew import TrainingsBrokenError, gather_crew, train_missing
 from gspool.experiments.collage.left_open import BACKBONES_OF_THE_PAPER, backbone_text
 from gspool.experiments.collage.maps import Splits, StitchedTiles, collage_maps, distilled_maps, stitched_tiles
+from gspool.experiments.collage.names import BACKBONE_NAMES, BACKBONES, with_present_names
 from gspool.experiments.collage.picture import read
 from gspool.experiments.collage.plan import most_trainings, paper_tables
 from gspool.experiments.collage.recipe import Training, settings_of
-from gspool.experiments.collage.rows import BACKBONE_NAMES, BACKBONES, ROWS, find_row, table_trainings
+from gspool.experiments.collage.rows import ROWS, find_row, table_trainings
 from gspool.experiments.collage.search import Variant, around, changed, combined, search_trainings, variants
 from gspool.experiments.collage.search_text import deviations, different, search_text
 from gspool.experiments.collage.study import CollageSettings, Study
@@ -37,6 +39,7 @@ from gspool.experiments.collage.tuning import best_of, joined, nearby, search
 from gspool.experiments.collage.verdict import SAME_SIZE, bullets, effect_of_zsr, verdict_of
 from gspool.experiments.collage.verdict import verdict as collage_verdict
 from gspool.experiments.collage.weights import quarter_shares, weight_on_object
+from gspool.experiments.crew import Broken, CrewDiedError
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.resident import ResidentSet, train_resident
@@ -324,7 +327,7 @@ def test_the_best_is_looked_for_with_each_backbone_apart(tmp_path: Path) -> None
         ("gap", "c2", "preactivation-bottleneck"): "b",
     }
     study = Study(RunOptions(work=tmp_path))
-    reached = {"as the paper": 0.1, "lr 1e-4": 0.2, "pre-activation ResNet20": 0.3}
+    reached = {"as the paper": 0.1, "lr 1e-4": 0.2, "ResNet20 (pre-activation)": 0.3}
     together = joined(study, {("gap", "c2", name): {"validation": value} for name, value in reached.items()})
     assert {each.flavour for each in together.values()} == {"postactivation", "preactivation-bottleneck"}
     assert {each.lr for each in together.values()} == {1e-4}
@@ -385,14 +388,11 @@ def test_what_breaks_is_told_after_the_rest_is_done_and_the_longest_begin_first(
     begun = []
 
     class Workers:
-        def submit(self, _: object, training: Training) -> Future:
-            begun.append(training.pooling)
-            future: Future = Future()
-            if training.pooling == "tfm":
-                future.set_exception(RuntimeError("no such luck"))
-            else:
-                future.set_result({"map@r": 0.5, "steps": 1, "seconds": 1.0})
-            return future
+        def answers(self, following: Callable[[], Training | None]) -> Iterator[tuple[Training, object]]:
+            while (training := following()) is not None:
+                begun.append(training.pooling)
+                found = {"map@r": 0.5, "steps": 1, "seconds": 1.0}
+                yield training, Broken("no such luck") if training.pooling == "tfm" else found
 
     ledger = Ledger(tmp_path / "trainings.jsonl")
     trainings = [Training("gap", "c2"), Training("gsp", "c2"), Training("tfm", "c2", options={"layers": 8})]
@@ -461,7 +461,7 @@ def test_time_that_is_up_leaves_the_rest_for_later_and_a_dead_crew_is_replaced(
     monkeypatch.setattr(Study, "ground", None)
 
     def die(*_: object) -> None:
-        raise BrokenProcessPool("a process died")
+        raise CrewDiedError("a process died")
 
     monkeypatch.setattr("gspool.experiments.collage.study.train_missing", die)
     assert study.train("all", {"a": Training("gap", "c2")}) == {}
@@ -526,6 +526,56 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_page_and_resumes(
     assert (tmp_path / "drawn" / "collage_table.png").stat().st_size > 5_000
 
 
+def test_without_time_for_any_training_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path), "--seconds", "0.001"]
+    assert commands.run("reproduce", words) == 1
+    told = capsys.readouterr().err
+    assert "no time for any of 12 trainings: nothing was written; give more --seconds" in told
+    assert not (tmp_path / "quick" / "results").exists()
+
+
+def test_a_run_of_a_few_seeds_drops_none_and_is_marked(tmp_path: Path, project: Path) -> None:
+    shutil.copy(project / "results" / "collage.json", tmp_path)
+    assert collage.EXPERIMENT.unfinished(tmp_path) == ""
+    options = RunOptions(seeds=(0,), results=tmp_path, work=tmp_path / "work")
+    with pytest.raises(ValueError, match="holds seeds 0, 1, 2, and a run of 0 would drop 1, 2"):
+        collage.run(options)
+    record = read_result(tmp_path / "collage.json")
+    (tmp_path / "collage.json").write_text(json.dumps({**record, "seeds": [0, 2]}))
+    assert collage.EXPERIMENT.unfinished(tmp_path) == "1 of 3 seeds (1)"
+
+
+def test_a_result_of_a_single_row_is_shown(tmp_path: Path, project: Path) -> None:
+    record = read_result(project / "results" / "collage.json")
+    value = record["value"]
+    one = [row for row in value["frozen"] if row["row"] == "CBAM"][:1]
+    nothing: dict = {"search": [], "best": {}, "best_settings": {}, "tuned": [], "distilled": [], "fine_tuned": []}
+    record["value"] = {**value, **nothing, "frozen": one}
+    (tmp_path / "collage.json").write_text(json.dumps(record))
+    page = collage.EXPERIMENT.render(tmp_path)
+    assert f"### Which setting matters\n\n{NOT_RUN}" in page
+    assert f"| CBAM | **{one[0]['map@r']:.2f}" in page
+
+
+def test_older_results_are_shown_with_the_names_of_now(tmp_path: Path, project: Path) -> None:
+    record = read_result(project / "results" / "collage.json")
+    page = collage.EXPERIMENT.render(project / "results")
+    assert "pre-activation ResNet20" not in page
+    assert page.count("| GSP+ZSR, ResNet20 (pre-activation) |") == 1
+    renamed = with_present_names(record["value"])
+    assert renamed == with_present_names(renamed)
+    tried = {(row["pooling"], row["loss"], row["variant"]) for row in renamed["search"]}
+    assert len(tried) == len(record["value"]["search"])
+    # What a run writes down now is found again under the same names.
+    for pooling in ("gap", "gsp"):
+        for loss in ("c2", "pnca"):
+            assert {(pooling, loss, each.name) for each in variants(pooling, loss)} <= tried
+    for place, name in renamed["best"].items():
+        assert (*place.split()[:2], name) in tried
+    (tmp_path / "collage.json").write_text(json.dumps({**record, "value": renamed}))
+    assert collage.EXPERIMENT.render(tmp_path) == page
+
+
 def test_maps_that_are_not_there_are_told() -> None:
     with pytest.raises(ValueError, match=r"no file attention\.safetensors of weights to draw"):
         read(Path("nowhere") / "attention.safetensors")
@@ -549,10 +599,10 @@ def row(name: str, loss: str, figure: float, std: float | None = 0.1, seeds: int
 def searched(loss: str, **values: float) -> list[dict[str, object]]:
     names = {
         "start": "as the paper",
-        "other": "pre-activation ResNet20",
-        "joint": "what helped, together, the paper's backbone",
-        "joint_other": "what helped, together",
-        "near": "around ResNet20, round 1: mu 0.1",
+        "other": "ResNet20 (pre-activation)",
+        "joint": "what helped, together, ResNet20 (post-activation)",
+        "joint_other": "what helped, together, ResNet20 (pre-activation)",
+        "near": "around ResNet20 (post-activation), round 1: mu 0.1",
     }
     return [
         {"pooling": "gsp", "loss": loss, "variant": names.get(name, name.replace("_", " ")), "validation": value}
@@ -564,7 +614,7 @@ def test_the_search_is_told_with_the_settings_it_chose() -> None:
     asked = Training("gsp", "c2", options={"epsilon": 40.0, "mu": 0.1}, lr=0.00030000000000000003).asked()
     said = search_text(
         {
-            "best": {"gsp c2 postactivation": "around ResNet20, round 1: mu 0.1"},
+            "best": {"gsp c2 postactivation": "around ResNet20 (post-activation), round 1: mu 0.1"},
             "best_settings": {"gsp c2 postactivation": asked},
             "search": searched("c2", start=20.0, epsilon_40=24.0, other=21.0, joint=19.5, joint_other=25.0, near=26.0),
         }
@@ -800,7 +850,7 @@ def test_the_row_named_first_is_the_best_of_those_ahead_and_not_the_highest_mean
 
 
 def test_tuned_rows_are_judged_with_each_backbone_apart_and_beside_what_was_ahead() -> None:
-    other = ", pre-activation ResNet20"
+    other = ", ResNet20 (pre-activation)"
     figures = {"GAP": 8.0, "GSP+ZSR": 17.0, "DeLF": 18.0, "GeMean+GSP": 10.0}
     figures |= {f"GAP{other}": 9.0, f"GSP+ZSR{other}": 20.0, f"DeLF{other}": 19.0}
     rows = [row(name, "c2", figure) for name, figure in figures.items()]
@@ -821,7 +871,9 @@ def test_lambda_of_the_tuned_rows_is_told() -> None:
         "gsp pnca preactivation-bottleneck": Training("gsp", "pnca", flavour="preactivation-bottleneck").asked(),
     }
     said = remarks.tuned_settings(best)
-    assert "Lambda of GSP+ZSR: C2: 0.5 (the search chose 0); PNCA: 0.1 (the search chose 0.1); PNCA, pre-act" in said
+    assert (
+        "Lambda of GSP+ZSR: C2: 0.5 (the search chose 0); PNCA: 0.1 (the search chose 0.1); PNCA, ResNet20 (pre" in said
+    )
     assert said.endswith("DeLF has none of the settings changed with C2: there its row is the frozen table's.")
 
 

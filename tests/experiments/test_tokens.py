@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 from gspool.experiments import commands, tokens, tokens_section
 from gspool.experiments.certificate import origin_here, read_result
 from gspool.experiments.experiment import NOT_RUN
+from gspool.experiments.run_status import status
 from gspool.experiments.tokens_hulls import hull_overlap
 from gspool.experiments.tokens_training import RANGE, TokenModel, TokenSettings, draw_samples, train_tokens
 
@@ -172,7 +173,7 @@ def test_a_tiny_run_is_written_drawn_shown_and_not_made_again(tmp_path: Path, mo
     assert "New samples of the 16 trained classes" in page
     assert "at most 2 epochs, validated every 1" in page
     assert tokens.EXPERIMENT.verdict is not None
-    assert tokens.EXPERIMENT.verdict(read_result(results / "tokens.json")).holds in ("yes", "partly", "no")
+    assert tokens.EXPERIMENT.verdict(read_result(results / "tokens.json")).holds == "cannot tell"
 
     def refuse(*_: object) -> None:
         raise AssertionError("a finished training was made again")
@@ -189,3 +190,43 @@ def test_a_tiny_run_is_written_drawn_shown_and_not_made_again(tmp_path: Path, mo
     origins = read_result(results / "tokens.json")["origins"]
     assert [(each["commit"], each["runs"]) for each in origins] == [(before, 2), ("0123456789", 2)]
     assert tokens.EXPERIMENT.render(tmp_path) == NOT_RUN
+
+
+def test_a_run_of_a_few_seeds_drops_none_and_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = iter([token_run(0.5, 3, 10), token_run(0.75, 0, 20), token_run(0.7, 1, 30), token_run(0.95, 0, 40)])
+    monkeypatch.setattr(tokens, "trained", lambda _: next(made))
+    monkeypatch.setattr(tokens, "draw", lambda *_: None)
+    words = ["tokens", "--work", str(tmp_path / "work"), "--results", str(tmp_path), "--seeds"]
+    path = tmp_path / "tokens.json"
+    assert commands.run("reproduce", [*words, "3"]) == 0
+    assert [row["std"] for row in read_result(path)["value"]["rows"]] == [None, None]
+    page = tokens.EXPERIMENT.render(tmp_path)
+    assert page.startswith("**Not whole yet.** Missing: 5 of 6 seeds (0, 1, 2, 4, 5); `gspool reproduce tokens`")
+    assert "| one seed |" in page
+    assert tokens.headlines(read_result(path)["value"])[0].ours == "50.0 (one seed)"
+    assert status(tokens.EXPERIMENT, tmp_path).text.endswith("missing: 5 of 6 seeds (0, 1, 2, 4, 5)")
+    assert tokens.seen(read_result(path)["value"]).holds == "cannot tell"
+
+    assert commands.run("reproduce", [*words, "1"]) == 0
+    record = read_result(path)
+    assert record["seeds"] == [1, 3]
+    assert record["command"] == "gspool reproduce tokens --seeds 1,3 --device cpu"
+    assert record["value"]["rows"][0]["MAP@R"] == pytest.approx(60.0)
+    assert record["value"]["rows"][0]["std"] == pytest.approx(np.std([50, 70], ddof=1), abs=0.01)
+
+    # Elsewhere, the trainings of the other seed are not at hand.
+    (tmp_path / "work" / "tokens" / "trainings.jsonl").unlink()
+    before = path.read_bytes()
+    capsys.readouterr()
+    assert commands.run("reproduce", [*words, "1"]) == 1
+    told = capsys.readouterr().err
+    assert "holds seeds 1, 3, and a run of 1 would drop 3" in told
+    assert "--seeds 1,3" in told
+    assert path.read_bytes() == before
+
+
+def test_the_committed_result_has_all_seeds(project: Path) -> None:
+    assert tokens.unfinished(project / "results") == ""
+    assert "Not whole" not in tokens.EXPERIMENT.render(project / "results")

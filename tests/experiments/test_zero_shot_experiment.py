@@ -148,3 +148,27 @@ def test_a_tiny_run_is_written_and_shown(tmp_path: Path) -> None:
     assert zero_shot.EXPERIMENT.verdict(read_result(results / "zero_shot.json")).holds == "cannot tell"
     assert (results / "images" / "zero_shot.png").is_file()
     assert zero_shot.EXPERIMENT.render(tmp_path) == NOT_RUN
+
+
+def test_a_run_of_a_few_seeds_drops_none_and_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], project: Path
+) -> None:
+    words = ["zero-shot", "--quick", "--device", "cpu", "--work", str(tmp_path), "--seeds"]
+    path = tmp_path / "quick" / "results" / "zero_shot.json"
+    assert commands.run("reproduce", [*words, "5"]) == 0
+    row = read_result(path)["value"]["rows"][0]
+    assert [row[name] for name in row if name.endswith("std")] == [None] * 4
+    page = zero_shot.EXPERIMENT.render(path.parent)
+    assert page.startswith("**Not whole yet.** Missing: 11 of 12 seeds (0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11); ")
+    assert "seed 5 alone" in page
+    assert "± 0.0" not in page
+    assert zero_shot.headlines(read_result(path)["value"])[0].ours.endswith("(one seed)")
+    assert commands.run("reproduce", [*words, "3"]) == 0
+    assert read_result(path)["seeds"] == [3, 5]
+    assert "mean ± std over seeds 3, 5;" in zero_shot.EXPERIMENT.render(path.parent)
+    (tmp_path / "quick" / "zero_shot" / "trainings.jsonl").unlink()
+    before = path.read_bytes()
+    assert commands.run("reproduce", [*words, "3"]) == 1
+    assert "would drop 5" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    assert zero_shot.unfinished(project / "results") == ""

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from gspool.experiments.crew import steps_under_way
 from gspool.models.cifar_resnet import Flavour, ResNet20
 from gspool.models.normalisation import PixelNormalisation
 
@@ -117,22 +118,24 @@ def pretrain(
         optimiser, settings.lr, total_steps=settings.epochs * steps, pct_start=0.2, anneal_strategy="linear"
     )
     network.train()
-    curve = []
-    for epoch in range(settings.epochs):
-        order = torch.randperm(len(train.labels), generator=generator, device=device)
-        for rows in order[: steps * settings.batch_size].split(settings.batch_size):
-            images = shifted_and_mirrored(train.pixels[rows], generator)
-            loss = F.cross_entropy(network(images), train.labels[rows])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
-        if (epoch + 1) % 20 == 0 or epoch + 1 == settings.epochs:
-            accuracy = classification_accuracy(network, test)
-            curve.append({"epoch": epoch + 1, "loss": float(loss.detach()), "accuracy": accuracy})
-            if say is not None:
-                said = f"{settings.flavour}: epoch {epoch + 1}, loss {curve[-1]['loss']:.3f}, {accuracy:.2%} right"
-                say(f"{said}, {time.perf_counter() - started:.0f} s")
+    curve: list[dict[str, float]] = []
+    with steps_under_way(f"ResNet20, {settings.flavour}", 0, settings.epochs * steps) as made:
+        for epoch in range(settings.epochs):
+            order = torch.randperm(len(train.labels), generator=generator, device=device)
+            for rows in order[: steps * settings.batch_size].split(settings.batch_size):
+                images = shifted_and_mirrored(train.pixels[rows], generator)
+                loss = F.cross_entropy(network(images), train.labels[rows])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+                made(f"{curve[-1]['accuracy']:.1%} right" if curve else "")
+            if (epoch + 1) % 20 == 0 or epoch + 1 == settings.epochs:
+                accuracy = classification_accuracy(network, test)
+                curve.append({"epoch": epoch + 1, "loss": float(loss.detach()), "accuracy": accuracy})
+                if say is not None:
+                    said = f"{settings.flavour}: epoch {epoch + 1}, loss {curve[-1]['loss']:.3f}, {accuracy:.2%} right"
+                    say(f"{said}, {time.perf_counter() - started:.0f} s")
     weights = {name: value.detach().cpu().contiguous() for name, value in network.backbone.state_dict().items()}
     return Pretrained(weights, curve[-1]["accuracy"], time.perf_counter() - started, curve)
 

@@ -14,7 +14,7 @@ data and networks have files of their own, such as those of the paper wherever I
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from gspool.experiments.certificate import known_origin, origin_here, read_resul
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, fingerprint_of, train_jobs
-from gspool.experiments.classification_table import USUAL, rendered, seen, shown_name, spread, written
+from gspool.experiments.classification_table import USUAL, named_data, rendered, seen, shown_name, spread, written
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
+from gspool.experiments.kept_seeds import seeds_to_write
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.result_names import name_beside
@@ -70,25 +71,40 @@ class ClassificationSettings:
 
 
 def run(options: RunOptions) -> None:
-    """Train what is missing, and write the figures."""
+    """Train what is missing, and write the figures.
+
+    Raises:
+        ValueError: if the result there has seeds that would be dropped.
+    """
     chosen = options.settings or ClassificationSettings()
     root = write_cifar100_stand_in(options.work / FILE / "stand-in", images=4) if options.quick else options.root
     if options.quick:
         chosen = ClassificationSettings(backbone="small_cnn", epochs=1, batch_size=200, workers=0)
     here = origin_here(options.device, ["timm"] if chosen.backbone.startswith("timm/") else [])
     ledger = Ledger(options.work / FILE / "trainings.jsonl", here)
-    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    asked = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     images = fingerprint_of(chosen.data, root)
-    jobs = {
-        (name, seed): Job(chosen.data, root, options.quick, chosen.held_out, settings, options.device, images)
-        for seed in seeds
-        for name in POOLINGS
-        for settings in [settings_of(name, chosen, seed, options.device)]
-    }
+    path = options.results / f"{result_name(chosen.data, chosen.backbone, images)}.json"
+
+    def jobs_of(seed: int) -> dict[tuple[str, int], Job]:
+        return {
+            (name, seed): Job(chosen.data, root, options.quick, chosen.held_out, settings, options.device, images)
+            for name in POOLINGS
+            for settings in [settings_of(name, chosen, seed, options.device)]
+        }
+
+    def held(seed: int) -> bool:
+        return all(ledger.get(job.asked(name)) is not None for (name, _), job in jobs_of(seed).items())
+
+    seeds = seeds_to_write(path, asked, held)
+    jobs = {key: job for seed in seeds for key, job in jobs_of(seed).items()}
     missing = {key: job for key, job in jobs.items() if ledger.get(job.asked(key[0])) is None}
-    for (name, seed), found in train_jobs(missing, chosen.processes):
-        ledger.put(missing[name, seed].asked(name), found)
-        print(f"{name}, seed {seed}: {100 * found['accuracy']:.2f} % right, {found['seconds']:.0f} s", flush=True)
+
+    def keep(key: tuple[str, int], found: dict[str, Any]) -> None:
+        ledger.put(missing[key].asked(key[0]), found)
+        print(f"{key[0]}, seed {key[1]}: {100 * found['accuracy']:.2f} % right, {found['seconds']:.0f} s", flush=True)
+
+    train_jobs(missing, chosen.processes, keep)
     entries = [
         {"pooling": name, "seed": seed, **ledger.get(job.asked(name))}  # type: ignore[dict-item]
         for (name, seed), job in jobs.items()
@@ -102,22 +118,23 @@ def run(options: RunOptions) -> None:
         "chosen": chosen_pooling(entries),
         "runs": entries,
     }
-    path = options.results / f"{result_name(chosen.data, chosen.backbone)}.json"
-    command = EXPERIMENT.command(options)
+    command = EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options)
     origins = ledger.origins(known_origin(path, here), [job.asked(name) for (name, _), job in jobs.items()])
     write_result(path, value, command=command, seeds=seeds, origins=origins)
     print(rendered(value))
 
 
-def result_name(data: str, backbone: str) -> str:
+def result_name(data: str, backbone: str, images: str | None = None) -> str:
     """Name the result after the data and the network, each where it is not the usual one; no two share a file.
 
+    ``images`` is the fingerprint of somebody's own pictures, which "folder" does not tell from others.
+
     Example:
-        >>> result_name("cifar100", "resnet20"), result_name("folder", "timm/resnetv2_50")
-        ('classification', 'classification_folder_timm-resnetv2_50')
+        >>> result_name("cifar100", "resnet20"), result_name("folder", "timm/resnetv2_50", "0123456789abcdef")
+        ('classification', 'classification_folder-01234567_timm-resnetv2_50')
     """
     usual = ClassificationSettings()
-    return name_beside(FILE, (data, backbone), (usual.data, usual.backbone))
+    return name_beside(FILE, (named_data(data, images, "-"), backbone), (usual.data, usual.backbone))
 
 
 def chosen_pooling(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -170,7 +187,7 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     found = []
     for name in ("gap", value["chosen"]):
         ours = spread([run["accuracy"] for run in value["runs"] if run["pooling"] == name])
-        what = f"accuracy, {value['data']}, {value['backbone']}, {shown_name(name)}"
+        what = f"accuracy, {named_data(value['data'], value.get('images'))}, {value['backbone']}, {shown_name(name)}"
         found.append(Headline(what, "on ImageNet only", ours))
     return found
 

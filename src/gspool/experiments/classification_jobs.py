@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import multiprocessing
-
 from gspool import data as data_sets
 from gspool.data.location import data_root
 from gspool.experiments.classification_batches import ClassifierSettings, hold_out
 from gspool.experiments.classification_training import train_classifier
+from gspool.experiments.crew import Broken, Crew, told_when_stopped, trainings_under_way
 from gspool.experiments.image_fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -44,23 +41,38 @@ class Job(NamedTuple):
         return {"name": name, "data": self.data, **images, "held_out": self.held_out, **asdict(self.settings)}
 
 
-def train_jobs(jobs: Mapping[Key, Job], processes: int) -> Iterator[tuple[Key, dict[str, Any]]]:
-    """Make the trainings and give each by its key when it ends, as plain figures.
+def train_jobs(jobs: Mapping[Key, Job], processes: int, on_found: Callable[[Key, dict[str, Any]], None]) -> None:
+    """Make the trainings, and hand over each by its key when it ends, as plain figures.
 
     A ResNet20 leaves most of a large GPU idle; several share it, each from a process of its own.
+
+    Raises:
+        RuntimeError: if some trainings of several processes broke, after all others are done.
+        SystemExit: after Ctrl-C or SIGTERM, with the status of the signal and a line about what is kept.
     """
-    if processes <= 1:
-        yield from ((key, train_job(job)) for key, job in jobs.items())
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=torch.set_num_threads, initargs=(1,)) as crew:
-        under_way = {crew.submit(train_job, job): key for key, job in jobs.items()}
-        for future in as_completed(under_way):
-            yield under_way[future], future.result()
+    kept, broken = 0, []
+    with (
+        told_when_stopped(lambda: kept, len(jobs)),
+        trainings_under_way(len(jobs) if processes > 1 else 0) as one_more,
+        Crew(train_job, (), processes) as crew,
+    ):
+        waiting = iter(jobs.items())
+        alone = ((item, train_job(item)) for item in waiting)
+        for (key, _), found in crew.answers(lambda: next(waiting, None)) if processes > 1 else alone:
+            one_more()
+            if isinstance(found, Broken):
+                broken.append(f"{key}: {found.told}")
+                continue
+            on_found(key, found)
+            kept += 1
+    if broken:
+        told = "\n".join(broken)
+        raise RuntimeError(f"{len(broken)} of {len(jobs)} trainings broke; the others are done. {told}")
 
 
-def train_job(job: Job) -> dict[str, Any]:
+def train_job(item: tuple[Key, Job]) -> dict[str, Any]:
     """Make one training."""
+    _, job = item
     learned, held_out, test = images_of(job.data, job.root, job.partial, job.held_out)
     return train_classifier(learned, held_out, test, job.settings, job.device)._asdict()
 

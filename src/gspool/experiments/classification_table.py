@@ -34,7 +34,7 @@ def rendered(value: dict[str, Any]) -> str:
         entropy = sum(run["entropy"] or 0.0 for run in own) / len(own)
         rows.append(
             {
-                "data": value["data"],
+                "data": named_data(value["data"], value.get("images")),
                 "network": value["backbone"],
                 "pooling": f"{shown_name(name)}{' (chosen)' if name == value['chosen'] else ''}",
                 "held out, %": spread([run["validation"] for run in own]),
@@ -50,6 +50,16 @@ def rendered(value: dict[str, Any]) -> str:
         )
     empty = {name for name in PAPER_COLUMNS if not any(row[name] for row in rows)}
     return table([{name: text for name, text in row.items() if name not in empty} for row in rows])
+
+
+def named_data(data: str, images: str | None, between: str = " ") -> str:
+    """Name the data: published ones have a name that says it all, folders the beginning of their fingerprint.
+
+    Example:
+        >>> named_data("cifar100", None), named_data("folder", "0123456789abcdef")
+        ('cifar100', 'folder 01234567')
+    """
+    return data if images is None else f"{data}{between}{images[:8]}"
 
 
 def shown_name(name: str) -> str:

@@ -14,6 +14,7 @@ from gspool.experiments.captured_step import CaptureFailedError
 from gspool.experiments.classification_batches import Batches, ClassifierSettings
 from gspool.experiments.classification_lda import DiscriminantAnalysis
 from gspool.experiments.classification_steps import ClassifierSteps
+from gspool.experiments.crew import steps_under_way
 from gspool.experiments.resident.evaluation import autocast, channels_last
 from gspool.models import create_backbone
 from gspool.models.normalisation import PixelNormalisation
@@ -100,10 +101,12 @@ def _learn(
     cycle = settings.epochs * max(len(learned.images) // settings.batch_size, 1)
     steps = ClassifierSteps(network, settings.lr, settings.weight_decay, cycle, settings.precision, captured)
     network.train()
-    with steps.at_work():
+    layer = ", ".join([settings.pooling, *(f"{name} {value}" for name, value in settings.pooling_options.items())])
+    with steps.at_work(), steps_under_way(f"{layer}, seed {settings.seed}", 0, cycle) as made:
         for epoch in range(settings.epochs):
             for pixels, labels in learned.training(epoch):
                 steps.step(pixels, labels)
+                made(f"epoch {epoch + 1} of {settings.epochs}")
         if steps.stream is not None:
             steps.stream.synchronize()
     return network, steps.graph is not None

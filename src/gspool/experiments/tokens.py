@@ -15,8 +15,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gspool.experiments.certificate import known_origin, origin_here, write_result
+from gspool.experiments.certificate import known_origin, origin_here, read_result, write_result
+from gspool.experiments.crew import told_when_stopped
 from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.kept_seeds import missing_seeds, not_whole, seeds_to_write
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.tokens_hulls import hull_overlap
@@ -29,8 +31,12 @@ LAYERS = ("gap", "gsp")
 
 
 def run(options: RunOptions) -> None:
-    """Train both layers with every seed, write the figures, draw the seed that GSP does middling well with."""
-    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    """Train both layers with every seed, write the figures, draw the seed that GSP does middling well with.
+
+    Raises:
+        ValueError: if the result there has seeds that would be dropped.
+    """
+    asked = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     usual = (
         TokenSettings(epochs=2, evaluate_every=1, samples_per_class=4, prototypes=8)
         if options.quick
@@ -39,19 +45,24 @@ def run(options: RunOptions) -> None:
     here = origin_here(libraries=("matplotlib", "pytorch-metric-learning", "scipy"))
     ledger = Ledger(options.work / "tokens" / "trainings.jsonl", here)
     path = options.results / "tokens.json"
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    asked = []
-    for seed in seeds:
-        for layer in LAYERS:
-            settings = replace(usual, pooling=layer, seed=seed)
-            asked.append(asdict(settings))
-            known = ledger.get(asked[-1])
-            if known is None:
-                known = trained(settings)
-                ledger.put(asked[-1], known)
-            found[layer, seed] = known
-            figures = f"MAP@R {100 * known['map@r']:.1f}, {known['epochs']} epochs"
-            print(f"{layer} seed {seed}: {figures}, weight on background {known['on_background']:.2f}", flush=True)
+
+    def settings_of(layer: str, seed: int) -> TokenSettings:
+        return replace(usual, pooling=layer, seed=seed)
+
+    def held(seed: int) -> bool:
+        return all(ledger.get(asdict(settings_of(layer, seed))) is not None for layer in LAYERS)
+
+    seeds = seeds_to_write(path, asked, held)
+    trainings = {(layer, seed): settings_of(layer, seed) for seed in seeds for layer in LAYERS}
+    missing = {key: each for key, each in trainings.items() if ledger.get(asdict(each)) is None}
+    kept = 0
+    with told_when_stopped(lambda: kept, len(missing)):
+        for (layer, seed), settings in missing.items():
+            figures = trained(settings)
+            ledger.put(asdict(settings), figures)
+            kept += 1
+            print(f"{layer} seed {seed}: {_told(figures)}", flush=True)
+    found: dict[tuple[str, int], Any] = {key: ledger.get(asdict(each)) for key, each in trainings.items()}
     picture = options.images / "tokens.png"
     shown = middle_seed({seed: found["gsp", seed]["map@r"] for seed in seeds})
     draw({layer: found[layer, shown] for layer in LAYERS}, picture)
@@ -62,11 +73,16 @@ def run(options: RunOptions) -> None:
             "rows": [summary(layer, {seed: found[layer, seed] for seed in seeds}) for layer in LAYERS],
             "shown_seed": shown,
         },
-        command=EXPERIMENT.command(options),
+        command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
         seeds=seeds,
-        origins=ledger.origins(known_origin(path, here), asked),
+        origins=ledger.origins(known_origin(path, here), map(asdict, trainings.values())),
     )
     print(f"written: {path}, {picture}")
+
+
+def _told(figures: Mapping[str, Any]) -> str:
+    shown = f"MAP@R {100 * figures['map@r']:.1f}, {figures['epochs']} epochs"
+    return f"{shown}, weight on background {figures['on_background']:.2f}"
 
 
 def middle_seed(figures: Mapping[int, float]) -> int:
@@ -108,7 +124,7 @@ def summary(layer: str, runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]
     return {
         "layer": layer.upper(),
         "MAP@R": round(mean(values), 2),
-        "std": round(stdev(values), 2) if len(values) > 1 else 0.0,
+        "std": round(stdev(values), 2) if len(values) > 1 else None,
         "P@1": round(100 * mean(run["p@1"] for run in each), 2),
         PAIRS: round(mean(run["overlapping_pairs"] for run in each), 1),
         "seeds without overlap": f"{sum(not run['overlapping_pairs'] for run in each)} of {len(runs)}",
@@ -128,7 +144,17 @@ def summary(layer: str, runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]
 
 def render(results: Path) -> str:
     """Write the section."""
-    return section(results, "tokens", written)
+    return section(results, "tokens", _with_what_is_missing)
+
+
+def _with_what_is_missing(record: dict[str, Any]) -> str:
+    missing = not_whole(record["seeds"], SEEDS, EXPERIMENT.command())
+    return f"{missing}\n\n{written(record)}" if missing else written(record)
+
+
+def unfinished(results: Path) -> str:
+    """Name the seeds that are missing; empty where none is."""
+    return missing_seeds(read_result(results / "tokens.json")["seeds"], SEEDS)
 
 
 EXPERIMENT = Experiment(
@@ -139,6 +165,7 @@ EXPERIMENT = Experiment(
     files=("tokens",),
     run=run,
     render=render,
+    unfinished=unfinished,
     headlines=headlines,
     verdict=lambda record: seen(record["value"]),
     on_gpu=False,

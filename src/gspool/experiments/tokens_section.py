@@ -124,7 +124,7 @@ def means(rows: Sequence[Row]) -> list[dict[str, Any]]:
         line: dict[str, Any] = {}
         for name, value in row.items():
             if name != "by_seed":
-                line[name] = value
+                line[name] = "one seed" if name == "std" and value is None else value
             if name in ("MAP@R", PAIRS) and "by_seed" in row:
                 line[f"{name}, median"] = typical(row, name)
         shown.append(line)
@@ -141,7 +141,10 @@ def seed_by_seed(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def seen(value: Mapping[str, Any]) -> Verdict:
-    """Judge the promise: hulls overlap with GAP, and none does with GSP, each with more than half of the seeds."""
+    """Judge the promise: hulls overlap with GAP, and none does with GSP, each with more than half of the seeds.
+
+    One seed decides nothing.
+    """
     gap, gsp = value["rows"]
     apart = {row["layer"]: [int(word) for word in row["seeds without overlap"].split(" of ")] for row in (gap, gsp)}
     kept = 2 * apart["GSP"][0] > apart["GSP"][1] and 2 * apart["GAP"][0] < apart["GAP"][1]
@@ -149,6 +152,8 @@ def seen(value: Mapping[str, Any]) -> Verdict:
         f"no hulls overlap with {gap['seeds without overlap']} seeds (GAP) and {gsp['seeds without overlap']} (GSP); "
         f"MAP@R {gap['MAP@R']:.1f} and {gsp['MAP@R']:.1f}{_medians(gap, gsp, 'MAP@R', '.1f')}"
     )
+    if apart["GSP"][1] < 2:
+        return Verdict("cannot tell", f"one seed: {because}")
     # By the median: one run that stopped too early would decide a mean.
     return Verdict("yes" if kept else "partly" if typical(gsp, PAIRS) < typical(gap, PAIRS) else "no", because)
 

@@ -19,12 +19,14 @@ from statistics import mean, stdev
 from typing import Any
 
 from gspool import data
-from gspool.experiments.certificate import known_origin, origin_here, write_result
+from gspool.experiments.certificate import known_origin, origin_here, read_result, write_result
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
 from gspool.experiments.collage.recipe import ZSR
+from gspool.experiments.crew import told_when_stopped
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
+from gspool.experiments.kept_seeds import missing_seeds, not_whole, seeds_to_write
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.zero_shot_picture import draw
@@ -51,12 +53,26 @@ class ZeroShotSettings:
 
 
 def run(options: RunOptions) -> None:
-    """Train both arms with every seed, predict, write the figures and draw the histograms of the first seed."""
+    """Train both arms with every seed, predict, write the figures and draw the histograms of the first seed.
+
+    Raises:
+        ValueError: if the result there has seeds that would be dropped.
+    """
     given = options.settings if options.settings is not None else ZeroShotSettings()
-    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    asked = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     usual = ZeroShotTraining(steps=given.steps, images=given.images or None)
     if options.quick:
         usual = replace(usual, steps=4, images_per_class=4)
+    here, path = origin_here(options.device, ["matplotlib"]), options.results / "zero_shot.json"
+    ledger = Ledger(options.work / "zero_shot" / "trainings.jsonl", here)
+
+    def arms_of(seed: int) -> dict[str, ZeroShotTraining]:
+        return {arm: replace(usual, zsr=zsr, seed=seed) for arm, zsr in ARMS.items()}
+
+    def held(seed: int) -> bool:
+        return all(ledger.get(each.asked()) is not None for each in arms_of(seed).values())
+
+    seeds = seeds_to_write(path, asked, held)
     root = options.root
     if options.quick:
         root = write_cifar100_stand_in(options.work / "stand-in", 2, 1)
@@ -64,17 +80,18 @@ def run(options: RunOptions) -> None:
     # The backbone of the collage study, from its folder if it is there.
     tiny = PretrainingSettings(epochs=1, batch_size=64, lr=0.1) if options.quick else None
     (backbone_known,) = pretrain_missing(("postactivation",), root, options.work / "collage", options.device, tiny)
-    here, path = origin_here(options.device, ["matplotlib"]), options.results / "zero_shot.json"
-    ledger = Ledger(options.work / "zero_shot" / "trainings.jsonl", here)
-    trainings = {(arm, seed): replace(usual, zsr=zsr, seed=seed) for seed in seeds for arm, zsr in ARMS.items()}
+    trainings = {(arm, seed): each for seed in seeds for arm, each in arms_of(seed).items()}
     missing = {key: training for key, training in trainings.items() if ledger.get(training.asked()) is None}
     if missing:
         backbone = read_backbone(options.work / "collage", "postactivation", options.device)
         maps = cifar10_maps(backbone, root, options.device, usual.images)
-        for (arm, seed), training in missing.items():
-            result = train_zero_shot(training, maps, options.device, given.backend)
-            ledger.put(training.asked(), result)
-            print(f"{arm} regularisation, seed {seed}: {_told(result)}", flush=True)
+        kept = 0
+        with told_when_stopped(lambda: kept, len(missing)):
+            for (arm, seed), training in missing.items():
+                result = train_zero_shot(training, maps, options.device, given.backend)
+                ledger.put(training.asked(), result)
+                kept += 1
+                print(f"{arm} regularisation, seed {seed}: {_told(result)}", flush=True)
     found: dict[tuple[str, int], Any] = {key: ledger.get(training.asked()) for key, training in trainings.items()}
     names = data.create("cifar10", root, "test", allow_partial=True).class_names
     picture = options.images / "zero_shot.png"
@@ -88,7 +105,7 @@ def run(options: RunOptions) -> None:
             "rows": [summary(arm, [found[arm, seed] for seed in seeds]) for arm in ARMS],
             "runs": {f"{arm}, seed {seed}": _without_histograms(each) for (arm, seed), each in found.items()},
         },
-        command=EXPERIMENT.command(options),
+        command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
         seeds=seeds,
         origins=ledger.origins(known_origin(path, here), [each.asked() for each in trainings.values()]),
     )
@@ -110,7 +127,7 @@ def summary(arm: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for kind in KINDS:
             values = [100 * run[f"{name}_{kind}"] for run in runs]
             row[f"{shown}, {kind}"] = round(mean(values), 2)
-            row[f"{shown}, {kind}, std"] = round(stdev(values), 2) if len(values) > 1 else 0.0
+            row[f"{shown}, {kind}, std"] = round(stdev(values), 2) if len(values) > 1 else None
     row["MAP@R of the embedding"] = round(100 * mean(run["map@r"] for run in runs), 2)
     row["chance"] = round(100 * runs[0]["chance"], 2)
     return row
@@ -118,7 +135,17 @@ def summary(arm: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def render(results: Path) -> str:
     """Write the section."""
-    return section(results, "zero_shot", written)
+    return section(results, "zero_shot", _with_what_is_missing)
+
+
+def _with_what_is_missing(record: dict[str, Any]) -> str:
+    missing = not_whole(record["seeds"], SEEDS, EXPERIMENT.command())
+    return f"{missing}\n\n{written(record)}" if missing else written(record)
+
+
+def unfinished(results: Path) -> str:
+    """Name the seeds that are missing; empty where none is."""
+    return missing_seeds(read_result(results / "zero_shot.json")["seeds"], SEEDS)
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
@@ -144,6 +171,7 @@ EXPERIMENT = Experiment(
     files=("zero_shot",),
     run=run,
     render=render,
+    unfinished=unfinished,
     settings=ZeroShotSettings,
     headlines=headlines,
     verdict=seen,

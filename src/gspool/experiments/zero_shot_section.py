@@ -41,13 +41,15 @@ def _done(record: dict[str, Any]) -> str:
     settings = value["settings"]
     chance = value["rows"][0]["chance"]
     images = "all training images" if settings["images"] is None else f"{settings['images']:,} training images a class"
+    seeds = record["seeds"]
+    averaged = f"mean ± std over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]} alone"
     return (
         f"{settings['prototypes']} prototypes on CIFAR-10, ProxyNCA++, {settings['steps']:,} steps on {images} of "
         f"a head on the frozen ResNet20 of the collage study ({100 * value['backbone']['accuracy']:.1f} % right on "
         f"CIFAR-100), mu = {settings['mu']:g}, epsilon = {settings['epsilon']:g}, lambda = {value['zsr']:g}: the "
         "paper names the loss and the prototypes, not the rest. A linear map is fitted from the attributes of five "
         "classes to their mean embeddings, and predicts those of the other five; 1,000 random splits. In percent, "
-        f"mean ± std over seeds {', '.join(map(str, record['seeds']))}; guessing is right in {chance:.0f} % and has a "
+        f"{averaged}; guessing is right in {chance:.0f} % and has a "
         f"MAP of {chance_of_map(chance):.1f} %, the mean of 1 / rank over the classes to choose from."
     )
 

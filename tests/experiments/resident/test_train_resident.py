@@ -198,3 +198,17 @@ def test_wrong_settings_are_refused_before_training(sets: dict[str, ResidentSet]
     )
     with pytest.raises(ValueError, match="several sizes need the transform 'crop'"):
         train_resident(tiny(), ragged, sets["validation"], sets["test"], "cpu")
+
+
+def test_a_person_sees_the_steps_and_the_last_evaluation(
+    sets, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = trained(tiny(), sets)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("gspool.experiments.crew.bars.on_a_terminal", lambda: True)
+    trained(tiny(), sets)
+    shown = capsys.readouterr().out
+    assert "pnca gsp" in shown
+    assert "6/6" in shown
+    # The last is measured after the last step.
+    assert f"MAP@R {100 * outcome.curve[-2]['map@r']:.2f}, best at step" in shown

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import multiprocessing
 
 from gspool import data
 from gspool.data.image_set import Split
 from gspool.experiments.cifar_pretraining import LabelledPixels, PretrainingSettings, description, pretrain
 from gspool.experiments.collage.maps import all_pixels
+from gspool.experiments.crew import Broken, Crew, told_when_stopped
 from gspool.models.cifar_resnet import Flavour
 
 FLAVOURS: tuple[Flavour, ...] = ("postactivation", "preactivation-bottleneck")
@@ -47,23 +48,24 @@ def pretrain_missing(
         )
         for flavour in missing
     ]
-    if len(jobs) == 1 or device == "cpu":
-        for job in jobs:
-            pretrain_one(job, root, folder, device)
-    else:
-        context = multiprocessing.get_context("spawn")
-        crew = [context.Process(target=pretrain_one, args=(job, root, folder, device)) for job in jobs]
-        for worker in crew:
-            worker.start()
-        for worker in crew:
-            worker.join()
-    broken = [flavour for flavour in flavours if not weights_file(folder, flavour).with_suffix(".json").is_file()]
-    if broken:
-        raise RuntimeError(f"the training of ResNet20 {', '.join(broken)} broke; what it said is above")
+
+    def there(flavour: Flavour) -> bool:
+        return weights_file(folder, flavour).with_suffix(".json").is_file()
+
+    with told_when_stopped(lambda: sum(map(there, missing)), len(missing)):
+        if len(jobs) <= 1 or device == "cpu":
+            for job in jobs:
+                pretrain_one(root, folder, device, job)
+        else:
+            waiting = deque(jobs)
+            with Crew(pretrain_one, (root, folder, device), len(jobs)) as crew:
+                for job, answer in crew.answers(lambda: waiting.popleft() if waiting else None):
+                    if isinstance(answer, Broken):
+                        raise RuntimeError(f"the training of ResNet20 {job.flavour} broke: {answer.told}")
     return [json.loads(weights_file(folder, flavour).with_suffix(".json").read_text()) for flavour in flavours]
 
 
-def pretrain_one(settings: PretrainingSettings, root: Path | None, folder: Path, device: str) -> None:
+def pretrain_one(root: Path | None, folder: Path, device: str, settings: PretrainingSettings) -> None:
     """Train one flavour and write its weights, and then what is known about it: where that stands, it is whole."""
     from safetensors.torch import save_file
 

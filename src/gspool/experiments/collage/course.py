@@ -14,6 +14,7 @@ from torch import nn
 
 from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE, capture_step, working_on
 from gspool.experiments.collage.measure import measured
+from gspool.experiments.crew import Made, steps_under_way
 from gspool.experiments.resident.views import BatchPlan
 from gspool.experiments.steady_losses import steady_parts
 from gspool.pooling.warm_start import WarmStart
@@ -88,10 +89,12 @@ class Course(nn.Module):
 
     def run(self) -> CourseResult:
         """Train to the end, restore the best epoch, measure it on test classes."""
-        with working_on(self.stream):
-            return self._run()
+        trainer = self.settings.trainer
+        title = f"{self.settings.loss.name} {self.settings.model.pooling}, seed {trainer.seed}"
+        with working_on(self.stream), steps_under_way(title, 0, trainer.max_steps) as made:
+            return self._run(made)
 
-    def _run(self) -> CourseResult:
+    def _run(self, made: Made) -> CourseResult:
         trainer, schedule = self.settings.trainer, self.settings.schedule
         started, training = time.perf_counter(), 0.0
         monitor = Monitor(trainer.patience, schedule.patience)
@@ -106,6 +109,7 @@ class Course(nn.Module):
                 self.places.copy_(self.plan.rows_of(step))
                 self.step()
                 step += 1
+                made(f"MAP@R {100 * curve[-1]:.2f}" if curve else "")
             if self.stream is not None:
                 self.stream.synchronize()
             training += time.perf_counter() - since

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import multiprocessing
 
 from gspool.experiments.collage.recipe import Training
 from gspool.experiments.collage.training import Ground, train_one
+from gspool.experiments.crew import Broken, Crew, told_when_stopped, trainings_under_way
 
 if TYPE_CHECKING:
     from gspool.experiments.ledger import Ledger
-
-# What a worker was given when it began; each worker is a process of its own.
-_GIVEN: dict[str, Any] = {}
 
 
 class TrainingsBrokenError(RuntimeError):
     """Some trainings broke; all others are done."""
 
 
-def gather_crew(ground: Ground, device: str, processes: int) -> ProcessPoolExecutor:
+def gather_crew(ground: Ground, device: str, processes: int) -> Crew:
     """Make the processes that train side by side; each begins when there is work for it, and stays.
 
     A training of small batches leaves most of a large GPU idle; several share it, and the data is there only once.
     """
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(ground, device))
+    return Crew(_train, (ground, device), processes)
 
 
 def train_missing(
@@ -38,7 +34,7 @@ def train_missing(
     ground: Ground,
     device: str,
     ledger: Ledger,
-    crew: ProcessPoolExecutor | None = None,
+    crew: Crew | None = None,
     say: Callable[[str], None] = print,
     seconds: float | None = None,
 ) -> None:
@@ -49,51 +45,56 @@ def train_missing(
 
     Raises:
         TrainingsBrokenError: if some trainings of a crew broke, after all others are done.
+        SystemExit: after Ctrl-C or SIGTERM, with the status of the signal and a line about what is kept.
     """
     missing = [training for training in trainings if ledger.get(training.asked()) is None]
     if seconds is None:
         missing.sort(key=lambda training: -training.cost)
     say(f"{len(trainings) - len(missing)} of {len(trainings)} trainings are done, {len(missing)} to go")
-    broken: list[str] = []
+    waiting = deque(missing)
     end = None if seconds is None else time.monotonic() + seconds
 
-    def done(training: Training, found: dict[str, Any], number: int) -> None:
-        ledger.put(training.asked(), found)
-        zsr = "+zsr" if training.zsr else ""
-        told = f"{training.backbone} {training.data} {training.pooling}{zsr} {training.loss} seed {training.seed}"
-        figures = f"MAP@R {found['map@r']:.4f}, {found['steps']} steps, {found['seconds']} s"
-        say(f"{number}/{len(missing)} {told}: {figures}")
+    def following() -> Training | None:
+        late = end is not None and time.monotonic() > end
+        return waiting.popleft() if waiting and not late else None
 
-    if crew is None:
-        for number, training in enumerate(missing, start=1):
-            if end is not None and time.monotonic() > end:
-                say(f"time is up with {len(missing) - number + 1} trainings not begun")
-                return
-            done(training, train_one(training, ground, device), number)
-        return
-    under_way = {crew.submit(_train, training): training for training in missing}
-    for number, future in enumerate(as_completed(under_way), start=1):
-        if future.cancelled():
-            continue
-        wrong = future.exception()
-        if wrong is not None:
-            broken.append(f"{under_way[future]}: {wrong!r}")
-            say(f"broken: {broken[-1]}")
-        else:
-            done(under_way[future], future.result(), number)
-        if end is not None and time.monotonic() > end:
-            not_begun = sum(each.cancel() for each in under_way)
-            say(f"time is up with {not_begun} trainings not begun")
-            end = None
+    kept, broken = 0, []
+    with (
+        told_when_stopped(lambda: kept, len(missing)),
+        trainings_under_way(len(missing) if crew is not None else 0) as one_more,
+    ):
+        for training, found in _made(following, ground, device, crew):
+            one_more()
+            if isinstance(found, Broken):
+                broken.append(f"{training}: {found.told}")
+                say(f"broken: {broken[-1]}")
+                continue
+            ledger.put(training.asked(), found)
+            kept += 1
+            say(f"{kept}/{len(missing)} {_told(training, found)}")
+    if waiting:
+        say(f"time is up with {len(waiting)} trainings not begun")
     if broken:
         raise TrainingsBrokenError(f"{len(broken)} of {len(missing)} trainings broke, the others are done: {broken[0]}")
 
 
-def _begin(ground: Ground, device: str) -> None:
-    torch.set_num_threads(1)
+def _made(
+    following: Callable[[], Training | None], ground: Ground, device: str, crew: Crew | None
+) -> Iterator[tuple[Training, Any]]:
+    if crew is not None:
+        yield from crew.answers(following)
+        return
+    while (training := following()) is not None:
+        yield training, train_one(training, ground, device)
+
+
+def _told(training: Training, found: dict[str, Any]) -> str:
+    zsr = "+zsr" if training.zsr else ""
+    which = f"{training.backbone} {training.data} {training.pooling}{zsr} {training.loss} seed {training.seed}"
+    return f"{which}: MAP@R {found['map@r']:.4f}, {found['steps']} steps, {found['seconds']} s"
+
+
+def _train(ground: Ground, device: str, training: Training) -> dict[str, Any]:
+    """Make one training; runs in a process of its own."""
     torch.set_float32_matmul_precision("high")
-    _GIVEN.update(ground=ground, device=device)
-
-
-def _train(training: Training) -> dict[str, Any]:
-    return train_one(training, _GIVEN["ground"], _GIVEN["device"])
+    return train_one(training, ground, device)

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from gspool.experiments.certificate import known_origin, write_result
 from gspool.experiments.collage.bars import PICTURE, draw_bars
 from gspool.experiments.collage.picture import show_attention
-from gspool.experiments.collage.plan import in_order, most_trainings, paper_tables, tuned_trainings
+from gspool.experiments.collage.plan import Trainings, in_order, most_trainings, paper_tables, tuned_trainings
 from gspool.experiments.collage.rows import find_row
 from gspool.experiments.collage.search_text import LOSS_NAMES
 from gspool.experiments.collage.study import CollageSettings, Study
@@ -28,6 +30,7 @@ from gspool.experiments.collage.tables import render, unfinished
 from gspool.experiments.collage.tuning import first_variants, search
 from gspool.experiments.collage.verdict import verdict
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
+from gspool.experiments.kept_seeds import seeds_to_write
 
 
 def run(options: RunOptions) -> None:
@@ -35,29 +38,47 @@ def run(options: RunOptions) -> None:
 
     Raises:
         RuntimeError: if trainings broke, after everything else is done and written.
+        ValueError: if there was no time for any training, or the result there has seeds that would be dropped; then
+            nothing is written.
     """
     study = Study(options)
+    path = options.results / "collage.json"
+
+    def held(seed: int) -> bool:
+        tables = _tables(study, (seed,))
+        return all(len(study.finished(table)) == len(table) for table in tables.values())
+
+    study.seeds = seeds_to_write(path, study.seeds, held)
     try:
-        _run(study, options)
+        _run(study, options, path)
     finally:
         study.dismiss()
     if study.broken:
         raise RuntimeError("; ".join(study.broken))
 
 
-def _run(study: Study, options: RunOptions) -> None:
-    tables = paper_tables(study.seeds, study.settings)
-    if options.quick:
-        few = {"frozen": ("GAP", "GSP+ZSR"), "distilled": ("GAP",), "fine_tuned": ("GSP+ZSR",)}
-        tables = {
-            name: {key: each for key, each in table.items() if key[0] in few[name] and key[1] == "pnca"}
-            for name, table in tables.items()
-        }
+def _tables(study: Study, seeds: tuple[int, ...]) -> dict[str, Trainings]:
+    """Give the trainings of the tables that wait for no search; a few of them where the version is a tiny one."""
+    tables = paper_tables(seeds, study.settings)
+    if not study.options.quick:
+        return tables
+    few = {"frozen": ("GAP", "GSP+ZSR"), "distilled": ("GAP",), "fine_tuned": ("GSP+ZSR",)}
+    return {
+        name: {key: each for key, each in table.items() if key[0] in few[name] and key[1] == "pnca"}
+        for name, table in tables.items()
+    }
+
+
+def _run(study: Study, options: RunOptions, path: Path) -> None:
+    tables = _tables(study, study.seeds)
     # All that waits for nothing at once, so that no process waits for the last training of a table.
     ready = in_order([*(each for table in tables.values() for each in table.values())])
-    study.train(
-        "the paper's settings, and what is tried first", dict(enumerate([*ready, *first_variants(study).values()]))
-    )
+    first = [*ready, *first_variants(study).values()]
+    if not study.train("the paper's settings, and what is tried first", dict(enumerate(first))):
+        # An empty result would take the place of one that is not, and has nothing to show.
+        if study.broken:
+            return
+        raise ValueError(f"no time for any of {len(first)} trainings: nothing was written; give more --seconds")
     searched = search(study)
     tables["tuned"] = {} if options.quick else tuned_trainings(study.seeds, searched)
     study.train("the best settings", tables["tuned"])
@@ -65,7 +86,6 @@ def _run(study: Study, options: RunOptions) -> None:
     attention, maps = None, study.folder / "attention.safetensors"
     if maps.is_file() or not study.time_is_up:
         attention = show_attention(study.usual, lambda: study.ground, options, maps)
-    path = options.results / "collage.json"
     write_result(
         path,
         {
@@ -82,7 +102,7 @@ def _run(study: Study, options: RunOptions) -> None:
             "trainings": len(study.ledger.entries),
             "seconds": round(time.monotonic() - study.started),
         },
-        command=EXPERIMENT.command(options),
+        command=EXPERIMENT.command(replace(options, seeds=study.seeds) if options.seeds else options),
         seeds=study.seeds,
         origins=study.ledger.origins(known_origin(path, study.here)),
     )

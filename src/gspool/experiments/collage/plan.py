@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from gspool.experiments.collage.backbones import FLAVOURS
+from gspool.experiments.collage.names import BACKBONES
 from gspool.experiments.collage.recipe import ZSR, Training
-from gspool.experiments.collage.rows import BACKBONES, DISTILLED, FINE_TUNED, FINE_TUNING, find_row, table_trainings
+from gspool.experiments.collage.rows import DISTILLED, FINE_TUNED, FINE_TUNING, find_row, table_trainings
 from gspool.experiments.collage.search import LOSSES, ROUNDS, around, search_trainings
 from gspool.experiments.collage.study import SEEDS, CollageSettings
 from gspool.experiments.collage.tuning import PAIRS, SEARCH_SEED, Searched

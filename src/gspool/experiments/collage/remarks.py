@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gspool.experiments.collage.comparison import Rows, compared, figure_of, stands
+from gspool.experiments.collage.names import BACKBONES
 from gspool.experiments.collage.recipe import ZSR
-from gspool.experiments.collage.rows import BACKBONES, ROWS
+from gspool.experiments.collage.rows import ROWS
 from gspool.experiments.collage.search_text import LOSS_NAMES, different, place_name
 from gspool.experiments.collage.verdict import BEYOND, OURS, TIMES, WITHOUT
 
@@ -142,6 +143,6 @@ def _where(place: str) -> str:
 
     Example:
         >>> _where("gsp c2 preactivation-bottleneck")
-        'C2, pre-activation ResNet20'
+        'C2, ResNet20 (pre-activation)'
     """
     return place_name(place).partition(" ")[2]

@@ -54,13 +54,6 @@ ROWS = (
     Row("GSP", "gsp", {}),
     Row("GSP+ZSR", "gsp", {"zsr": ZSR}, _paper(22.68, 27.61)),
 )
-# What a row of the tuned table says after the name of the layer; results are kept under these names.
-BACKBONES = {"postactivation": "", "preactivation-bottleneck": ", pre-activation ResNet20"}
-# Neither is the paper's for certain: `left_open` says what it cites, what it describes and what its authors built.
-BACKBONE_NAMES = {
-    "postactivation": "ResNet20 (post-activation)",
-    "preactivation-bottleneck": "ResNet20 (pre-activation)",
-}
 # Rows that are trained with the backbone as well, and on the objects alone.
 FINE_TUNED = ("GAP", "GMP", "GSP", "GSP+ZSR")
 DISTILLED = ("GAP", "GSP")

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from gspool.experiments.collage.names import BACKBONE_NAMES
 from gspool.experiments.collage.recipe import Training
 
 LOSSES = ("c2", "pnca")
 AS_THE_PAPER = "as the paper"
 TOGETHER = "what helped, together"
 # Names of variants by backbone: the paper's settings with it, what helped put together, what lies around the best.
-# Finished trainings are kept under them, so they stay, though which backbone is the paper's is open (`left_open`).
-START = {"postactivation": AS_THE_PAPER, "preactivation-bottleneck": "pre-activation ResNet20"}
-TOGETHER_WITH = {"postactivation": f"{TOGETHER}, the paper's backbone", "preactivation-bottleneck": TOGETHER}
-AROUND = {"postactivation": "around ResNet20, ", "preactivation-bottleneck": "around pre-activation ResNet20, "}
+OTHER_BACKBONE = BACKBONE_NAMES["preactivation-bottleneck"]
+START = {"postactivation": AS_THE_PAPER, "preactivation-bottleneck": OTHER_BACKBONE}
+TOGETHER_WITH = {flavour: f"{TOGETHER}, {name}" for flavour, name in BACKBONE_NAMES.items()}
+AROUND = {flavour: f"around {name}, " for flavour, name in BACKBONE_NAMES.items()}
 
 
 class Variant(NamedTuple):
@@ -33,7 +34,7 @@ ANY_LAYER = (
     *(Variant(f"lr {shown}", "lr", {"lr": lr}) for shown, lr in (("1e-4", 1e-4), ("3e-4", 3e-4), ("1e-2", 1e-2))),
     Variant("standardised features", "features", {"features": "standardised"}),
     Variant("tokens of length 1", "features", {"features": "unit"}),
-    Variant("pre-activation ResNet20", "flavour", {"flavour": "preactivation-bottleneck"}),
+    Variant(OTHER_BACKBONE, "flavour", {"flavour": "preactivation-bottleneck"}),
     *(Variant(f"weight decay {decay:g}", "decay", {"weight_decay": decay}) for decay in (1e-4, 1e-3)),
     Variant("batches of 8 x 8", "sampler", {"classes_per_batch": 8}),
     Variant("batches of 4 x 16", "sampler", {"classes_per_batch": 4}),

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from gspool.experiments.collage.comparison import figure_of
+from gspool.experiments.collage.names import BACKBONE_NAMES, BACKBONES
 from gspool.experiments.collage.recipe import ZSR, Training
-from gspool.experiments.collage.rows import BACKBONE_NAMES, BACKBONES
 from gspool.experiments.collage.search import AROUND, AS_THE_PAPER, START, TOGETHER_WITH, variants
+from gspool.experiments.experiment import NOT_RUN
 from gspool.experiments.report import table
 
 LOSS_NAMES = {"c2": "C2", "pnca": "PNCA"}
@@ -20,6 +21,8 @@ Reached = Mapping[tuple[str, str, str], float]
 
 def search_text(value: Mapping[str, Any]) -> str:
     """Say what the search is, which settings moved GSP most, what helped together, and what was best."""
+    if not value["search"]:
+        return NOT_RUN
     reached = {(row["pooling"], row["loss"], row["variant"]): row["validation"] for row in value["search"]}
     parts = [
         f"One setting at a time away from the paper's, one seed, judged by MAP@R on the validation classes alone: "
@@ -136,7 +139,7 @@ def place_name(place: str) -> str:
 
     Example:
         >>> place_name("gsp c2 preactivation-bottleneck")
-        'GSP C2, pre-activation ResNet20'
+        'GSP C2, ResNet20 (pre-activation)'
     """
     pooling, loss, *flavour = place.split()
     return f"{pooling} {loss}".upper() + "".join(BACKBONES[each] for each in flavour)

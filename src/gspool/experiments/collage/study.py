@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +16,7 @@ from gspool.experiments.collage.crew import TrainingsBrokenError, gather_crew, t
 from gspool.experiments.collage.maps import collage_maps, distilled_maps, stitched_tiles
 from gspool.experiments.collage.recipe import Training
 from gspool.experiments.collage.training import Ground
+from gspool.experiments.crew import Crew, CrewDiedError
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.ledger import Ledger
 
@@ -96,7 +95,7 @@ class Study:
         return Ground(maps, collages, weights, self.settings.backend, self.settings.captured)
 
     @cached_property
-    def crew(self) -> ProcessPoolExecutor | None:
+    def crew(self) -> Crew | None:
         """The processes that train side by side; None where one does it all."""
         if self.settings.processes <= 1:
             return None
@@ -106,7 +105,7 @@ class Study:
         """Let the crew go, if there is one."""
         crew = self.__dict__.pop("crew", None)
         if crew is not None:
-            crew.shutdown()
+            crew.dismiss()
 
     def train(self, what: str, trainings: Mapping[Any, Training]) -> dict[Any, dict[str, Any]]:
         """Make what is missing while there is time, and give what is finished by the same keys.
@@ -120,7 +119,7 @@ class Study:
             left = settings.seconds - (time.monotonic() - self.started) if settings.seconds else None
             try:
                 train_missing(missing, ground, self.options.device, self.ledger, crew, self.say, left)
-            except (TrainingsBrokenError, BrokenProcessPool) as wrong:
+            except (TrainingsBrokenError, CrewDiedError) as wrong:
                 self.broken.append(f"{what}: {wrong}")
                 # Where a process died, the others have been sent home; a new crew makes the rest.
                 self.dismiss()

@@ -11,21 +11,16 @@ from gspool.experiments.collage import remarks
 from gspool.experiments.collage.bars import PICTURE, bars_caption
 from gspool.experiments.collage.comparison import Rows
 from gspool.experiments.collage.left_open import BACKBONES_OF_THE_PAPER, backbone_text, measure_text
+from gspool.experiments.collage.names import BACKBONE_NAMES, BACKBONES, with_present_names
 from gspool.experiments.collage.picture import EACH, PICKED, SCALED
 from gspool.experiments.collage.recipe import GSP_OPTIONS, ZSR
-from gspool.experiments.collage.rows import (
-    BACKBONE_NAMES,
-    BACKBONES,
-    DISTILLED,
-    FINE_TUNED,
-    FINE_TUNING,
-    ROWS,
-    find_row,
-)
+from gspool.experiments.collage.rows import DISTILLED, FINE_TUNED, FINE_TUNING, ROWS, find_row
 from gspool.experiments.collage.search import LOSSES
 from gspool.experiments.collage.search_text import LOSS_NAMES, search_text
+from gspool.experiments.collage.study import SEEDS
 from gspool.experiments.collage.verdict import OURS, SAME_SIZE, WITHOUT, bullets, effect_of_zsr
 from gspool.experiments.experiment import NOT_RUN, mean_and_deviation
+from gspool.experiments.kept_seeds import missing_seeds
 from gspool.experiments.pictured import pictured
 from gspool.experiments.report import caption, table
 
@@ -45,7 +40,7 @@ def render(results: Path) -> str:
     if not path.is_file():
         return NOT_RUN
     record = read_result(path)
-    value, seeds = record["value"], len(record["seeds"])
+    value, seeds = with_present_names(record["value"]), len(record["seeds"])
     left = unfinished(results)
     parts = [
         opening(value, seeds),
@@ -62,9 +57,11 @@ def render(results: Path) -> str:
 
 
 def unfinished(results: Path) -> str:
-    """Count the trainings that are missing, table by table; empty where none is."""
-    left = read_result(results / "collage.json")["value"]["unfinished"]
-    return ", ".join(f"{count} trainings of {TABLES[name]}" for name, count in left.items() if count)
+    """Count the trainings that are missing, table by table, and name the seeds that are; empty where none is."""
+    record = read_result(results / "collage.json")
+    left = record["value"]["unfinished"]
+    told = [f"{count} trainings of {TABLES[name]}" for name, count in left.items() if count]
+    return ", ".join([*told, *filter(None, [missing_seeds(record["seeds"], SEEDS)])])
 
 
 def opening(value: Mapping[str, Any], seeds: int) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import multiprocessing
 
+from gspool.experiments.crew import Broken, Crew, told_when_stopped, trainings_under_way
 from gspool.experiments.resident.outcome import Outcome
 from gspool.experiments.resident.pace import Pace
 from gspool.experiments.resident.prototype_start import start_from_tokens
@@ -39,13 +38,6 @@ class Job(NamedTuple):
     token_start: int = 0
     embedding_like: TrainConfig | None = None
     unfinished: Path | None = None
-
-
-class Failure(NamedTuple):
-    """What a process says where a training broke."""
-
-    asked: dict[str, Any]
-    told: str
 
 
 def train_all(
@@ -80,43 +72,46 @@ def train_all(
 
     Raises:
         RuntimeError: if a training broke, after all others are done.
+        SystemExit: after Ctrl-C or SIGTERM, with the status of the signal and a line about what is kept. Processes end
+            between two steps.
     """
     end = None if seconds is None else time.time() + seconds
     queue = Waiting(jobs, end, Pace() if pace is None else pace)
-    if processes <= 1:
-        while (number := queue.next()) is not None:
-            outcome = run_job(jobs[number], train, test, device, end)
+    kept = 0
+    with told_when_stopped(lambda: kept, len(jobs)), trainings_under_way(len(jobs) if processes > 1 else 0) as one_more:
+
+        def ended(number: int, outcome: Outcome) -> None:
+            nonlocal kept
             queue.note(jobs[number], outcome)
             on_outcome(jobs[number], outcome)
-        return queue.left()
-    context = multiprocessing.get_context("spawn")
-    asked, answered = context.Queue(), context.Queue()
-    arguments = (list(jobs), train, test, str(device), asked, answered, end)
-    crew = [context.Process(target=_work, args=arguments) for _ in range(min(processes, len(jobs)))]
-    working = 0
-    for worker in crew:
-        worker.start()
-        number = queue.next()
-        asked.put(number)
-        working += number is not None
-    failures = []
-    while working:
-        answer_to, answer = _next_answer(answered, crew)
-        if isinstance(answer, Failure):
-            failures.append(answer)
+            kept += 1
+            one_more()
+
+        if processes > 1:
+            _side_by_side(jobs, (list(jobs), train, test, str(device), end), processes, queue, ended)
         else:
-            outcome = _unpacked(answer)
-            queue.note(jobs[answer_to], outcome)
-            on_outcome(jobs[answer_to], outcome)
-        number = queue.next()
-        asked.put(number)
-        working -= number is None
-    for worker in crew:
-        worker.join()
-    if failures:
-        told = "\n".join(f"{failure.asked}: {failure.told}" for failure in failures)
-        raise RuntimeError(f"{len(failures)} of {len(jobs)} trainings broke; the others are done. {told}")
+            while (number := queue.next()) is not None:
+                ended(number, run_job(jobs[number], train, test, device, end))
     return queue.left()
+
+
+def _side_by_side(
+    jobs: Sequence[Job],
+    given: tuple[Any, ...],
+    processes: int,
+    queue: Waiting,
+    ended: Callable[[int, Outcome], None],
+) -> None:
+    failures = []
+    with Crew(_train_one, given, min(processes, len(jobs))) as crew:
+        for number, answer in crew.answers(queue.next):
+            if isinstance(answer, Broken):
+                failures.append(f"{jobs[number].asked}: {answer.told}")
+            else:
+                ended(number, _unpacked(answer))
+    if failures:
+        told = "\n".join(failures)
+        raise RuntimeError(f"{len(failures)} of {len(jobs)} trainings broke; the others are done. {told}")
 
 
 def run_job(
@@ -138,32 +133,11 @@ def run_job(
     )
 
 
-def _next_answer(answered: Any, crew: list[Any]) -> tuple[int, Any]:
-    """Wait for an answer, and notice where every process has died without one."""
-    from queue import Empty
-
-    while True:
-        try:
-            return answered.get(timeout=5)
-        except Empty:
-            if not any(worker.is_alive() for worker in crew):
-                raise RuntimeError(
-                    "every process of the trainings has ended without an answer, killed for memory perhaps; "
-                    "run fewer at a time"
-                ) from None
-
-
-def _work(
-    jobs: list[Job], train: ResidentSet, test: ResidentSet, device: str, asked: Any, answered: Any, end: float | None
-) -> None:
-    """Take one job after the other until there are none; runs in a process of its own."""
-    torch.set_num_threads(1)
-    while (number := asked.get()) is not None:
-        try:
-            answered.put((number, _packed(run_job(jobs[number], train, test, device, end))))
-        except Exception:
-            # Whatever it was, the others go on, and the process that asked tells it.
-            answered.put((number, Failure(jobs[number].asked, traceback.format_exc())))
+def _train_one(
+    jobs: Sequence[Job], train: ResidentSet, test: ResidentSet, device: str, end: float | None, number: int
+) -> _Packed:
+    """Make the training of this number; runs in a process of its own."""
+    return _packed(run_job(jobs[number], train, test, device, end))
 
 
 class _Packed(NamedTuple):

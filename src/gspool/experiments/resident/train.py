@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gspool.experiments.crew import steps_under_way
 from gspool.experiments.resident.captured_learner import own_stream
 from gspool.experiments.resident.course import ResidentCourse
 from gspool.experiments.resident.unfinished import go_on, keep
@@ -69,19 +70,29 @@ def _run(
         started -= go_on(course, unfinished)
         course.began(started)
     ending: Ending = "max_steps"
-    while course.step < settings.trainer.max_steps:
-        course.make_step()
-        if course.step % settings.trainer.evaluate_every == 0 or course.step == settings.trainer.max_steps:
-            course.evaluate(say)
-            if course.monitor.stopped:
-                ending = "patience"
-                break
-            if seconds is not None and time.perf_counter() - begun > seconds:
-                ending = "time"
-                break
+    with steps_under_way(
+        f"{settings.loss.name} {settings.model.pooling}", course.step, settings.trainer.max_steps
+    ) as made:
+        while course.step < settings.trainer.max_steps:
+            course.make_step()
+            made(_note(course))
+            if course.step % settings.trainer.evaluate_every == 0 or course.step == settings.trainer.max_steps:
+                course.evaluate(say)
+                if course.monitor.stopped:
+                    ending = "patience"
+                    break
+                if seconds is not None and time.perf_counter() - begun > seconds:
+                    ending = "time"
+                    break
     if unfinished is not None:
         if ending == "time":
             keep(course, unfinished, time.perf_counter() - started)
         else:
             unfinished.unlink(missing_ok=True)
     return course.finish(ending, started)
+
+
+def _note(course: ResidentCourse) -> str:
+    if not course.curve:
+        return ""
+    return f"MAP@R {100 * course.curve[-1]['map@r']:.2f}, best at step {course.monitor.best_step}"

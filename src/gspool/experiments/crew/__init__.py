@@ -1,0 +1,22 @@
+"""Trainings in processes side by side: what hands them out, what makes them, and how both end.
+
+`Crew` holds the processes and gives their answers, `member` is what runs in each, `stopping` says what Ctrl-C and
+SIGTERM do, and `bars` shows how far the work is.
+"""
+
+from gspool.experiments.crew.bars import Made, steps_under_way, trainings_under_way
+from gspool.experiments.crew.crew import Broken, Crew, CrewDiedError
+from gspool.experiments.crew.member import leave_if_told
+from gspool.experiments.crew.stopping import TerminatedError, told_when_stopped
+
+__all__ = [
+    "Broken",
+    "Crew",
+    "CrewDiedError",
+    "Made",
+    "TerminatedError",
+    "leave_if_told",
+    "steps_under_way",
+    "told_when_stopped",
+    "trainings_under_way",
+]
