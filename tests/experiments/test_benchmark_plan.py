@@ -48,7 +48,7 @@ def planned(arms: list[Arm], protocol: str = "fair", folds: int = 4) -> list[Job
     return jobs_of(study, LABELS, RunOptions())
 
 
-def test_what_is_compared_with_proxies_begins_with_one_embedding() -> None:
+def test_what_is_compared_begins_with_one_embedding() -> None:
     arms = [Arm("pnca", "gap"), Arm("pnca", "gsp"), Arm("pnca", "gsp", "few", {"prototypes": 4}), Arm("c2", "gap")]
     jobs = {job.asked["arm"]: job for job in planned(arms, folds=1) if job.asked["seed"] == 1}
     like = jobs["pnca gap"].embedding_like
@@ -57,7 +57,7 @@ def test_what_is_compared_with_proxies_begins_with_one_embedding() -> None:
     assert like.trainer.seed == jobs["pnca gsp"].settings.trainer.seed
     assert jobs["pnca gsp few"].embedding_like is not None
     assert jobs["pnca gsp"].embedding_like is None
-    assert jobs["c2 gap"].embedding_like is None
+    assert jobs["c2 gap"].embedding_like is not None
     # What was trained before with an embedding of its own is not taken for this.
     gap = jobs["pnca gap"]
     assert gap.asked["settings"] != benchmark_runs.fingerprint(gap.settings, Arm("pnca", "gap"))
@@ -218,3 +218,9 @@ def test_a_training_cut_short_goes_on_and_ends_like_one_that_was_not(
         assert (each.asked, each.found["metrics"]) == (again.asked, again.found["metrics"])
         assert torch.equal(whole.result(each).embeddings, store.result(again).embeddings)
         assert [row["loss"] for row in each.found["curve"]] == [row["loss"] for row in again.found["curve"]]
+
+
+def test_a_run_without_time_for_any_training_says_so(options: RunOptions) -> None:
+    with pytest.raises(ValueError, match="no time for any of 2 trainings; give more --seconds"):
+        benchmark.run(replace(options, settings=replace(options.settings, seconds=1e-9)))
+    assert not [*options.results.glob("*.json")]

@@ -148,6 +148,7 @@ def train_missing(study: Study, ground: Ground, store: Store, options: RunOption
 
     Raises:
         RuntimeError: if a training broke, after all others are done.
+        ValueError: if there is no time for any training.
     """
     weights = None if study.weights is None else store.name_of_weights(Path(study.weights))
     jobs = jobs_of(study, ground.train.labels.cpu(), options, weights)
@@ -180,5 +181,7 @@ def train_missing(study: Study, ground: Ground, store: Store, options: RunOption
         if run.found["ending"] != "time"
     )
     left = train_all(missing, *ground, options.device, kept, processes=processes, seconds=study.seconds, pace=pace)
+    if left and len(left) == len(jobs):
+        raise ValueError(f"no time for any of {len(jobs)} trainings; give more --seconds")
     if left:
         print(f"no time for {len(left)} more; the same command goes on with them", flush=True)

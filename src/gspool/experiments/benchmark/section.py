@@ -7,6 +7,7 @@ from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, SEEDS
+from gspool.experiments.benchmark.conventional import rendered as rendered_conventional
 from gspool.experiments.benchmark.draws import draws_told
 from gspool.experiments.benchmark.overall import over_losses
 from gspool.experiments.benchmark.paper import paper_values
@@ -23,7 +24,6 @@ from gspool.experiments.benchmark.selection import rendered as selection_table
 from gspool.experiments.benchmark.store import runs_of
 from gspool.experiments.benchmark.tables import (
     concatenated,
-    conventional_rows,
     fair_rows,
     in_order,
     separate,
@@ -39,7 +39,7 @@ from gspool.experiments.report import caption
 def render_study(value: dict[str, Any]) -> str:
     """Write the table of one benchmark, and its verdicts."""
     if value["protocol"] == "conventional":
-        return table(conventional_rows(value["data"], value["backbone"], value["arms"]))
+        return rendered_conventional(value)
     promised = PROTOCOLS["fair"].folds * len(SEEDS)
     arms = in_order(value["arms"])
     main = [arm for arm in arms if arm["pooling"] in ("gap", "gsp")]

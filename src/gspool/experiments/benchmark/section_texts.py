@@ -11,7 +11,7 @@ MADE_BY = (
     "Made by these calls, with the weights and the device as below: `gspool reproduce benchmark` (C2 and "
     "ProxyNCA++ with GAP and GSP), with `--losses ms,triplet,panchor,xbm+c1 --seeds 0`, with `--poolings all "
     "--seeds 0`, with `--poolings table --folds 0 --seeds 0`, with `--arms search --seeds 0` (ProxyNCA++ with "
-    "`--folds 0,1`), and with `--arms search --variants best`. The setting *mu 1* is of `gspool reproduce "
+    "`--folds 0,1,2`), and with `--arms search --variants best`. The setting *mu 1* is of `gspool reproduce "
     "components`; rows *drawn apart* are not made any more."
 )
 SETTINGS_EXPLAINED = (
@@ -31,7 +31,8 @@ EXPLAINED = {
     "*Entropy*: of the pooling weights on the test images, relative to equal weights (1 = average pooling). GSP "
     "is called ahead or behind only where the 95 % interval of the mean difference leaves 0 out (Student's t). "
     "The paper's values are those of BN-Inception.",
-    "conventional": "The best of the repeats by R@1, as in the paper, of which there is one so far where *runs* says "
-    "1: a single pair tells nothing about a difference. The paper adds max pooling to both layers here; its values "
-    "stand beside the rows that do so too.",
+    "conventional": "R@K and MAP@R are those of the best of the repeats by R@1, as in the paper; beside it the mean "
+    "of R@1 over all of them. Training stops by what is measured on the test classes, as the protocol has it; every "
+    "layer draws an embedding of its own. The paper adds max pooling to both layers here; its values stand beside the "
+    "rows that do so too.",
 }

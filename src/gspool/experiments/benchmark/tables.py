@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gspool.experiments.benchmark.arms import LARGE, LOSSES, POOLINGS, SEEDS, WIDE
-from gspool.experiments.benchmark.paper import (
-    conventional_values,
-    paper_deviations,
-    paper_values,
-    pooling_table_value,
-)
+from gspool.experiments.benchmark.paper import paper_deviations, paper_values, pooling_table_value
 from gspool.experiments.experiment import mean_and_deviation
 
 
@@ -110,7 +105,7 @@ def fair_rows(data: str, arms: Sequence[dict[str, Any]], promised: int) -> list[
         single = pooling_table_value(arm["loss"], arm["pooling"], arm["variant"]) if data == "cub" else None
         rows.append(
             {
-                **_named(arm),
+                **named(arm),
                 "MAP@R 128D": separate(arm, "map"),
                 "paper": mean_and_deviation(paper.map, deviation.map) if paper and deviation else number(single),
                 "MAP@R 512D": concatenated(arm),
@@ -128,7 +123,7 @@ def tried_rows(arms: Sequence[dict[str, Any]], promised: int) -> list[dict[str, 
     """Give rows of other settings than the paper's: what the classes that choose see of them, then the test classes."""
     return [
         {
-            **_named(arm),
+            **named(arm),
             "ahead of GAP on validation": difference(arm, "validation_difference"),
             "on test": difference(arm),
             "MAP@R 128D": separate(arm, "map"),
@@ -140,7 +135,8 @@ def tried_rows(arms: Sequence[dict[str, Any]], promised: int) -> list[dict[str, 
     ]
 
 
-def _named(arm: Mapping[str, Any]) -> dict[str, str]:
+def named(arm: Mapping[str, Any]) -> dict[str, str]:
+    """Give the first columns of a row: what it is of."""
     setting = f"{arm['variant']} ({WIDE}D)" if arm["variant"] == LARGE else arm["variant"] or "paper's"
     return {"loss": arm["loss"], "pooling": arm["pooling"], "setting": setting}
 
@@ -154,28 +150,6 @@ def _made(arm: Mapping[str, Any], promised: int) -> dict[str, str]:
         "steps": number(arm["mean_steps"], ".0f"),
         "runs": f"{arm['runs']} of {promised}" + (f", {cut} cut short" if cut else ""),
     }
-
-
-def conventional_rows(data: str, backbone: str, arms: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Give the rows of the conventional protocol: the best of the repeats, R@K."""
-    rows = []
-    for arm in arms:
-        paper = conventional_values(data, backbone, arm["loss"], arm["pooling"]) if not arm["variant"] else None
-        best = arm["best_run"]["metrics"]
-        further = [number(value) for value in paper.further] if paper else []
-        rows.append(
-            {
-                **_named(arm),
-                **{name.upper(): number(100 * value) for name, value in best.items() if name.startswith("r@")},
-                "paper R@1": number(paper.r1) if paper else "",
-                "paper R@2, 4, 8": ", ".join(further),
-                "MAP@R": number(100 * best["map@r"]),
-                "paper MAP@R": number(paper.map) if paper else "",
-                "entropy": number(arm["entropy"], ".4f"),
-                "runs": str(arm["runs"]),
-            }
-        )
-    return rows
 
 
 def validation_figure(arm: Mapping[str, Any]) -> str:
