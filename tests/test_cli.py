@@ -79,6 +79,40 @@ def test_arguments_that_cannot_be_meant_give_status_2(words, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--output.folder", "FILE/run"],
+        ["evaluate", "no/such/run", "--json", "FILE/figures.json"],
+        ["embed", "no/such/model", "pictures", "--out", "FILE/vectors.npz"],
+        ["embed", "no/such/model", "pictures", "--out", "FILE/vectors.lance"],
+        ["search", "no/such/model", "a.png", "--index", "none.lance", "--json", "FILE/answers.json"],
+        ["search", "no/such/model", "a.png", "--index", "none.lance", "--picture", "FILE/answers.png"],
+        ["explain", "no/such/model", "a.png", "--out", "FILE/why.png"],
+        ["explain", "no/such/model", "a.png", "--json", "FILE/why.json"],
+        ["export", "no/such/model", "--onnx", "FILE/model.onnx"],
+        ["export", "no/such/model", "--torch", "FILE/model.pt2"],
+        ["export", "no/such/model", "--folder", "FILE/share"],
+        ["bench", "--out", "FILE/costs.json"],
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_loaded(words, tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    assert cli.main([word.replace("FILE", str(tmp_path / "file")) for word in words]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"gspool {words[0]}: nothing can be written to the folder {tmp_path / 'file'}")
+    assert f"choose another with {words[-2]}" in error
+    assert error.count("\n") == 1
+
+
+def test_what_the_operating_system_refuses_ends_in_a_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    assert cli.main(["reproduce", "tokens", "--quick", "--work", str(tmp_path / "file" / "work")]) == 1
+    error = capsys.readouterr().err
+    assert "Not a directory" in error
+    assert error.count("\n") == 1
+
+
 def test_without_a_command_the_commands_are_listed(capsys):
     assert cli.main([]) == 0
     assert cli.main(["--help"]) == 0

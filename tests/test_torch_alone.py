@@ -76,6 +76,25 @@ def test_a_backbone_in_front_of_the_layers_says_what_to_install() -> None:
     assert "pip install 'gspool[train]'" in outcome.stderr
 
 
+def test_every_other_command_says_what_to_install() -> None:
+    body = """
+from gspool.cli import COMMANDS, main
+words = {"reproduce": ["tokens"], "report": [], "train": []}
+for name in COMMANDS:
+    if name != "bench":
+        print(name, main([name, *words.get(name, ["model", "pictures", "--out", "v.npz"])]), COMMANDS[name].extra)
+"""
+    outcome = run(body)
+    assert outcome.returncode == 0, outcome.stderr
+    told = outcome.stderr.splitlines()
+    assert len(told) == len(outcome.stdout.splitlines()) == 9
+    for line, answer in zip(told, outcome.stdout.splitlines(), strict=True):
+        name, status, extra = answer.split()
+        assert status == "1"
+        assert line.startswith(f"gspool {name} needs ")
+        assert line.endswith(f": pip install 'gspool[{extra}]'")
+
+
 def test_torch_is_the_only_dependency() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert [each.partition(">")[0] for each in project["dependencies"]] == ["torch"]

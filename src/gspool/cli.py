@@ -69,13 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     found = COMMANDS[command]
     try:
-        # Each command brings libraries of its own, some of them slow to import.
-        module = import_module(found.module)
+        # Each command brings libraries of its own, some of them slow to import, at its start or when it needs them.
+        status: int = import_module(found.module).run(command, rest)
     except ModuleNotFoundError as error:
-        needed = f"pip install 'gspool[{found.extra}]'"
-        print(f"gspool {command}: {error}; this command needs more: {needed}", file=sys.stderr)
+        # Not a library: a fault of ours.
+        if (error.name or "").partition(".")[0] == "gspool":
+            raise
+        missing = error.name or str(error)
+        print(f"gspool {command} needs {missing}: pip install 'gspool[{found.extra}]'", file=sys.stderr)
         return 1
-    status: int = module.run(command, rest)
     return status
 
 

@@ -84,6 +84,8 @@ def test_help_is_a_page_with_examples(capsys):
     [
         (["--layers", "gps"], "there is no pooling layer 'gps'. Did you mean 'gsp'?"),
         (["--layers", "gsp:mue=1"], "gsp has no option 'mue'"),
+        (["--layers", "gemean:p=high"], "p of gemean is a number such as 3.0, got 'high'"),
+        ([*TINY, "--layers", "gsp:mu=2"], "mu is the fraction of mass kept and must lie in (0, 1], got 2"),
         (["--batch", "0"], "batch must be at least 1, got 0"),
         (["--layers", "gmp", "--backend", "triton"], "none of gap, gmp has one"),
         (["--pixels", "32"], "name one, such as timm/resnet50"),

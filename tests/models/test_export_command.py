@@ -106,18 +106,26 @@ def test_a_file_that_differs_is_not_called_equal(off: float) -> None:
         ([], "say what to write: --onnx FILE"),
         (["--onnx", "birds.pb"], "--onnx writes a .onnx file, got birds.pb"),
         (["--torch", "birds.pth"], "--torch writes a .pt2 file"),
-        (["--torch", "birds.pt2", "--outputs", "attributes"], "gap has no attributes"),
+        (["--torch", "birds.pt2", "--outputs", "heat"], "--outputs are embedding, weights, attributes, got heat"),
+        (["--torch", "birds.pt2", "--size", "0", "5"], "--size must be at least 1, got 0"),
     ],
 )
-def test_mistakes_end_in_a_line_and_status_1(
-    finished: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_meant_ends_in_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("export", [str(finished), *words]) == 1
+    assert run("export", ["no/such/model", *words]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_missing_model_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("export", ["/nowhere/at/all", "--torch", "a.pt2"]) == 1
+def test_an_output_that_the_model_does_not_have_ends_in_status_1(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("export", [str(finished), "--torch", str(tmp_path / "birds.pt2"), "--outputs", "attributes"]) == 1
+    assert "gap has no attributes" in capsys.readouterr().err
+
+
+def test_a_missing_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", ["/nowhere/at/all", "--torch", str(tmp_path / "a.pt2")]) == 1
     assert "there is no folder /nowhere/at/all" in capsys.readouterr().err
 
 

@@ -119,9 +119,6 @@ def test_a_large_table_gets_an_index_whose_recall_is_printed(
     [
         (["MODEL", "nowhere.png", "--index", "INDEX"], "there is no nowhere.png"),
         (["MODEL", "QUERY", "--index", "none.lance"], "gspool embed"),
-        (["MODEL", "QUERY", "--index", "INDEX", "--k", "0"], "at least 1"),
-        (["MODEL", "QUERY", "--index", "INDEX", "--picture", "a.gif"], "--picture"),
-        (["MODEL", "QUERY", "--index", "INDEX", "--json", "a.txt"], "--json"),
         (["MODEL", "QUERY", "--index", "INDEX", "--where", "colour = 1"], "not understood"),
         (["nomodel", "QUERY", "--index", "INDEX"], "there is no folder nomodel"),
         (["MODEL", "BROKEN", "--index", "INDEX"], "no query could be read"),
@@ -139,6 +136,28 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
     error = capsys.readouterr().err
     assert error.splitlines()[-1].startswith("gspool search: ")
     assert hint in error
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["search", "--k", "0"], "--k must be at least 1, got 0"),
+        (["search", "--picture", "a.gif"], "--picture is written to a .png"),
+        (["search", "--json", "a.txt"], "--json is written to a .json"),
+        (["search", "--recall", "1.5"], "must lie in (0, 1], got 1.5"),
+        (["embed", "--out", "v.txt"], "--out is a .lance, .parquet, .npz file, got v.txt"),
+        (["embed", "--out", "v.npz", "--recall", "0"], "must lie in (0, 1], got 0"),
+        (["embed", "--out", "v.npz", "--batch_size", "0"], "--batch_size must be at least 1, got 0"),
+        (["embed", "--out", "v.npz", "--workers", "-1"], "--workers must be at least 1, got -1"),
+        (["embed", "--out", "v.npz", "--max_bytes", "0"], "--max_bytes must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_meant_ends_in_status_2(words, hint, capsys):
+    command, *options = words
+    index = ["--index", "none.lance"] if command == "search" else []
+    # Told before a model is looked for: there is none.
+    assert run(command, ["no/such/model", "picture.png", *index, *options]) == 2
+    assert hint in capsys.readouterr().err
 
 
 def test_a_corpus_of_nothing_but_broken_pictures_fails(model_folder, tmp_path, capsys):

@@ -106,7 +106,18 @@ def test_a_data_set_is_taken_by_its_name(model_folder, inside, capsys) -> None:
         (["a.png", "--prototypes", "pictures"], "one of the two"),
         (["a.png", "--out", "a.gif"], "ends in .png or .html, got 'a.gif'"),
         (["--prototypes", "pictures", "--out", "a.png"], "ends in .html, got 'a.png'"),
-        (["a.png", "--top", "0"], "at least 1, got 0"),
+        (["a.png", "--top", "0"], "--top must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_meant_ends_in_status_2(inside, capsys, arguments: list[str], words: str) -> None:
+    # Told before a model is looked for: there is none.
+    assert run("explain", ["no/such/model", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         (["no-such.png"], "there is no no-such.png"),
         (["--prototypes", "no-such-folder"], "there is no no-such-folder"),
     ],

@@ -207,6 +207,16 @@ def test_nothing_is_reported_to_anybody(server) -> None:
         (["--port", "70000"], "from 0 to 65535, got 70000"),
         (["--max-mb", "0"], "bytes of an upload must be positive, got 0"),
         (["--max-pixels", "0"], "pixels of an upload must be positive, got 0"),
+    ],
+)
+def test_what_cannot_be_meant_ends_in_status_2(capsys, options: list[str], words: str) -> None:
+    assert run("serve", ["no/such/model", "--index", "none.lance", *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
         (["--host", "192.0.2.1", "--port", "0"], "cannot listen at 192.0.2.1"),
         (["--index", "no-such.lance"], "there is no no-such.lance"),
     ],

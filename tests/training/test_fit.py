@@ -268,7 +268,7 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
 def test_an_output_that_cannot_be_written_is_told_before_training(config, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setattr(EmbeddingTraining, "training_step", None)
-    with pytest.raises(ValueError, match=r"nothing can be written to the output folder .*--output.folder"):
+    with pytest.raises(ValueError, match=r"nothing can be written to the folder .*--output.folder"):
         fit(config, tmp_path / "file" / "run")
 
 

@@ -24,14 +24,14 @@ def run(command: str, arguments: Sequence[str]) -> int:
         >>> run("bench", ["--layers", "no-such-layer"])
         2
     """
-    # A file that cannot be written is for a person to put right.
-    return run_told(f"gspool {command}", bench_command, arguments, (OSError,))
+    return run_told(f"gspool {command}", bench_command, arguments)
 
 
 def bench_command(arguments: Sequence[str]) -> None:
     """Measure, show a table, and write the numbers if a file was named.
 
     Raises:
+        WrongArgumentsError: if a value cannot be.
         ValueError: as `measure`, and if the file cannot be written.
         SystemExit: for wrong arguments and after ``--help``.
     """
@@ -40,8 +40,8 @@ def bench_command(arguments: Sequence[str]) -> None:
     with checking_arguments():
         settings = settings_of(given)
         with_backends(read_layers(settings.layers), settings.backend)
-        if out is not None:
-            check_place(out)
+    if out is not None:
+        check_place(out)
     if given.threads is not None:
         torch.set_num_threads(given.threads)
     torch.manual_seed(0)

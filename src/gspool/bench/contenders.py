@@ -10,6 +10,7 @@ import torch
 from gspool import pooling
 from gspool.bench.kernels import backend_of, check_kernels
 from gspool.bench.steps import InferenceStep, Step, TrainingStep, failures_told
+from gspool.terminal.status import checking_arguments
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -59,12 +60,15 @@ def make_contenders(
     """Make and try the layers; where every backend was asked for, those that cannot run here are left out.
 
     Raises:
+        WrongArgumentsError: if a layer refuses an option.
         ValueError: if a layer cannot run here, with the reason, or if its kernels compute something wrong.
         ImportError: if a layer needs a library that is missing.
     """
     made, refused = [], []
     for word in words:
-        layer = pooling.create(word.name, channels_of(features), **word.options).to(features.device)
+        # What a layer says of its options is about what was typed.
+        with checking_arguments():
+            layer = pooling.create(word.name, channels_of(features), **word.options).to(features.device)
         try:
             backend = backend_of(layer, features)
         except ValueError as error:

@@ -10,18 +10,20 @@ from typing import Any
 from gspool.bench.measure import Cost, Measured, Row
 from gspool.bench.swap import closing, share, unit_of
 from gspool.experiments.certificate import write_result
+from gspool.terminal.output import check_file_writable
+from gspool.terminal.status import WrongArgumentsError
 
 
 def check_place(path: Path) -> None:
-    """Make the folder of a file, and refuse now what could not be written after the measurement.
+    """Refuse now what could not be written after the measurement.
 
     Raises:
-        ValueError: if the file is not called .json, or is a folder.
-        OSError: if the folder cannot be made.
+        WrongArgumentsError: if the file is not called .json.
+        ValueError: if it cannot be written.
     """
-    if path.suffix != ".json" or path.is_dir():
-        raise ValueError(f"the numbers are written as a JSON file: call it NAME.json, got {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix != ".json":
+        raise WrongArgumentsError(f"the numbers are written as a JSON file: call it NAME.json, got {path}")
+    check_file_writable(path, "--out")
 
 
 def write_record(path: Path, measured: Measured, command: str) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from typing import Any
 
 from gspool.models.embedder import Embedder
 from gspool.models.export import Exported, export_program, save_program
+from gspool.models.export_graph import OUTPUTS
 from gspool.models.onnx_check import EQUAL, Comparison, compare_with_onnx
 from gspool.models.onnx_export import check_installed, write_onnx
 from gspool.models.sharing import ONNX, keep_own_card, known_facts, model_place, push_folder, write_hub_folder
+from gspool.terminal.output import check_file_writable, check_writable
 from gspool.terminal.parser import TeachingParser
-from gspool.terminal.status import run_told
+from gspool.terminal.status import WrongArgumentsError, refuse_below, run_told
 
 PAGE = """
 Take a trained model to where it will be used: other programs, other people.
@@ -38,17 +40,27 @@ def export_command(arguments: Sequence[str]) -> None:
     """Load the model, write what was asked for, and say what was written.
 
     Raises:
-        ValueError: if nothing was asked for, the model cannot be loaded or exported, or ONNX Runtime gives another
-            answer.
+        WrongArgumentsError: if nothing was asked for, or a file has another ending than its kind.
+        ValueError: if the model cannot be loaded or exported, the files cannot be written, or ONNX Runtime gives
+            another answer.
         SystemExit: for wrong arguments and after ``--help``.
     """
     options = _parse(arguments)
     if not any(options[name] for name in ("onnx", "torch", "folder", "push")):
-        raise ValueError("say what to write: --onnx FILE, --torch FILE, --folder DIR or --push OWNER/NAME")
+        raise WrongArgumentsError("say what to write: --onnx FILE, --torch FILE, --folder DIR or --push OWNER/NAME")
+    refuse_below(1, size=None if options["size"] is None else min(options["size"]))
+    unknown = [name for name in options["outputs"] or () if name not in OUTPUTS]
+    if unknown:
+        raise WrongArgumentsError(f"--outputs are {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
     # Wrong names are told before the minutes of tracing.
     for name, suffix in (("onnx", ".onnx"), ("torch", ".pt2")):
         if options[name] and Path(options[name]).suffix != suffix:
-            raise ValueError(f"--{name} writes a {suffix} file, got {options[name]}; call it NAME{suffix}")
+            raise WrongArgumentsError(f"--{name} writes a {suffix} file, got {options[name]}; call it NAME{suffix}")
+    for name in ("onnx", "torch"):
+        if options[name]:
+            check_file_writable(options[name], f"--{name}")
+    if options["folder"]:
+        check_writable(Path(options["folder"]), "--folder")
     place = model_place(options["model"])
     model = Embedder.from_pretrained(place)
     if options["onnx"] or options["folder"] or options["push"]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Output = Literal["embedding", "weights", "attributes"]
 Input = Literal["uint8", "float32"]
+OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 
 class ExportGraph(nn.Module):
@@ -43,10 +44,10 @@ class ExportGraph(nn.Module):
         self.model = model
         height, width = model.pixels.crop
         found = self._everything(example_images(model, 1, (height, width)))
-        present: list[Output] = [name for name in get_args(Output) if name in found]
+        present: list[Output] = [name for name in OUTPUTS if name in found]
         for name in outputs or ():
-            if name not in get_args(Output):
-                raise ValueError(f"there is no output {name!r}; the outputs are {', '.join(get_args(Output))}")
+            if name not in OUTPUTS:
+                raise ValueError(f"there is no output {name!r}; the outputs are {', '.join(OUTPUTS)}")
             if name not in present:
                 raise ValueError(
                     f"the pooling layer {model.settings.pooling} has no {name}; this model gives {', '.join(present)}"

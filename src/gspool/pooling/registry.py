@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Mapping
 
     from gspool.pooling.layer import PoolingLayer
 
@@ -106,15 +106,19 @@ def options(name: str) -> dict[str, Any]:
     return {each.name: each.default for each in parameters if each.name != "dim"}
 
 
-def check_options(name: str, given: Iterable[str]) -> None:
-    """Refuse what is not an option of the layer.
+def check_options(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse what is not an option of the layer, and words in the place of numbers.
 
     Raises:
-        ValueError: if one of the given names is none of the layer's, with those it has.
+        ValueError: if one of the given names is none of the layer's, with those it has; or its value is a word where
+            the default is a number, true or false.
     """
     known = options(name)
-    for option in given:
+    for option, value in given.items():
         if option in known:
+            if isinstance(value, str) and isinstance(known[option], int | float):
+                right = "true or false" if isinstance(known[option], bool) else f"a number such as {known[option]}"
+                raise ValueError(f"{option} of {name} is {right}, got {value!r}")
             continue
         if option == "out_dim":
             raise ValueError(

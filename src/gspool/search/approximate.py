@@ -76,8 +76,7 @@ def build(
         ValueError: if the recall is no share, there are too few rows, or the index is a temporary copy.
     """
     rows = len(index)
-    if not 0 < recall <= 1:
-        raise ValueError(f"recall is a share of the neighbours and must lie in (0, 1], got {recall}")
+    check_recall(recall)
     if index.path.suffix != ".lance":
         raise ValueError(f"an approximate index is kept in a .lance table; embed to one instead of {index.path}")
     if rows < FEWEST_ROWS:
@@ -104,6 +103,16 @@ def build(
         probes = min(2 * probes, partitions)
     write_aside_and_rename(index.path / MEASURED, (json.dumps(tried._asdict(), indent=1) + "\n").encode())
     return tried
+
+
+def check_recall(recall: float) -> None:
+    """Refuse what is no share.
+
+    Raises:
+        ValueError: if it does not lie in (0, 1].
+    """
+    if not 0 < recall <= 1:
+        raise ValueError(f"recall is a share of the neighbours and must lie in (0, 1], got {recall}")
 
 
 def partition_count(rows: int) -> int:

@@ -21,5 +21,4 @@ def run(command: str, arguments: Sequence[str]) -> int:
     name = f"{command}_command"
     # Each brings libraries of its own; a page of help should not wait for all of them.
     function: Callable[[Sequence[str]], None] = getattr(import_module(f"gspool.search.{name}"), name)
-    # A full disk or a folder that may not be written is for a person to put right.
-    return run_told(f"gspool {command}", function, arguments, (OSError,))
+    return run_told(f"gspool {command}", function, arguments)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from gspool.search.help_text import EMBED, EMBED_USAGE
+from gspool.terminal.output import check_file_writable, check_writable
 from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import WrongArgumentsError, checking_arguments, refuse_below
 
 
 def embed_command(arguments: Sequence[str]) -> None:
     """Embed, index what is large, and say what came of it.
 
     Raises:
+        WrongArgumentsError: if a value cannot be.
         ValueError: if none of the pictures could be read, and as `embed_corpus`.
     """
     parser = TeachingParser("gspool embed", EMBED, EMBED_USAGE)
@@ -45,6 +50,7 @@ def embed_command(arguments: Sequence[str]) -> None:
     from gspool.search.decode_ahead import Limits
     from gspool.search.index import needs_approximation, open_index
 
+    _check(given)
     try:
         result = embed_corpus(
             given["model"],
@@ -74,3 +80,20 @@ def embed_command(arguments: Sequence[str]) -> None:
         if needs_approximation(index):
             index.build(given["recall"], tell=print)
         print(index)
+
+
+def _check(given: Any) -> None:
+    """Refuse what cannot be, and what cannot be written, before a model is loaded."""
+    from gspool.search.approximate import check_recall
+    from gspool.search.vector_files import SUFFIXES
+
+    refuse_below(1, **{name: given[name] for name in ("batch_size", "workers", "actors", "max_bytes", "max_pixels")})
+    with checking_arguments():
+        check_recall(given["recall"])
+    out = Path(given["out"]).expanduser()
+    if out.suffix not in SUFFIXES:
+        raise WrongArgumentsError(f"--out is a {', '.join(SUFFIXES)} file, got {given['out']}")
+    if out.suffix == ".lance":
+        check_writable(out.parent, "--out")
+    else:
+        check_file_writable(out, "--out")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gspool.terminal.output import check_file_writable
 from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import WrongArgumentsError, refuse_below
 
 if TYPE_CHECKING:
     from gspool.data import ImageSource
@@ -28,13 +30,16 @@ MODEL is the folder of a run, a folder of save_pretrained, or owner/name of the 
 USAGE = """gspool explain MODEL IMAGE... [--out FILE.png|FILE.html] [--json FILE]
        gspool explain MODEL --prototypes DATA [--out FILE.html] [--json FILE]"""
 MOST_IMAGES = 32
+# Where it is drawn unless told otherwise.
+IMAGES, PROTOTYPES = "explanation.png", "prototypes.html"
 
 
 def explain_command(arguments: Sequence[str]) -> None:
     """Explain images, or the prototypes of a model.
 
     Raises:
-        ValueError: if there is nothing to explain, or it cannot be explained.
+        WrongArgumentsError: if there is nothing to explain, or a value cannot be.
+        ValueError: if it cannot be explained.
     """
     parser = TeachingParser("gspool explain", PAGE, USAGE)
     parser.add_argument("model", metavar="MODEL", help="The folder of a run or of a saved model, or a name of the hub.")
@@ -51,16 +56,15 @@ def explain_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
     given = parser.parse_args(list(arguments))
     if bool(given["images"]) == (given["prototypes"] is not None):
-        raise ValueError("give images to explain, or --prototypes with a folder or data set; one of the two")
-    if given["top"] < 1:
-        raise ValueError(f"--top is a number of prototypes and must be at least 1, got {given['top']}")
+        raise WrongArgumentsError("give images to explain, or --prototypes with a folder or data set; one of the two")
+    refuse_below(1, top=given["top"])
     from gspool.search.model_source import load_model
 
     if given["prototypes"] is not None:
-        _check_suffix(given["out"], (".html",))
+        _check_places(given, (".html",), PROTOTYPES)
         _explain_prototypes(load_model(given["model"], given["device"]), given)
     else:
-        _check_suffix(given["out"], (".png", ".html"))
+        _check_places(given, (".png", ".html"), IMAGES)
         _explain_images(load_model(given["model"], given["device"]), given)
 
 
@@ -73,7 +77,7 @@ def _explain_images(model: Embedder, given: Any) -> None:
     from gspool.search.images import open_image
 
     paths = [listed.path for listed in list_images(given["images"])]
-    out = _out(given, "explanation.png")
+    out = _out(given, IMAGES)
     if out is not None and len(paths) > MOST_IMAGES:
         raise ValueError(
             f"at most {MOST_IMAGES} images fit into one picture, got {len(paths)}; give fewer, or only --json FILE"
@@ -98,7 +102,7 @@ def _explain_prototypes(model: Embedder, given: Any) -> None:
     from gspool.search.prototype_gallery import nearest_regions
     from gspool.search.prototype_gallery_page import gallery_page, region_figures
 
-    out = _out(given, "prototypes.html")
+    out = _out(given, PROTOTYPES)
     source = image_source(given["prototypes"], given["split"])
     regions = nearest_regions(model, source, given["top"], progress=given["progress"] and given["json"] != "-")
     line = f"{len(regions.use)} prototypes, {regions.images:,} images, {len(regions.broken):,} could not be read"
@@ -138,10 +142,13 @@ def _out(given: Any, default: str) -> Path | None:
     return Path(default) if given["json"] is None else None
 
 
-def _check_suffix(out: str | None, allowed: Sequence[str]) -> None:
-    """Refuse a file that cannot be written before a model is loaded for it."""
-    if out is not None and Path(out).suffix.lower() not in allowed:
-        raise ValueError(f"--out is a file that ends in {' or '.join(allowed)}, got {out!r}")
+def _check_places(given: Any, allowed: Sequence[str], default: str) -> None:
+    """Refuse files that cannot be written before a model is loaded for them."""
+    if given["out"] is not None and Path(given["out"]).suffix.lower() not in allowed:
+        raise WrongArgumentsError(f"--out is a file that ends in {' or '.join(allowed)}, got {given['out']!r}")
+    for name, place in (("out", _out(given, default)), ("json", given["json"])):
+        if place is not None and place != "-":
+            check_file_writable(place, f"--{name}")
 
 
 def _tell(lines: list[str], out: Path | None, picture: bytes | None, json_file: str | None, figures: Any) -> None:

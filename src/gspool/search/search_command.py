@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.search.help_text import SEARCH, SEARCH_USAGE
+from gspool.terminal.output import check_file_writable
 from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import WrongArgumentsError, checking_arguments, refuse_below
 
 if TYPE_CHECKING:
     from gspool.models import Embedder
@@ -25,6 +27,7 @@ def search_command(arguments: Sequence[str]) -> None:
     """Search, and show the neighbours, in the terminal, as JSON, as a picture.
 
     Raises:
+        WrongArgumentsError: if a value cannot be.
         ValueError: if no query could be read, and as `search_images`.
     """
     given = _parser().parse_args(list(arguments))
@@ -70,15 +73,22 @@ def _parser() -> TeachingParser:
 
 
 def _check(given: Any) -> None:
-    """Refuse what cannot be written before a model is loaded."""
+    """Refuse what cannot be, and what cannot be written, before a model is loaded."""
+    from gspool.search.approximate import check_recall
     from gspool.search.picture import KINDS
 
-    if given["k"] < 1:
-        raise ValueError(f"--k is the number of neighbours and must be at least 1, got {given['k']}")
+    refuse_below(1, k=given["k"])
+    with checking_arguments():
+        check_recall(given["recall"])
     if given["picture"] and not given["picture"].lower().endswith(KINDS):
-        raise ValueError(f"--picture is written to a {', '.join(KINDS)} file, got {given['picture']}")
+        raise WrongArgumentsError(f"--picture is written to a {', '.join(KINDS)} file, got {given['picture']}")
     if given["json"] and given["json"] != "-" and not given["json"].endswith((".json", ".jsonl")):
-        raise ValueError(f"--json is written to a .json or .jsonl file, or - for the terminal, got {given['json']}")
+        raise WrongArgumentsError(
+            f"--json is written to a .json or .jsonl file, or - for the terminal, got {given['json']}"
+        )
+    for name in ("picture", "json"):
+        if given[name] and given[name] != "-":
+            check_file_writable(given[name], f"--{name}")
 
 
 def _answers(model: Embedder, index: Index, given: Any, where: str | None) -> Iterator[Answer]:

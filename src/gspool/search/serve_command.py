@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import WrongArgumentsError, checking_arguments
 
 PAGE = """
 Serve search by image: a page on which a picture is dropped, and an HTTP interface for programs, described at /docs.
@@ -26,6 +27,7 @@ def serve_command(arguments: Sequence[str]) -> None:
     """Serve until Ctrl-C.
 
     Raises:
+        WrongArgumentsError: if a value cannot be.
         ValueError: if the model, the vectors and the options do not fit together.
     """
     parser = TeachingParser("gspool serve", PAGE, USAGE)
@@ -51,7 +53,7 @@ def serve_command(arguments: Sequence[str]) -> None:
             "--index is needed: the vectors of a corpus, made by gspool embed MODEL IMAGES --out vectors.lance"
         )
     if not 0 <= given["port"] <= 65535:
-        raise ValueError(f"--port is a number from 0 to 65535, got {given['port']}")
+        raise WrongArgumentsError(f"--port is a number from 0 to 65535, got {given['port']}")
     _serve(given)
 
 
@@ -64,7 +66,8 @@ def _serve(given: Any) -> None:
     from gspool.search.serve_run import listening, open_tunnel, run_server, served_names
     from gspool.search.upload import UploadLimits
 
-    limits = UploadLimits(int(given["max_mb"] * 2**20), given["max_pixels"]).check()
+    with checking_arguments():
+        limits = UploadLimits(int(given["max_mb"] * 2**20), given["max_pixels"]).check()
     # The port first: that it is taken should not be told after a model was loaded.
     with listening(given["host"], given["port"]) as (listener, port), private_uploads():
         index = open_index(given["index"])

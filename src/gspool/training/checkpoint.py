@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,21 +76,3 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             f"{path} has format {found}, this version reads {FORMAT}; resume with the version of gspool that wrote it"
         )
     return content
-
-
-def check_writable(folder: Path, option: str = "--output.folder") -> None:
-    """Make a folder and write into it, before hours of work depend on it.
-
-    Raises:
-        ValueError: if that is not possible, with the reason and what to do.
-    """
-    probe = folder / ".write-test"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(os.urandom(16))
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(
-            f"nothing can be written to the output folder {folder} ({error.strerror or error}); "
-            f"choose another with {option}, or change its permissions"
-        ) from error

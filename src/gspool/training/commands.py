@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.terminal.output import check_file_writable
 from gspool.terminal.parser import TeachingParser
-from gspool.terminal.status import run_told
+from gspool.terminal.status import refuse_below, run_told
 from gspool.terminal.table import show_table
-from gspool.training.checkpoint import CheckpointError, check_writable
+from gspool.training.checkpoint import CheckpointError
 from gspool.training.course import NonFiniteLossError
 from gspool.training.data_words import named_data, other_name
 from gspool.training.interruption import TrainingInterruptedError
@@ -79,9 +80,10 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     if own is not None:
         parser.set_defaults({f"data.{name}": value for name, value in vars(own).items()})
     namespace = parser.parse_args(list(arguments))
+    refuse_below(1, ks=min(namespace["ks"], default=None))
     json_file = None if namespace["json"] is None else Path(namespace["json"])
     if json_file is not None:
-        check_writable(json_file.parent, "--json")
+        check_file_writable(json_file, "--json")
     given = any(word.startswith("--data") for word in arguments)
     data = None
     if own is not None or given:

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from gspool.evaluation.finished_runs import write_aside_and_rename
-from gspool.training.checkpoint import LAST, check_writable
+from gspool.terminal.output import check_writable
+from gspool.training.checkpoint import LAST
 from gspool.training.config import TrainConfig
 from gspool.training.parsing import as_yaml, plain, read_config
 from gspool.version import __version__
@@ -74,7 +75,7 @@ def own_config(folder: Path, config: TrainConfig) -> None:
     Raises:
         ValueError: if the folder cannot be written, or holds a run with other settings.
     """
-    check_writable(folder)
+    check_writable(folder, "--output.folder")
     path = folder / CONFIG
     # A run that failed before its first checkpoint, by a wrong setting for example, stands in nobody's way.
     if not path.exists() or not has_begun(folder):
