@@ -127,12 +127,57 @@ def test_a_wrong_command_is_answered_with_the_right_one(capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model.pooling", "gap"], "gap has no option 'prototypes'"),
+        (["--preset", "paper/cub"], "bninception would begin with random weights"),
+        (["--preset", "paper/cub"], "--model.backbone_options.weights FILE"),
+        (["--preset", "paper/collage"], "resnet20 would begin with random weights"),
+        (["--model.backbone", "timm/resnet18"], "--model.backbone_options.pretrained true"),
+        (["--model.backbone", "keras/resnet50"], "--from_scratch true if random weights are meant"),
+        (["--from_scratch", "true", "--model.backbone_options.weights", "a.pth"], "leave one of them out"),
+        (["--trainer.monitor", "accuracy"], "trainer.monitor must be one of p@1"),
+        (["--download"], "glyphs is none of them"),
+    ],
+)
+def test_a_training_that_cannot_be_meant_ends_in_status_2(words, message, capsys, tmp_path):
+    assert cli.main(["train", "--output.folder", str(tmp_path / "run"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", [["train", "--preset", "paper/cub", "--from_scratch", "true"], ["evaluate", "RUN"]])
+def test_a_data_set_is_fetched_before_the_work_and_a_missing_line_is_told(command, capsys, tmp_path, monkeypatch):
+    from gspool.data import benchmark
+
+    asked = []
+
+    def offline(archive, folder):
+        asked.append((archive.file_name, folder))
+        raise ConnectionError("the address could not be fetched")
+
+    monkeypatch.setattr(benchmark, "fetch", offline)
+    (tmp_path / "config.yaml").write_text("data: {name: cub}\n")
+    words = [str(tmp_path) if word == "RUN" else word for word in command]
+    # Nobody wants to wait for a download to hear this.
+    blocked = ["--output.folder", str(tmp_path / "config.yaml" / "run")]
+    if command[0] == "train":
+        assert cli.main([*words, *blocked, "--data.root", str(tmp_path), "--download"]) == 1
+        assert "nothing can be written" in capsys.readouterr().err
+        words += ["--output.folder", str(tmp_path / "run")]
+    assert cli.main([*words, "--data.root", str(tmp_path), "--download"]) == 1
+    assert asked == [("CUB_200_2011.tgz", tmp_path)]
+    assert capsys.readouterr().err == f"gspool {command[0]}: the address could not be fetched\n"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["evaluate", "/nowhere/at/all"], "there is no folder /nowhere/at/all"),
         (["train", "--resume", "/nowhere/at/all"], "expected the config.yaml of a run"),
         (["train", "--preset", "folder", "--data.root", "/nowhere/at/all"], "/nowhere/at/all"),
-        (["train", "--model.pooling", "gap"], "gap has no option 'prototypes'"),
+        (["train", "--data.options.seed", str(2**80)], "a seed is a whole number from 0 to 4294967295, got 12089258"),
+        (["train", "--data.options.seed", "-1"], "a seed is a whole number from 0 to 4294967295, got -1"),
     ],
 )
 def test_mistakes_end_in_a_line_and_status_1(arguments, message, capsys, tmp_path, monkeypatch):

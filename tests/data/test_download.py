@@ -234,7 +234,7 @@ def test_a_benchmark_is_downloaded_unpacked_and_read(
     monkeypatch.setattr(cub, "CUB", cub.CUB._replace(archive=here))
     monkeypatch.setitem(cub.COUNTS, "test", Count(4, 2))
     root = tmp_path / "downloads"
-    with pytest.raises(FileNotFoundError, match=r"pass download=True \(.*--download\) to fetch it from http"):
+    with pytest.raises(FileNotFoundError, match=r"pass download=True \(--download of .*\) to fetch it from http"):
         data.create("cub", root, "test")
     assert len(data.create("cub", root, "test", download=True)) == 4
     assert len(data.create("cub", root, "test")) == 4

@@ -60,7 +60,7 @@ def test_other_data_goes_by_a_folder_a_list_a_name_or_a_file(run, pictures, caps
         (["--data", "foldr"], 2, "there is no data set 'foldr'; known are glyphs, folder"),
         (["--data.rot", "x"], 2, "did you mean --data.root?"),
         (["--split", "tests"], 2, "'train', 'validation', 'test'"),
-        (["--ks", "[0]"], 1, "every k of R@K must be an integer of at least 1, got 0"),
+        (["--ks", "[0]"], 2, "every k of R@K must be an integer of at least 1, got 0"),
         (["--device", "abacus"], 1, "device 'abacus' cannot be used here"),
         (["--json", "{run}/config.yaml/figures.json"], 1, "choose another with --json"),
         (["--data", "{run}/broken.yaml"], 1, "is not YAML"),

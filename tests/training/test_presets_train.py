@@ -94,6 +94,7 @@ def test_a_benchmark_of_the_paper_takes_a_step_and_is_measured(name, tmp_path):
         config.model.backbone, config.model.backbone_options = "small_cnn", {"width": 2}
     config.trainer.max_steps = config.trainer.evaluate_every = 1
     config.trainer.accelerator, config.trainer.progress = "cpu", False
+    config.from_scratch = True
     result = fit(config, tmp_path / "run")
     assert (result.steps, result.best_step) == (1, 1)
     assert 0 <= result.metrics["map@r"] <= 1
@@ -118,6 +119,7 @@ def test_cifar_collage_takes_a_step_and_is_measured(tmp_path):
         record = {"data": pixels, "fine_labels": fine, "coarse_labels": [label % 20 for label in fine]}
         (folder / part).write_bytes(pickle.dumps(record, protocol=2))
     config = preset("paper/collage")
+    config.from_scratch = True
     config.data.root, config.data.classes_per_batch, config.data.images_per_class = str(tmp_path), 4, 2
     config.trainer.max_steps = config.trainer.evaluate_every = 1
     config.trainer.accelerator, config.trainer.progress = "cpu", False

@@ -57,8 +57,8 @@ def locate(benchmark: Benchmark, root: Path, download: bool) -> Path:
         return unpack(fetch(archive, root), archive.folder, root)
     if archive is not None:
         way = (
-            f"pass download=True (on the command line --download) to fetch it from {archive.url}, or put "
-            f"{archive.file_name} into {root} yourself"
+            f"pass download=True (--download of gspool train, evaluate and reproduce) to fetch it from {archive.url}, "
+            f"or put {archive.file_name} into {root} yourself"
         )
     else:
         way = f"it has no address to download from without a person: get it at {benchmark.page}"

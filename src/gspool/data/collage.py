@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.data.image_set import ImageSet, Split
+from gspool.data.seeds import checked_seed
 from gspool.data.super_classes import pools
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ def collage(root: Path, split: Split, *, seed: int = 0, download: bool = False) 
 
     Raises:
         FileNotFoundError: if CIFAR-100 is not under ``root``.
-        ValueError: if it is damaged or incomplete.
+        ValueError: if it is damaged or incomplete, or the seed out of range.
     """
+    checked_seed(seed)
     pool = pools(root, split, download=download)
     generator = torch.Generator().manual_seed(seed)
     count = len(pool.objects)

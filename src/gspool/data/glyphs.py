@@ -15,6 +15,7 @@ from gspool.data.glyph_alphabet import LETTERS, SYMBOLS, glyph_masks
 from gspool.data.glyph_collage import Distortion, draw_collages
 from gspool.data.image_set import SPLITS, ImageSet, Split
 from gspool.data.image_source import ArrayImages
+from gspool.data.seeds import checked_seed
 from gspool.data.splits import shuffled
 
 # Classes and symbols of each split; what is left of the 454 letters validates.
@@ -66,7 +67,8 @@ def glyphs(
         background: ``none`` leaves the letter alone in its image (and all of it): what pooling could reach at best.
 
     Raises:
-        ValueError: if the size is below 8 pixels, the number of images below 1, or the background unknown.
+        ValueError: if the size is below 8 pixels, the number of images below 1, the background unknown, or the seed out
+            of range.
 
     Example:
         >>> letters = glyphs("test", images_per_class=2)
@@ -83,6 +85,7 @@ def glyphs(
         raise ValueError(f"images_per_class must be at least 1, got {per_class}")
     if background not in ("symbols", "none"):
         raise ValueError(f"background is 'symbols' or 'none', got {background!r}")
+    checked_seed(seed)
     letters, symbols = characters_of(split, seed)
     generator = torch.Generator().manual_seed(seed * len(SPLITS) + SPLITS.index(split))
     labels = torch.arange(len(letters)).repeat_interleave(per_class)

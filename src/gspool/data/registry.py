@@ -64,9 +64,9 @@ def create(name: str, root: str | os.PathLike[str] | None = None, split: Split =
         raise ValueError(f"there is no data set {name!r}{_nearest(name, _NAMES)}; known are {', '.join(_NAMES)}")
     if split not in SPLITS:
         raise ValueError(f"there is no split {split!r}; a split is one of {', '.join(SPLITS)}")
-    make: Callable[..., ImageSet] = getattr(importlib.import_module(f"gspool.data.{name}"), name)
+    make = _maker(name)
     parameters = inspect.signature(make).parameters
-    known = [option for option in parameters if option not in ("root", "split")]
+    known = option_names(name)
     for option in options:
         if option not in known:
             raise ValueError(
@@ -77,6 +77,21 @@ def create(name: str, root: str | os.PathLike[str] | None = None, split: Split =
     if name == "folder" and root is None:
         raise ValueError("folder needs a root: the folder that holds your class sub-folders, or a CSV file")
     return make(data_root(root), split, **options)
+
+
+def option_names(name: str) -> builtins.list[str]:
+    """Name the options of a data set.
+
+    Example:
+        >>> option_names("collage")
+        ['seed', 'download']
+    """
+    return [option for option in inspect.signature(_maker(name)).parameters if option not in ("root", "split")]
+
+
+def _maker(name: str) -> Callable[..., ImageSet]:
+    make: Callable[..., ImageSet] = getattr(importlib.import_module(f"gspool.data.{name}"), name)
+    return make
 
 
 def _nearest(word: str, known: builtins.list[str] | tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.data.image_set import SPLITS, ImageSet, Split
+from gspool.data.seeds import checked_seed
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -54,7 +55,7 @@ def tokens(
     samples it draws: ``samples_per_class`` is ours. A model embeds ``set.images.num_tokens`` tokens.
 
     Raises:
-        ValueError: if a number is not positive.
+        ValueError: if a number is not positive, or the seed out of range.
 
     Example:
         >>> study = tokens("train", samples_per_class=3)
@@ -72,6 +73,7 @@ def tokens(
     for name, value in numbers.items():
         if value < 1:
             raise ValueError(f"{name} is a number of things and must be at least 1, got {value}")
+    checked_seed(seed)
     generator = torch.Generator().manual_seed(seed * len(SPLITS) + SPLITS.index(split))
     labels = torch.arange(num_classes).repeat_interleave(samples_per_class)
     shape = (len(labels), tokens_per_sample)

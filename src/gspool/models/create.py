@@ -22,6 +22,8 @@ OWN: dict[str, Callable[..., Backbone]] = {
     "small_cnn": SmallCNN,
 }
 TIMM = "timm/"
+# Published with weights that only a file brings.
+FROM_A_FILE = ("bninception", "keras/resnet50")
 
 
 def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = None, **options: Any) -> Backbone:
@@ -56,6 +58,27 @@ def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = No
     if pixels is not None:
         backbone.pixels = pixels if isinstance(pixels, Pixels) else backbone.pixels.changed(pixels)
     return backbone
+
+
+def is_published(name: str) -> bool:
+    """Say whether a backbone is published with weights: one of timm, or of our own with those of ImageNet.
+
+    Example:
+        >>> is_published("timm/resnet50"), is_published("bninception"), is_published("small_cnn")
+        (True, True, False)
+    """
+    return name in FROM_A_FILE or name.startswith(TIMM)
+
+
+def begins_at_random(name: str, options: Mapping[str, Any]) -> bool:
+    """Say whether `create_backbone` would give random weights.
+
+    Example:
+        >>> begins_at_random("bninception", {}), begins_at_random("bninception", {"weights": "bninception.pth"})
+        (True, False)
+    """
+    brought = ("weights", "pretrained", "checkpoint_path") if name.startswith(TIMM) else ("weights",)
+    return not any(options.get(option) for option in brought)
 
 
 def list_backbones(pattern: str = "*") -> list[str]:

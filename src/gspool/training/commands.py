@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from gspool.evaluation.finished_runs import write_aside_and_rename
-from gspool.terminal.output import check_file_writable
+from gspool.pooling.registry import check_options
+from gspool.terminal.output import check_file_writable, check_writable
 from gspool.terminal.parser import TeachingParser
-from gspool.terminal.status import refuse_below, run_told
+from gspool.terminal.status import checking_arguments, run_told
 from gspool.terminal.table import show_table
 from gspool.training.checkpoint import CheckpointError
 from gspool.training.course import NonFiniteLossError
 from gspool.training.data_words import named_data, other_name
 from gspool.training.interruption import TrainingInterruptedError
-from gspool.training.parsing import parse_config
+from gspool.training.parsing import parse_arguments
 from gspool.training.run_folder import process_rank
 
 # What a person can put right is told in a line; anything else keeps its traceback.
@@ -36,11 +37,26 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
 def train_command(arguments: Sequence[str]) -> None:
     """Train, and end with a table and the report's address."""
-    config, resume = parse_config(arguments)
+    config, resume, download = parse_arguments(arguments)
+    from gspool.training.beginning import check_beginning
+    from gspool.training.fit import check_monitor
     from gspool.training.parsing import read_config
     from gspool.training.run import arms_of, train
     from gspool.training.run_folder import CONFIG
+    from gspool.training.sets import check_fetched, fetch_data
 
+    if resume is None:
+        with checking_arguments():
+            check_beginning(config)
+            check_monitor(config)
+            for arm in arms_of(config, Path()):
+                check_options(arm.config.model.pooling, arm.config.model.pooling_options)
+    else:
+        config = read_config(Path(resume).expanduser() / CONFIG)
+    if download and process_rank() == 0:
+        check_fetched(config.data)
+        check_writable(Path(config.output.folder or "runs").expanduser(), "--output.folder")
+        fetch_data(config.data)
     result = train(config, resume)
     if process_rank() > 0:
         return
@@ -54,11 +70,13 @@ def train_command(arguments: Sequence[str]) -> None:
 
 def evaluate_command(arguments: Sequence[str]) -> None:
     """Evaluate, and show a table or JSON."""
+    from gspool.evaluation.checked_input import as_ranks
     from gspool.training.config import DataConfig
     from gspool.training.help_text import EVALUATE
     from gspool.training.parsing import read_config
     from gspool.training.run import evaluate_run
     from gspool.training.run_folder import CONFIG
+    from gspool.training.sets import fetch_data
 
     arguments = named_data(arguments)
     # The run's own data is the default of every option of the data, so it is looked for before they are read.
@@ -73,6 +91,7 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU where there is one.")
     parser.add_argument("--json", type=str, default=None, metavar="FILE", help="Write the figures to a file as well.")
     parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
+    parser.add_argument("--download", action="store_true", help="Fetch the data set first where it is not there.")
     parser.add_class_arguments(DataConfig, "data", as_positional=False)
     parser.describe(
         "--data", "DATA", "A folder or a CSV list of pictures, a data set by name, or a YAML file of the options below."
@@ -80,7 +99,8 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     if own is not None:
         parser.set_defaults({f"data.{name}": value for name, value in vars(own).items()})
     namespace = parser.parse_args(list(arguments))
-    refuse_below(1, ks=min(namespace["ks"], default=None))
+    with checking_arguments():
+        as_ranks(namespace["ks"])
     json_file = None if namespace["json"] is None else Path(namespace["json"])
     if json_file is not None:
         check_file_writable(json_file, "--json")
@@ -92,6 +112,8 @@ def evaluate_command(arguments: Sequence[str]) -> None:
         except ValueError as error:
             parser.error(str(error))
         data = made["data"]
+    if namespace["download"] and data is not None:
+        fetch_data(data)
     evaluation = evaluate_run(
         namespace["run"], namespace["split"], data, namespace["ks"], namespace["device"], namespace["progress"]
     )

@@ -242,6 +242,8 @@ class TrainConfig:
         trainer: how long, how precisely, on what.
         output: where everything goes.
         baseline: a pooling layer to train the same way beside the model's, for comparison; none trains the model alone.
+        from_scratch: whether random weights of the backbone are meant; if not said, they are refused for a backbone
+            that is published with weights. False always asks for weights.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -252,3 +254,5 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     baseline: str | None = None
+    # Not in the section of the model: fingerprints of finished trainings are made of the sections.
+    from_scratch: bool | None = None

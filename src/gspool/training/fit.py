@@ -12,6 +12,7 @@ import torch
 from gspool.data import ClassBalancedBatches
 from gspool.evaluation.checked_input import as_ranks
 from gspool.terminal.bar import work_bar
+from gspool.training.beginning import check_beginning
 from gspool.training.build import build_loss, build_model, check_fit
 from gspool.training.checkpoint import BEST, LAST, full_disk_told, read_checkpoint
 from gspool.training.embed import evaluate_images
@@ -72,10 +73,12 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
     finished = read_result(folder)
     if finished is not None:
         return FitResult(folder=folder, **finished)
+    if not (folder / LAST).exists():
+        check_beginning(config)
     if process_rank() == 0:
         own_config(folder, config)
     lightning()  # says at once if it is missing
-    _check_monitor(config)
+    check_monitor(config)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     model = build_model(config)
@@ -114,7 +117,12 @@ def _watched(config: TrainConfig, pixels: Any, progress: bool, test: ImageSet) -
     return test if split == "test" else None
 
 
-def _check_monitor(config: TrainConfig) -> None:
+def check_monitor(config: TrainConfig) -> None:
+    """Refuse to watch a metric that is not measured.
+
+    Raises:
+        ValueError: if there is no such metric among those of the configuration, or a rank is none.
+    """
     known = ["p@1", "p@r", "map@r", *(f"r@{k}" for k in as_ranks(config.output.ks))]
     if config.trainer.monitor not in known:
         raise ValueError(f"trainer.monitor must be one of {', '.join(known)}, got {config.trainer.monitor!r}")

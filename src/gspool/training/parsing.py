@@ -5,13 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
 from gspool.training.presets import DEFAULT, PRESETS, preset
+
+
+class TrainArguments(NamedTuple):
+    """What `gspool train` was told: the settings, a run to go on with if one is named, whether to fetch its data."""
+
+    config: TrainConfig
+    resume: str | None
+    download: bool
+
 
 SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
 
@@ -32,6 +41,7 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
         metavar="RUN",
         help="Go on with an interrupted run of this folder; everything else is as it was then.",
     )
+    parser.add_argument("--download", action="store_true", help="Fetch the data set first where it is not there.")
     parser.add_class_arguments(TrainConfig, as_positional=False)
     parser.set_defaults(plain(defaults or preset(preset_name)))
     return parser
@@ -40,15 +50,22 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
 def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None]:
     """Read a configuration from arguments, YAML files among them; give it, and the run to resume, if one is named.
 
-    The preset comes first, then files and flags in the order they are written.
-
     Raises:
-        SystemExit: with status 2 for a wrong key or value, with status 0 after ``--help`` or ``--print_config``.
+        SystemExit: as `parse_arguments`.
 
     Example:
         >>> config, resume = parse_config(["--preset", "paper/cub", "--model.pooling_options.mu", "0.2"])
         >>> config.loss.name, config.model.pooling_options["mu"], resume
         ('c2', 0.2, None)
+    """
+    return parse_arguments(arguments, prog)[:2]
+
+
+def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> TrainArguments:
+    """Read all that the command takes. The preset comes first, then files and flags in the order they are written.
+
+    Raises:
+        SystemExit: with status 2 for a wrong key or value, with status 0 after ``--help`` or ``--print_config``.
     """
     try:
         name = _preset_of(arguments)
@@ -62,7 +79,7 @@ def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[
         config = TrainConfig(**{section: made[section] for section in SECTIONS})
     except ValueError as error:
         parser.error(str(error))
-    return config, namespace["resume"]
+    return TrainArguments(config, namespace["resume"], namespace["download"])
 
 
 def _preset_of(arguments: Sequence[str]) -> str:

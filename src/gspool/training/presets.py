@@ -98,6 +98,7 @@ def collage() -> TrainConfig:
         model=ModelConfig(
             backbone="resnet20", pooling_options={"prototypes": 128, "mu": 0.2, "epsilon": 10.0, "warm_start": 1024}
         ),
+        from_scratch=False,
         loss=LossConfig(name="pnca", preset="collage", zsr=0.5),
         optimiser=OptimiserConfig(lr=1e-3, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-7, proxies=1.0),
         schedule=ScheduleConfig(name="plateau", factor=0.5, patience=5),

@@ -10,7 +10,9 @@ from gspool import data
 from gspool.data import ImageSet
 from gspool.data.image_set import Split
 from gspool.data.image_source import ArrayImages, SelectedImages
+from gspool.data.registry import option_names
 from gspool.models import Pixels
+from gspool.terminal.status import WrongArgumentsError
 from gspool.training.config import DataConfig
 
 
@@ -41,6 +43,31 @@ def image_set(
     if config.check != "none" and not _in_memory(images):
         images = data.check_images(images, config.check, progress=progress).images
     return images.with_transform(_transform(config, pixels, training))
+
+
+def fetch_data(config: DataConfig) -> None:
+    """Fetch a published data set from its official address, unless it is there.
+
+    Raises:
+        WrongArgumentsError: if it is none that is fetched.
+        FileNotFoundError: if it has no address; the message says where a person gets it.
+        ConnectionError: if its address cannot be reached.
+    """
+    check_fetched(config)
+    data.create(config.name, config.root, "train", **{**config.options, "download": True})
+
+
+def check_fetched(config: DataConfig) -> None:
+    """Refuse to fetch what is generated, or somebody's own.
+
+    Raises:
+        WrongArgumentsError: with the data sets that are fetched.
+    """
+    if "download" not in option_names(config.name):
+        known = [name for name in data.list() if "download" in option_names(name)]
+        raise WrongArgumentsError(
+            f"--download fetches published data sets, {', '.join(known)}; {config.name} is none of them, leave it out"
+        )
 
 
 def _in_memory(images: ImageSet) -> bool:

@@ -1,0 +1,69 @@
+"""A training that would begin with random weights says so, unless they are meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from gspool.training import TrainConfig, fit
+from gspool.training.beginning import check_beginning
+from gspool.training.checkpoint import LAST
+from gspool.training.presets import PRESETS, preset
+from training.tiny_run import tiny
+
+
+def configured(backbone: str, options: dict[str, object], from_scratch: bool | None) -> TrainConfig:
+    config = tiny()
+    config.model.backbone, config.model.backbone_options, config.from_scratch = backbone, options, from_scratch
+    return config
+
+
+@pytest.mark.parametrize(
+    ("backbone", "options", "from_scratch"),
+    [
+        ("small_cnn", {}, None),
+        ("resnet20", {}, None),
+        ("resnet20", {"weights": "a.pth"}, False),
+        ("bninception", {"weights": "a.pth"}, None),
+        ("bninception", {}, True),
+        ("timm/resnet50", {"pretrained": True}, None),
+        ("timm/resnet50", {"pretrained": False}, None),
+        ("timm/resnet50", {"checkpoint_path": "a.pth"}, None),
+    ],
+)
+def test_what_is_meant_may_begin(backbone, options, from_scratch):
+    check_beginning(configured(backbone, options, from_scratch))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "options", "from_scratch"),
+    [
+        ("bninception", {}, None),
+        ("bninception", {"weights": None}, None),
+        ("keras/resnet50", {}, None),
+        ("timm/resnet50.a1_in1k", {}, None),
+        ("resnet20", {}, False),
+    ],
+)
+def test_random_weights_are_refused_unless_they_are_meant(backbone, options, from_scratch):
+    with pytest.raises(ValueError, match=r"would begin with random weights.*--model.backbone_options.*--from_scratch"):
+        check_beginning(configured(backbone, options, from_scratch))
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("paper/")])
+def test_every_preset_of_the_paper_wants_weights(name):
+    config = preset(name)
+    with pytest.raises(ValueError, match="would begin with random weights"):
+        check_beginning(config)
+    config.model.backbone_options["weights"] = "a.pth"
+    check_beginning(config)
+
+
+def test_a_run_that_has_begun_goes_on(tmp_path):
+    # One from before weights were asked for has no word about them in its configuration.
+    config = configured("keras/resnet50", {}, None)
+    with pytest.raises(ValueError, match="would begin with random weights"):
+        fit(config, tmp_path)
+    assert not any(tmp_path.iterdir())
+    (tmp_path / LAST).write_bytes(b"damaged")
+    with pytest.raises(Exception, match=r"last\.pt"):
+        fit(config, tmp_path)
