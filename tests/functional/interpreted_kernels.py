@@ -251,6 +251,12 @@ def test_images_too_large_for_one_block_are_solved_in_pieces(monkeypatch):
     cases.transport_agrees(2, 3, 70)
 
 
+# The interpreter rounds by NumPy, which speaks up where a number has no room.
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_float16_overflows_to_infinity():
+    cases.float16_overflows_to_infinity("triton")
+
+
 def test_an_image_without_tokens_gives_zero_and_no_nan():
     tokens, prototypes = cases.problem(2, 6, 3, 5)
     mask = torch.tensor([[True] * 6, [False] * 6])

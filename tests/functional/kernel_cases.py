@@ -77,6 +77,27 @@ def weights_are_exact(batch, tokens, prototypes, dim, mu, epsilon, device="cpu")
     close(out.attributes.cpu(), truth[2], 3e-6 * max(1, epsilon / 10), "attributes")
 
 
+def steep_in_float16():
+    """Float16 tokens and prototypes whose gradient, with mu 0.001 and epsilon 1000, goes beyond 65,504."""
+    tokens = [
+        [[0.0] * 6, [-2.3842e-07, -4.7684e-07, 2.3842e-07, -9.2983e-06, 3.0994e-06, -1.8477e-06]],
+        [[549.5, -623.0, -498.0, 194.0, 61.156, -144.12], [5948.0, -5396.0, 4516.0, -3446.0, 1680.0, 662.0]],
+    ]
+    return torch.tensor(tokens, dtype=torch.float16), torch.zeros(1, 6, dtype=torch.float16)
+
+
+def float16_overflows_to_infinity(backend, device="cpu"):
+    """What float16 cannot hold is an infinity of its sign, for which loss scaling looks; the rest is what it is."""
+    tokens, prototypes = (tensor.to(device) for tensor in steep_in_float16())
+    _, (_, narrow, *_) = differentiated(tokens, prototypes, 1e-3, 1e3, backend)
+    _, (_, wide, *_) = differentiated(tokens, prototypes, 1e-3, 1e3, "torch", dtype=torch.float64)
+    beyond = wide.abs() > 1.01 * 65504
+    assert beyond.any()
+    assert not beyond.all()
+    assert torch.equal(narrow[beyond].double(), wide[beyond].sign() * torch.inf)
+    assert_close(narrow[~beyond].double(), wide[~beyond], rtol=3e-3, atol=1.0)
+
+
 def tokens_on_prototypes_are_exact(device="cpu"):
     """As k-center initialisation leaves them: some tokens on a prototype, one a hair away, prototypes twice."""
     features, centres = problem(2, 9, 6, 12, device)

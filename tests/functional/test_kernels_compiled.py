@@ -13,7 +13,7 @@ from triton.compiler import ASTSource
 from gspool.functional.kernels import backward_plan, pool_forward_launch, pool_op
 from gspool.functional.kernels.launch import Launch
 
-POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
+POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 # Two bytes at a time to or from global memory.
 NARROW = re.compile(r"\b(?:ld|st)\.global[\w.:]*\.[bu]16\b")
 # A few numbers a tile may come one by one; a tile of tokens has 4,096.
@@ -58,18 +58,19 @@ def compiled(monkeypatch):
         plan.cache_clear()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("layout", ["channels first", "channels last"])
 # 14 x 14 tokens lie side by side in runs that are whole multiples of 8 bytes, not of 16.
 @pytest.mark.parametrize("size", [(2, 64, 14 * 14, 32), (2, 64, 8 * 8, 32)])
-def test_tokens_and_their_gradients_never_move_two_bytes_at_a_time(compiled, size, layout):
+def test_tokens_and_their_gradients_never_move_two_bytes_at_a_time(compiled, size, layout, dtype):
     images, channels, tokens, prototypes = size
     if layout == "channels first":
-        features = torch.empty(images, channels, tokens, dtype=torch.bfloat16).transpose(1, 2)
+        features = torch.empty(images, channels, tokens, dtype=dtype).transpose(1, 2)
     else:
-        features = torch.empty(images, tokens, channels, dtype=torch.bfloat16)
+        features = torch.empty(images, tokens, channels, dtype=dtype)
     inputs = (features, torch.empty(prototypes, channels), None, 0.3, None, 5.0, None, False, "tf32x3", 1)
     output = pool_op._forward(*inputs)
-    incoming = torch.empty(images, channels, dtype=torch.bfloat16)
+    incoming = torch.empty(images, channels, dtype=dtype)
     pool_op._backward(*inputs, *output[3:], incoming, None, None, True, True, False, False)
     assert {"pool_backward_kernel", "prototype_gradient_kernel"} <= {*compiled}
     narrow = {name: len(NARROW.findall(ptx)) for name, ptx in compiled.items()}

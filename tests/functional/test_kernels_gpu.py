@@ -110,3 +110,7 @@ def test_compiled_autocast_and_graph_replay(backend):
     replayed.zero_()
     graph.replay()
     torch.testing.assert_close(replayed, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_float16_overflows_to_infinity():
+    cases.float16_overflows_to_infinity("triton", device="cuda")
