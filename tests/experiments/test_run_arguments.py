@@ -117,8 +117,8 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
     Path("file").write_text("")
     assert cli.main(["reproduce", "toy", option, "file/inside"]) == 1
     captured = capsys.readouterr()
-    assert captured.err.startswith("gspool reproduce: file/inside cannot be written to (")
-    assert captured.err.endswith(f"; give another folder with {option}\n")
+    assert captured.err.startswith("gspool reproduce: nothing can be written to the folder file/inside (")
+    assert captured.err.endswith(f"; choose another with {option}, or change its permissions\n")
     assert captured.out == ""
     # What was made to try it is not left behind.
     assert [each.name for each in tmp_path.iterdir()] == ["file"]

@@ -8,11 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gspool.data.seeds import LARGEST_SEED
 from gspool.experiments import registry
 from gspool.experiments.device import device_of
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.folders import refuse_measured, try_to_write
-from gspool.experiments.numbers import LARGEST_SEED, numbers_of
+from gspool.experiments.folders import refuse_measured
+from gspool.experiments.numbers import numbers_of
+from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
 
@@ -60,7 +62,7 @@ def reproduce_command(arguments: Sequence[str]) -> None:
         if experiment.check is not None:
             experiment.check(options)
     for flag, folder in (("--results", options.results), ("--work", options.work), ("--results", options.images)):
-        try_to_write(folder, flag)
+        check_writable(folder, flag)
     print(f"{experiment.name}: {experiment.promise}\n{experiment.shows} of the paper; {experiment.cost}")
     if namespace["download"] and not options.quick:
         fetch_data(experiment, options)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from gspool.terminal.status import WrongArgumentsError
 
-# What the generators of NumPy and of torch both take.
-LARGEST_SEED = 2**32 - 1
-
 
 def numbers_of(text: str, what: str) -> tuple[int, ...]:
     """Read whole numbers from 0 on, each of them once; nothing where the text is empty.

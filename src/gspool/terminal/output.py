@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Make a folder and write into it.
+    """Write and remove a file in a folder, made for it where it is not there; nothing of that remains.
 
     Args:
         folder: where something will be written.
@@ -23,7 +24,9 @@ def check_writable(folder: Path, option: str) -> None:
     """
     # Processes that share a folder try it at the same time.
     probe = folder / f".write-test-{os.getpid()}"
+    missing: list[Path] = []
     try:
+        missing += [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"x")
         probe.unlink()
@@ -32,10 +35,15 @@ def check_writable(folder: Path, option: str) -> None:
             f"nothing can be written to the folder {folder} ({error.strerror or error}); "
             f"choose another with {option}, or change its permissions"
         ) from error
+    finally:
+        for each in missing:
+            # It may not have come to be, and somebody else may have written there meanwhile.
+            with suppress(OSError):
+                each.rmdir()
 
 
 def check_file_writable(path: str | Path, option: str) -> None:
-    """Make the folder of a file and write into it; what the file holds, if it is there, stays.
+    """Write into the folder of a file, and leave it as it was; what the file holds, if it is there, stays.
 
     Raises:
         ValueError: if that is not possible, or there is a folder of that name.

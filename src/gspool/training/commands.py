@@ -124,4 +124,5 @@ def evaluate_command(arguments: Sequence[str]) -> None:
         print(f"entropy of the pooling weights {evaluation.entropy:.4f} (1 is average pooling)")
     if json_file is not None:
         content = {**counts.as_dict(), "weights_entropy": evaluation.entropy, "split": namespace["split"]}
+        json_file.parent.mkdir(parents=True, exist_ok=True)
         write_aside_and_rename(json_file, (json.dumps(content, indent=2) + "\n").encode())

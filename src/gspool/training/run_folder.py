@@ -76,6 +76,7 @@ def own_config(folder: Path, config: TrainConfig) -> None:
         ValueError: if the folder cannot be written, or holds a run with other settings.
     """
     check_writable(folder, "--output.folder")
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / CONFIG
     # A run that failed before its first checkpoint, by a wrong setting for example, stands in nobody's way.
     if not path.exists() or not has_begun(folder):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool import losses
-from gspool.experiments.numbers import LARGEST_SEED
+from gspool.data.seeds import LARGEST_SEED
 from gspool.models import create_backbone
 from gspool.pooling.registry import layer_class
 
