@@ -382,12 +382,13 @@ def corner_value(figures: np.ndarray, losses: tuple[str, ...] = screening_design
     """A value of the screening with these figures in percent, [seeds, corners], the same with each loss."""
     named = [(arm.name, each) for loss in losses for arm, each in zip(corner_arms(loss), figures.T, strict=True)]
     runs = [
-        {"asked": {"arm": arm, "seed": seed}, "found": {"validation": float(figure) / 100}}
+        {"asked": {"arm": arm, "seed": seed}, "found": {"validation": float(figure) / 100, "entropy": 1.0}}
         for arm, each in named
         for seed, figure in enumerate(each)
     ]
     arms = [
-        {"arm": arm, "validation_map": float(each.mean()), "runs": len(each), "entropy": 1.0} for arm, each in named
+        {"arm": arm, "pooling": "gsp", "validation_map": float(each.mean()), "runs": len(each), "entropy": 1.0}
+        for arm, each in named
     ]
     return {"data": "cub", "arms": arms, "runs": runs}
 
@@ -556,6 +557,22 @@ def test_an_effect_of_one_corner_is_said_not_to_stand() -> None:
     assert screening_effects.effects_of(half, "c2") is None
 
 
+def test_corners_are_compared_over_the_seeds_that_all_of_them_have() -> None:
+    one, several = factorial(PROMISED, seeds=1), factorial(PROMISED, swing=9.0)
+    last = corner_arms("c2")[-1].name
+    # What other seeds reach counts nowhere while a corner lacks them.
+    several["runs"] = one["runs"] + [
+        run
+        for run in several["runs"]
+        if run["asked"]["seed"] and run["asked"]["arm"] != last and "c2" in run["asked"]["arm"]
+    ]
+    for value in (one, several):
+        figures = {headline.what: headline.ours for headline in screening.headlines(value)}
+        assert figures["effect of epsilon, cub, c2, points of validation MAP@R"] == "-3.00 (one seed)"
+        assert "epsilon -3.00, zsr -1.00" in screening_section.told(value)
+    assert screening_section.factorial_table(several) == screening_section.factorial_table(one)
+
+
 def test_with_one_seed_no_effect_is_said_to_stand() -> None:
     told = screening_section.told(factorial(PROMISED, seeds=1))
     kept = "With one seed, of prototypes, mu, epsilon, zsr the effect keeps sign and size without that corner."
@@ -626,7 +643,8 @@ def test_the_legend_of_the_grid_lies_outside_and_panels_say_their_seeds(
     monkeypatch.setattr(study_pictures, "save", lambda figure, path: drawn.append(figure))
     rows = [{"arm": arm.name, "runs": 1, "validation_map": 50.0} for arm in screening_design.grid_arms()]
     rows.append({"arm": "c2 gap", "runs": 3, "validation_map": 49.0})
-    screening.draw({"data": "cub", "arms": [{**row, "pooling": "gsp"} for row in rows]}, tmp_path / "grid.png")
+    value = {"data": "cub", "arms": [{**row, "pooling": "gsp"} for row in rows], "runs": []}
+    screening.draw(value, tmp_path / "grid.png")
     (figure,) = drawn
     assert [axes.get_title() for axes in figure.axes] == ["cub, c2, one seed; GAP 3 seeds", "cub, pnca, one seed"]
     assert all(axes.get_legend() is None for axes in figure.axes)

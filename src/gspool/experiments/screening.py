@@ -22,8 +22,9 @@ from gspool.experiments.benchmark.study_sections import study_sections
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.screening_design import all_arms, factorial_arms, grid_arms
 from gspool.experiments.screening_effects import effects
-from gspool.experiments.screening_promise import seen
+from gspool.experiments.screening_promise import grid_of, seen
 from gspool.experiments.screening_section import rendered, whole_grids, written
+from gspool.experiments.screening_seeds import over_shared_seeds
 from gspool.experiments.tuning_text import seeds_told
 
 __all__ = ["EXPERIMENT", "ScreeningSettings", "factorial_arms", "grid_arms", "run"]
@@ -63,7 +64,9 @@ def draw(value: dict[str, Any], path: Path) -> None:
     names = {
         (arm.loss, arm.pooling_options["prototypes"], arm.pooling_options["epsilon"]): arm.name for arm in grid_arms()
     }
-    draw_grid(value, names, whole_grids(value), path)
+    losses = whole_grids(value)
+    arms = [arm for loss in losses for arm in grid_of(value, loss).values()]
+    draw_grid({"data": value["data"], "arms": arms}, names, losses, path)
 
 
 def render(results: Path) -> str:
@@ -75,12 +78,12 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     """Give the main effect of every factor, from its low level to its high."""
     found = []
     for loss in design.LOSSES:
-        ours = effects(value, loss)
+        corners = over_shared_seeds(value, [each.name for each in design.corner_arms(loss)])
+        ours = effects({"arms": [*corners.values()]}, loss)
         paper = [{"arm": name, "validation_map": figure} for name, figure in design.paper_figures(loss).items()]
         theirs = effects({"arms": paper}, loss)
         if ours is not None and theirs is not None:
-            corners = {each.name for each in design.corner_arms(loss)}
-            seeds = seeds_told([arm for arm in value["arms"] if arm["arm"] in corners])
+            seeds = seeds_told([*corners.values()])
             for factor in design.FACTORS:
                 what = f"effect of {factor}, {value['data']}, {loss}, points of validation MAP@R"
                 found.append(Headline(what, f"{theirs[factor]:+.2f}", f"{ours[factor]:+.2f} ({seeds})"))
@@ -102,5 +105,6 @@ EXPERIMENT = Experiment(
     unfinished=lambda results: still_missing(results, FILE, all_arms("both"), SEEDS),
     headlines=headlines,
     verdict=lambda record: seen(record["value"]),
-    not_attempted="the number of prototypes on SOP and In-shop, (b) of the search (the data are not to be had here)",
+    not_attempted="repeats two and three of most settings; the number of prototypes on SOP and In-shop, (b) of the "
+    "search (the data are not to be had here)",
 )

@@ -10,6 +10,7 @@ from gspool.experiments import screening_design as design
 from gspool.experiments.experiment import Holds, Verdict
 from gspool.experiments.paired import interval, seed_difference, verdict
 from gspool.experiments.screening_effects import Effects, effects_of
+from gspool.experiments.screening_seeds import over_shared_seeds
 from gspool.experiments.tuning_text import seeds_told
 
 # The paper: lower is better for these, and epsilon matters most.
@@ -117,11 +118,16 @@ def in_groups(parts: dict[str, State]) -> str:
     return "; ".join(f"{state}: {', '.join(names)}" for state, names in groups.items())
 
 
+def grid_of(value: dict[str, Any], loss: str) -> dict[str, dict[str, Any]]:
+    """Give the cells of a loss that were trained, and average pooling, over the seeds that all of them have."""
+    return over_shared_seeds(value, [f"{loss} gap", *(arm.name for arm in design.grid_arms() if arm.loss == loss)])
+
+
 def grid_told(value: dict[str, Any]) -> str:
     """Say where the paper's grids are best, where ours are, and how the paper's number of prototypes ranks in ours."""
-    there = {arm["arm"]: arm for arm in value["arms"]}
     paper, ours, trained = [], [], []
     for loss in design.LOSSES:
+        there = grid_of(value, loss)
         arms = [arm for arm in design.grid_arms() if arm.loss == loss]
         cells = {
             (arm.pooling_options["prototypes"], arm.pooling_options["epsilon"]): there[arm.name]["validation_map"]

@@ -9,7 +9,8 @@ from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.tables import number, table
 from gspool.experiments.pictured import pictured
 from gspool.experiments.screening_effects import Effects, effects, effects_of
-from gspool.experiments.screening_promise import HARDLY, LOWER_IS_BETTER, grid_told, in_groups, parts_of
+from gspool.experiments.screening_promise import HARDLY, LOWER_IS_BETTER, grid_of, grid_told, in_groups, parts_of
+from gspool.experiments.screening_seeds import over_shared_seeds
 from gspool.experiments.tuning_text import protocol_told, seeds_told
 
 # From this entropy on, GSP pools as average pooling does.
@@ -18,9 +19,8 @@ EQUAL = 0.999
 
 def rendered(value: dict[str, Any]) -> str:
     """Write the factorial with the paper's values beside ours, its main effects, and the grids that are there."""
-    found = {arm["arm"]: arm for arm in value["arms"]}
-    grids = [grid_table(found, loss) for loss in whole_grids(value)]
-    tables = (factorial_table(found, value["data"]), told(value), *grids, grid_told(value))
+    grids = [grid_table(grid_of(value, loss), loss) for loss in whole_grids(value)]
+    tables = (factorial_table(value), told(value), *grids, grid_told(value))
     return "\n\n".join(part for part in tables if part)
 
 
@@ -30,8 +30,10 @@ def written(value: dict[str, Any], name: str = "screening") -> str:
     The picture is called as the result is.
     """
     selects = [arm for arm in value["arms"] if arm["pooling"] == "gsp"]
+    cells = [arm for loss in whole_grids(value) for arm in grid_of(value, loss).values()]
     said = (
-        f"{protocol_told(value)} Ours: {seeds_told(selects)} an arm with GSP. "
+        f"{protocol_told(value)} Ours: {seeds_told(selects)} an arm with GSP; the rows of a loss in a table, or the "
+        "lines of a picture, are means over the seeds that all of them have. "
         "m is the number of prototypes, zsr the weight lambda of the zero-shot regularisation."
     )
     drawn = whole_grids(value)
@@ -39,7 +41,7 @@ def written(value: dict[str, Any], name: str = "screening") -> str:
         f"{name}.png",
         "Validation MAP@R against epsilon, a line a number of prototypes",
         f"MAP@R on held-out classes against epsilon, a line for each number m of prototypes, {' and '.join(drawn)}, "
-        f"{seeds_told(selects)}; mu = 0.3, lambda = 0.1. The dashed line is average pooling.",
+        f"{seeds_told(cells)}; mu = 0.3, lambda = 0.1. The dashed line is average pooling.",
     )
     return "\n\n".join([said, rendered(value), *([picture] if drawn else [])])
 
@@ -100,10 +102,9 @@ def rules_told(data: str) -> str:
 
 def alike_told(value: dict[str, Any]) -> str:
     """Say how far settings of the grids lie apart that pool alike: a yardstick for effects without an error."""
-    there = {arm["arm"]: arm for arm in value["arms"]}
     told_of = []
     for loss in design.LOSSES:
-        own = [there[arm.name] for arm in design.grid_arms() if arm.loss == loss and arm.name in there]
+        own = [arm for arm in grid_of(value, loss).values() if arm["pooling"] == "gsp"]
         equal = [arm["validation_map"] for arm in own if arm["entropy"] >= EQUAL]
         if len(equal) > 1:
             told_of.append(f"{max(equal) - min(equal):.2f} points with {loss} ({len(equal)} settings)")
@@ -116,12 +117,14 @@ def alike_told(value: dict[str, Any]) -> str:
     )
 
 
-def factorial_table(found: dict[str, Any], data: str) -> str:
+def factorial_table(value: dict[str, Any]) -> str:
     """Write a row an arm of the factorial, average pooling first; beside the paper's where the data are the same."""
     rows = []
     for loss in design.LOSSES:
         paper = design.paper_figures(loss)
-        for arm in (arm for arm in design.factorial_arms() if arm.loss == loss):
+        arms = [arm for arm in design.factorial_arms() if arm.loss == loss]
+        found = over_shared_seeds(value, [arm.name for arm in arms])
+        for arm in arms:
             ours = found.get(arm.name)
             rows.append(
                 {
@@ -130,7 +133,7 @@ def factorial_table(found: dict[str, Any], data: str) -> str:
                     "setting": arm.variant,
                     "validation MAP@R": number(ours["validation_map"]) if ours else "",
                     "seeds": str(ours["runs"]) if ours else "",
-                    **({"paper": number(paper[arm.name])} if data == design.DATA else {}),
+                    **({"paper": number(paper[arm.name])} if value["data"] == design.DATA else {}),
                 }
             )
     return table(rows)
