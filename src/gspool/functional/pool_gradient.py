@@ -112,7 +112,8 @@ def _through_distance(
         # An offset of rounding size, as k-center initialisation leaves it, has no direction worth following.
         apart = shortest > 8 * torch.finfo(tokens.dtype).eps
         nearest_pull = torch.where(apart, nearest_pull / shortest, 0)
-        along_offset = offsets(tokens, scale, clipped, index).mul_(nearest_pull[..., None])
+        # Not in place: under vmap the pulls are many and the offset is one.
+        along_offset = offsets(tokens, scale, clipped, index) * nearest_pull[..., None]
     # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends. That
     # part, the sum of pull (f . (f - w)), follows from the squared distances without another pass over the tokens.
     total = pull.sum(-1)
