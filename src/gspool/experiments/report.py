@@ -124,14 +124,14 @@ def table(rows: Sequence[Mapping[str, Any]], style: str) -> str:
 def commits_told(record: Mapping[str, Any], brief: bool = False) -> str:
     """Name the commit of a result, or those of its runs with how many each has; nothing where none is known.
 
-    ``brief`` names only the last.
+    ``brief`` names only that of most runs.
 
     Example:
         >>> commits_told({"commit": "0123456789", "uncommitted_changes": True}), commits_told({})
         ('commit 0123456 and changes', '')
         >>> mixed = {"origins": [{"commit": "0123456789", "runs": 2}, {"commit": "abcdef012", "runs": 10}]}
         >>> commits_told(mixed), commits_told(mixed, brief=True)
-        ('commits 0123456 (2 runs), abcdef0 (10)', 'commit abcdef0 and 1 earlier')
+        ('commits 0123456 (2 runs), abcdef0 (10)', 'commit abcdef0 and 1 other')
     """
     runs: dict[str, int] = {}
     for origin in record.get("origins", [record]):
@@ -141,7 +141,9 @@ def commits_told(record: Mapping[str, Any], brief: bool = False) -> str:
     if len(runs) < 2:
         return "".join(f"commit {word}" for word in runs)
     if brief:
-        return f"commit {[*runs][-1]} and {len(runs) - 1} earlier"
+        # Dates are those of days, so that the latest is not known.
+        others = len(runs) - 1
+        return f"commit {max(runs, key=runs.__getitem__)} and {others} other{'s' * (others > 1)}"
     (first, count), *others = runs.items()
     return ", ".join([f"commits {first} ({count} runs)", *(f"{word} ({count})" for word, count in others)])
 
