@@ -126,7 +126,7 @@ def component_runs(neither: float, gsp: float, zsr: float, both: float, repeats:
     runs = [
         {
             "asked": {"arm": arm, "fold": fold, "seed": seed},
-            "found": {"metrics": {"map@r": (mean + swing[4 * seed + fold]) / 100}},
+            "found": {"metrics": {"map@r": (mean + swing[4 * seed + fold]) / 100}, "origin": {"commit": "a"}},
         }
         for (arm, mean), swing in zip(means.items(), swings, strict=True)
         for seed in range(repeats)
@@ -207,20 +207,24 @@ def test_layers_would_draw_another_embedding_than_gsp_and_are_given_its_own() ->
     assert all(draws_apart(Arm(loss, "gap")) for loss in LOSSES)
 
 
-def test_what_a_draw_of_the_embedding_does_alone_is_told() -> None:
+def test_what_a_draw_of_the_embedding_does_is_told() -> None:
     def runs(arm: str, values: Sequence[float]) -> list[Run]:
         asked = {"arm": arm, "loss": arm.split()[0]}
         places = itertools.product(range(2), range(2))
         return [
-            Run({**asked, "fold": fold, "seed": seed}, {"metrics": {"map@r": value / 100}})
+            Run(
+                {**asked, "fold": fold, "seed": seed},
+                {"metrics": {"map@r": value / 100}, "origin": {"commit": "later" if fold and "apart" in arm else "a"}},
+            )
             for (fold, seed), value in zip(places, values, strict=True)
         ]
 
     both = runs("c2 gap", (20.0, 20.2, 20.4, 20.6)) + runs("c2 gap drawn apart", (20.0, 20.0, 20.0, 20.0))
     told = draws_told([*both, *runs("ms gap", (1.0, 1.0, 1.0, 1.0))])
-    assert told.endswith(
-        "less GAP with its own: c2 +0.30 (95 % interval -0.11 to +0.71), a single pair deviates by 0.26."
-    )
+    assert "less GAP with its own: c2 +0.30 (95 % interval -0.11 to +0.71), a single pair deviates by 0.26." in told
+    assert told.endswith("and what that does to a difference has not been measured.")
+    assert "Of these 4 pairs 2 are of runs at two commits." in told
+    assert "two commits" not in components.told(component_runs(20.0, 20.2, 20.25, 20.6))
     assert draws_told(runs("c2 gap", (20.0, 20.2, 20.4, 20.6))) == ""
 
 
@@ -302,13 +306,33 @@ MUS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 @pytest.mark.parametrize(
     ("means", "off", "holds", "counted"),
     [
-        ((50, 50, 50, 49, 48, 47, 46), {}, "yes", "by 4 of 4 cuts between neighbouring mu, and by the slope over all"),
+        (
+            (50, 50, 50, 49, 48, 47, 46),
+            {},
+            "yes",
+            "by 4 of 4 cuts between neighbouring mu from 0.3 on, and by the slope over all",
+        ),
         # The last mu swings: only where it stands among enough others is a fall told.
         ((50, 50, 50, 49, 49, 49, 49), {1.0: [-9, 0, 9]}, "cannot tell", "by 0 of 4 cuts"),
-        ((50, 50, 50, 49, 49, 49, 49), {1.0: [-1, 0, 1]}, "partly", "by 1 of 4 cuts between neighbouring mu, not by"),
+        (
+            (50, 50, 50, 49, 49, 49, 49),
+            {1.0: [-1, 0, 1]},
+            "partly",
+            "by 1 of 4 cuts between neighbouring mu from 0.3 on, not by",
+        ),
         # Lowest in the middle: the first cut tells a fall, the last a rise.
-        ((50, 50, 50, 48, 48, 48, 50), {}, "partly", "by 3 of 4 cuts between neighbouring mu, and by the slope"),
-        ((48, 48, 48, 49, 49, 49, 49), {}, "no", "by 0 of 4 cuts between neighbouring mu, not by the slope"),
+        (
+            (50, 50, 50, 48, 48, 48, 50),
+            {},
+            "partly",
+            "by 3 of 4 cuts between neighbouring mu from 0.3 on, and by the slope",
+        ),
+        (
+            (48, 48, 48, 49, 49, 49, 49),
+            {},
+            "no",
+            "by 0 of 4 cuts between neighbouring mu from 0.3 on, not by the slope",
+        ),
     ],
 )
 def test_a_fall_counts_only_if_it_does_not_hang_on_the_cut(

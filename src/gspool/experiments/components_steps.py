@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gspool.experiments.benchmark.figures import paired_difference
-from gspool.experiments.benchmark.store import Run
+from gspool.experiments.benchmark.pair_commits import commits_told
+from gspool.experiments.benchmark.store import Run, runs_of
 from gspool.experiments.components_paper import NAMES, paper_order
 from gspool.experiments.experiment import Verdict
 from gspool.experiments.paired import folds_in_doubt, in_words, judged, verdict
@@ -41,7 +42,10 @@ def told(value: dict[str, Any]) -> str:
     further = " and ".join(f"{in_words(found[name, 'both'])} ahead of {name} alone" for name in ("GSP", "ZSR"))
     figures = f"Ahead of neither, in pairs of runs: {ahead}{in_doubt(found[WHOLE])}. Both together are {further}."
     said = f"**{against_average_pooling(found)}** {order_told(found, value)}"
-    return "\n\n".join((figures, said, selecting_told(found, value)))
+    rows = {name: arm for arm, name in NAMES.items()}
+    steps = [(rows[after], rows[before]) for before, after in STEPS]
+    parts = (figures, said, selecting_told(found, value), commits_told(runs_of(value), steps))
+    return "\n\n".join(part for part in parts if part)
 
 
 def in_doubt(found: dict[str, Any]) -> str:

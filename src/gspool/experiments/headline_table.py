@@ -16,8 +16,8 @@ DEVIATIONS = (
 # Levels invite a comparison that they cannot bear.
 LEVELS = (
     "These are levels: rows of an experiment share folds or seeds, so that how many deviations two of them lie apart "
-    "does not tell whether one is ahead. Differences in pairs with their 95 % intervals, and verdicts, stand in "
-    "`docs/reproduction.md`."
+    "does not tell whether one is ahead. Differences in pairs with their 95 % intervals, and verdicts, stand in the "
+    "sections of docs/reproduction.md."
 )
 
 

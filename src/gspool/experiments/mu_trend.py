@@ -33,7 +33,8 @@ class Trend(NamedTuple):
         """Write how many cuts tell a fall, and whether the slope does."""
         told_by = sum(verdict(each) == "ahead" for each in self.cuts.values())
         by_slope = "and" if verdict(self.slope) == "ahead" else "not"
-        return f"by {told_by} of {len(self.cuts)} cuts between neighbouring mu, {by_slope} by the slope over all"
+        cuts = f"{len(self.cuts)} cuts between neighbouring mu from {min(self.cuts):g} on"
+        return f"by {told_by} of {cuts}, {by_slope} by the slope over all"
 
 
 def by_seed(value: dict[str, Any]) -> dict[int, dict[str, float]]:
@@ -99,8 +100,9 @@ def told(value: dict[str, Any], mus: Sequence[float]) -> str:
     return (
         f"**{in_short(found)}** Small mu less all larger ones, in pairs by seed ({seeds}): {cuts}. On the straight "
         f"line that is nearest to all mu, quality falls from mu 0 to mu 1 by {in_words(found.slope)}. Where small mu "
-        f"end is our choice; the paper does not say. {means_told(value, mus)}{beside_average_pooling(value, mus)} All "
-        "seeds share one held-out part: these intervals say nothing of other classes."
+        f"end is our choice; the paper advises {MOST_SMALL:g} and says that lower ones do alike. "
+        f"{means_told(value, mus)}{beside_average_pooling(value, mus)} All seeds share one held-out "
+        "part: these intervals say nothing of other classes."
     )
 
 

@@ -31,9 +31,11 @@ as the paper says is said so.
 
 **Words.** GAP, GMP and GSP: global average, global max and generalized sum pooling. ZSR: the paper's zero-shot
 regularisation, of weight lambda. m prototypes, mu the part of the mass to keep, epsilon the sharpness of the selection
-(small is flat). C2: contrastive loss with two margins; PNCA: ProxyNCA++; other losses as in the paper. P@1: how often
-the nearest image is of the same class; MAP@R: mean average precision over as many neighbours as the class has images,
-in percent. Fair protocol: four folds, each holding out another quarter of the training classes to stop by; 128D is the
+(small is flat). C1 and C2: contrastive loss with one margin and with two; XBM: a memory of earlier batches; PNCA:
+ProxyNCA++; other losses as in the paper. k-center: chooses vectors that lie far from each other. P@1: how often the
+nearest image is of the same class, R@K: how often one of the K nearest is; MAP@R: mean average precision over as many
+neighbours as the class has images, in percent. MPS: NVIDIA's service by which several processes run on one GPU at the
+same time. Fair protocol: four folds, each holding out another quarter of the training classes to stop by; 128D is the
 mean over single models, 512D joins the four of them. Seeds are repeats of the same training.
 
 **Seen here**, in the first table. A part of a promise is seen where its 95 % interval over pairs of runs or seeds lies

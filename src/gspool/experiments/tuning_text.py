@@ -22,7 +22,8 @@ def protocol_told(value: dict[str, Any]) -> str:
         f"The tuning protocol (Supp., Training Splits): the training classes of {value['data']} are cut into "
         f"{_NUMBERS.get(splits, str(splits))} parts, and the first is held out. A model learns from the others; it is "
         "measured by MAP@R among the images of the held-out classes, at the step where that is highest. The test "
-        "classes play no part. The paper averages three repeats, and does not say which part it held out."
+        "classes play no part. Every layer draws an embedding of its own. The paper averages three repeats, and does "
+        "not say which part it held out."
     )
 
 

@@ -1,10 +1,11 @@
-"""What the draw of an embedding does by itself: average pooling with the draw of GSP, and with one of its own."""
+"""What the draw of an embedding does: average pooling with the draw of GSP, and with one of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gspool.experiments.benchmark.figures import paired_difference
+from gspool.experiments.benchmark.pair_commits import commits_told
 from gspool.experiments.benchmark.store import Run
 from gspool.experiments.paired import in_words
 
@@ -31,4 +32,6 @@ def draws_told(runs: Sequence[Run]) -> str:
     told = "; ".join(
         f"{loss} {in_words(each._asdict())}, a single pair deviates by {each.std:.2f}" for loss, each in found.items()
     )
-    return f"{EXPLAINED} What that alone does, GAP with the draw of GSP less GAP with its own: {told}."
+    arms = [(f"{loss} gap", f"{loss} gap {DRAWN_APART}") for loss in found]
+    figures = f"GAP with the draw of GSP less GAP with its own: {told}."
+    return " ".join(part for part in (EXPLAINED, figures, commits_told(runs, arms)) if part)

@@ -10,6 +10,7 @@ from gspool.experiments.benchmark.arms import DATA, SEEDS
 from gspool.experiments.benchmark.conventional import rendered as rendered_conventional
 from gspool.experiments.benchmark.draws import draws_told
 from gspool.experiments.benchmark.overall import over_losses
+from gspool.experiments.benchmark.pair_commits import commits_told
 from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.pictures import pictures_of
 from gspool.experiments.benchmark.search import search_arms
@@ -52,6 +53,8 @@ def render_study(value: dict[str, Any]) -> str:
         parts += ["The paper's settings, loss by loss:", table(fair_rows(value["data"], losses, promised))]
         told = [verdicts(losses, promised), over_losses(value, runs_of(value), PROTOCOLS["fair"].folds)]
         parts.append("\n".join(line for line in told if line))
+        pairs = [(f"{loss} gsp", f"{loss} gap") for loss in dict.fromkeys(arm["loss"] for arm in losses)]
+        parts.append(commits_told(runs_of(value), pairs))
     if layers:
         parts += ["Other layers, at the paper's settings:", table(fair_rows(value["data"], layers, promised))]
     if tried:
