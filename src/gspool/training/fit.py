@@ -30,11 +30,12 @@ from gspool.training.run_folder import (
     write_result,
     write_versions,
 )
-from gspool.training.sets import image_set
+from gspool.training.sets import list_images, prepared
 from gspool.training.stream import stream_loader
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
+    from gspool.data.image_set import Split
     from gspool.training.config import TrainConfig
 
 
@@ -81,12 +82,18 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
     check_monitor(config)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
+    # Before the model: it may fetch weights, and a missing folder must not have to wait for that.
+    listed = {split: list_images(config.data, split) for split in _splits(config)}
     model = build_model(config)
     progress = config.trainer.progress and process_rank() == 0
-    train = image_set(config.data, "train", model.pixels, training=True, progress=progress)
-    # The test set is looked at now: a broken image in it must not be found when all the work is done.
-    test = image_set(config.data, "test", model.pixels, progress=progress)
-    watched = _watched(config, model.pixels, progress, test)
+    train = prepared(listed["train"], config.data, model.pixels, training=True, progress=progress)
+    # All that is evaluated is looked at now: a broken image must not be found when all the work is done.
+    evaluated: dict[str, ImageSet] = {
+        split: prepared(images, config.data, model.pixels, progress=progress)
+        for split, images in listed.items()
+        if split != "train"
+    }
+    test, watched = evaluated["test"], evaluated.get(config.trainer.monitor_split)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed)
     check_fit(model, loss, train)
     batches = ClassBalancedBatches(
@@ -110,11 +117,9 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
         return _finish(config, folder, module, monitor, watched is not None, test)
 
 
-def _watched(config: TrainConfig, pixels: Any, progress: bool, test: ImageSet) -> ImageSet | None:
-    split = config.trainer.monitor_split
-    if split == "validation":
-        return image_set(config.data, split, pixels, progress=progress)
-    return test if split == "test" else None
+def _splits(config: TrainConfig) -> list[Split]:
+    """Name the splits that a run needs, in the order in which they are looked at."""
+    return ["train", "test", "validation"] if config.trainer.monitor_split == "validation" else ["train", "test"]
 
 
 def check_monitor(config: TrainConfig) -> None:
