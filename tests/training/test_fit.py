@@ -156,6 +156,26 @@ def test_without_anything_to_watch_the_last_model_is_kept(config, tmp_path):
     assert not (tmp_path / "best.pt").exists()
 
 
+@pytest.mark.parametrize(("warm_start", "seen"), [(24, None), (1024, 6 * 12)])
+def test_a_warm_start_that_did_not_end_is_told(config, tmp_path, warm_start, seen):
+    config.model.pooling_options["warm_start"] = warm_start
+    config.trainer.monitor_split = "none"
+    result = fit(config, tmp_path)
+    assert result.vectors_seen == seen
+    assert fit(config, tmp_path) == result  # read from its folder
+    told = "has seen 72 vectors and warm_start asks for 1,024" in (tmp_path / "log.txt").read_text()
+    assert told is (seen is not None)
+
+
+def test_a_result_from_before_warm_starts_were_noted_is_read(config, tmp_path):
+    result = fit(config, tmp_path)
+    path = tmp_path / "result.json"
+    figures = json.loads(path.read_text())
+    del figures["vectors_seen"]
+    path.write_text(json.dumps(figures))
+    assert fit(config, tmp_path) == result
+
+
 def test_the_warm_up_moves_the_head_and_not_the_backbone(config, tmp_path):
     from gspool.training.build import build_model
 

@@ -121,8 +121,8 @@ def not_set_yet(model: Embedder) -> str | None:
         return None
     seen, wanted = len(layer.warm_start.memory), layer.warm_start.wanted
     return (
-        f"the {len(layer.prototypes)} prototypes of this model are not set yet: training showed it {seen:,} vectors and "
-        f"warm_start asks for {wanted:,}, so GSP still pools as average pooling; train longer, or with a lower "
+        f"the {len(layer.prototypes)} prototypes of this model are not set yet: training showed it {seen:,} vectors "
+        f"and warm_start asks for {wanted:,}, so GSP still pools as average pooling; train longer, or with a lower "
         "warm_start (--model.pooling_options.warm_start)"
     )
 

@@ -32,6 +32,7 @@ from gspool.training.run_folder import (
 )
 from gspool.training.sets import list_images, prepared
 from gspool.training.stream import stream_loader
+from gspool.training.warm_start_notice import open_warm_start, warm_start_notice
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
@@ -43,6 +44,7 @@ class FitResult(NamedTuple):
     """A finished run: its folder, its figures on the test set, and which step they belong to.
 
     ``metrics`` holds p@1, p@r, map@r and r@k in [0, 1]; ``validation`` the best value that was watched, or None.
+    ``vectors_seen`` is how far the warm start of GSP came where the model of that step is still in it, else None.
     """
 
     folder: Path
@@ -51,6 +53,7 @@ class FitResult(NamedTuple):
     steps: int
     validation: float | None
     weights_entropy: float | None
+    vectors_seen: int | None = None
 
 
 def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> FitResult:
@@ -114,7 +117,10 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
         log.info("%s; from step %d; %s; %s", train, module.step, title or config.model.pooling, folder)
         if module.step < config.trainer.max_steps and not monitor.stopped:
             _run(config, folder, module, train, watched, monitor, state, title or config.model.pooling)
-        return _finish(config, folder, module, monitor, watched is not None, test)
+        result = _finish(config, folder, module, monitor, watched is not None, test)
+        if result.vectors_seen is not None:
+            log.warning("%s", warm_start_notice(config, result.best_step, result.vectors_seen))
+        return result
 
 
 def _splits(config: TrainConfig) -> list[Split]:
@@ -210,6 +216,7 @@ def _finish(
     if was_watched:
         model.load_state_dict(read_checkpoint(folder / BEST)["model"])
     model.freeze(config.model.freeze)
+    warm_start = open_warm_start(model)
     evaluation = evaluate_images(model, test, ks=config.output.ks, workers=config.data.workers)
     figures = {
         "metrics": dict(evaluation.metrics),
@@ -217,6 +224,7 @@ def _finish(
         "steps": module.step,
         "validation": monitor.best_value if was_watched else None,
         "weights_entropy": evaluation.entropy,
+        "vectors_seen": None if warm_start is None else len(warm_start.memory),
     }
     if process_rank() == 0:
         card = {"data": config.data.name}
