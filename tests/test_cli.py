@@ -144,7 +144,7 @@ def test_a_wrong_command_is_answered_with_the_right_one(capsys):
         (["--preset", "paper/cub"], "--model.backbone_options.weights FILE"),
         (["--preset", "paper/collage"], "resnet20 would begin with random weights"),
         (["--model.backbone", "timm/resnet18"], "--model.backbone_options.pretrained true"),
-        (["--model.backbone", "keras/resnet50"], "--from_scratch true if random weights are meant"),
+        (["--model.backbone", "keras/resnet50"], "--from_scratch if random weights are meant"),
         (["--from_scratch", "true", "--model.backbone_options.weights", "a.pth"], "leave one of them out"),
         (["--trainer.monitor", "accuracy"], "trainer.monitor must be one of p@1"),
         (["--download"], "glyphs is none of them"),
