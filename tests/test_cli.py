@@ -44,6 +44,16 @@ def test_train_ends_with_a_table_and_evaluate_repeats_it(config_file, tmp_path, 
     assert f"{100 * measured['map@r']:.2f}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("warm_start", "told"), [("24", 0), ("1024", 1)])
+def test_train_warns_of_gsp_that_has_only_averaged(config_file, warm_start, told, capsys):
+    torch.set_num_threads(1)
+    late = ["--trainer.monitor_split", "none", "--model.pooling_options.warm_start", warm_start]
+    assert cli.main(["train", "--config", str(config_file), *late]) == 0
+    warned = [line for line in capsys.readouterr().err.splitlines() if "pools as average pooling" in line]
+    assert len(warned) == told
+    assert all("lower --model.pooling_options.warm_start" in line and "--trainer.max_steps" in line for line in warned)
+
+
 @pytest.mark.parametrize("command", ["train", "evaluate"])
 def test_help_is_a_page_with_examples(command, capsys):
     with pytest.raises(SystemExit) as status:
@@ -134,7 +144,7 @@ def test_a_wrong_command_is_answered_with_the_right_one(capsys):
         (["--preset", "paper/cub"], "--model.backbone_options.weights FILE"),
         (["--preset", "paper/collage"], "resnet20 would begin with random weights"),
         (["--model.backbone", "timm/resnet18"], "--model.backbone_options.pretrained true"),
-        (["--model.backbone", "keras/resnet50"], "--from_scratch true if random weights are meant"),
+        (["--model.backbone", "keras/resnet50"], "--from_scratch if random weights are meant"),
         (["--from_scratch", "true", "--model.backbone_options.weights", "a.pth"], "leave one of them out"),
         (["--trainer.monitor", "accuracy"], "trainer.monitor must be one of p@1"),
         (["--download"], "glyphs is none of them"),

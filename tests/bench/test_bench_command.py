@@ -86,9 +86,7 @@ def test_help_is_a_page_with_examples(capsys):
         (["--layers", "gsp:mue=1"], "gsp has no option 'mue'"),
         (["--layers", "gemean:p=high"], "p of gemean is a number such as 3.0, got 'high'"),
         ([*TINY, "--layers", "gsp:mu=2"], "mu is the fraction of mass kept and must lie in (0, 1], got 2"),
-        (["--batch", "0"], "batch must be at least 1, got 0"),
         (["--layers", "gmp", "--backend", "triton"], "none of gap, gmp has one"),
-        (["--pixels", "32"], "name one, such as timm/resnet50"),
         (["--out", "numbers.csv"], "written as a JSON file: call it NAME.json, got numbers.csv"),
     ],
 )
@@ -110,6 +108,11 @@ def test_what_cannot_be_meant_ends_in_a_line_and_status_2(words, message, capsys
         (["--backward", "--forward-only"], "not allowed with argument"),
         (["--model", "resnet20", "--size", "7"], "are those of the model's own map"),
         (["--threads", "0"], "--threads must be at least 1"),
+        (["--batch", "0"], "gspool bench: --batch must be at least 1, got 0"),
+        (["--channels", "-1"], "gspool bench: --channels must be at least 1, got -1"),
+        (["--repeats", "0"], "gspool bench: --repeats must be at least 1, got 0"),
+        (["--seconds", "0"], "gspool bench: --seconds is how long each layer is timed and must be positive, got 0"),
+        (["--pixels", "64"], "gspool bench: --pixels is the size of a model's images: name one with --model"),
     ],
 )
 def test_options_that_cannot_be_read_end_in_status_2_without_a_page_of_usage(words, message, capsys):

@@ -153,6 +153,17 @@ def test_a_line_that_brings_nothing_is_given_up(web: tuple[type[Web], Archive], 
     assert len(handler.asked) == download.ATTEMPTS
 
 
+@pytest.mark.parametrize("status", [200, 404])
+def test_where_nothing_came_nothing_is_said_to_be_kept(
+    web: tuple[type[Web], Archive], tmp_path: Path, status: int
+) -> None:
+    handler, archive = web
+    handler.status, handler.breaks_after = status, [0] * 100
+    with pytest.raises(ConnectionError, match=r"; nothing came of it: .* or put a.tgz into .* by hand$") as told:
+        fetch(archive, tmp_path, progress=False)
+    assert ".part" not in str(told.value)
+
+
 def test_progress_is_shown(web: tuple[type[Web], Archive], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fetch(web[1], tmp_path)
     shown = capsys.readouterr().out

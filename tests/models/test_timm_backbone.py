@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import save_file
 from torch import nn
 
@@ -100,6 +101,27 @@ def test_weights_of_a_timm_classifier_load_without_its_head(tmp_path: Path) -> N
     pixels = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         assert torch.equal(backbone(pixels), classifier.forward_features(pixels))
+
+
+def test_weights_that_cannot_be_fetched_are_told_with_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise LocalEntryNotFoundError("Cannot reach the hub.\nPlease check your connection.")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    ways = r"--model.backbone_options.weights FILE.*--model.backbone_options.pretrained false\)"
+    with pytest.raises(ConnectionError, match=rf"^the weights of timm/resnet18 could not be fetched.*{ways}$"):
+        create_backbone("timm/resnet18", pretrained=True)
+    # Without anything to fetch it is another story.
+    with pytest.raises(LocalEntryNotFoundError):
+        create_backbone("timm/resnet18")
+
+
+def test_beside_a_file_of_weights_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = timm.create_model("test_resnet")
+    save_file(classifier.state_dict(), tmp_path / "resnet.safetensors")
+    monkeypatch.setattr(timm.models._builder, "load_pretrained", lambda *_, **__: pytest.fail("weights were fetched"))
+    backbone = create_backbone("timm/test_resnet", pretrained=True, weights=tmp_path / "resnet.safetensors")
+    assert torch.equal(next(backbone.parameters()), next(classifier.parameters()))
 
 
 def test_images_of_another_size_are_refused_with_the_way_out() -> None:

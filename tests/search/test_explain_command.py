@@ -6,6 +6,7 @@ import io
 import json
 
 import pytest
+import torch
 from PIL import Image
 
 from gspool import Embedder
@@ -61,6 +62,17 @@ def test_a_model_without_prototypes_shows_weights_alone(pictures, inside, capsys
     assert "this model has no prototypes, so there are weights alone" in told
     assert "shared" not in told
     assert (inside / "explanation.png").is_file()
+
+
+def test_a_model_in_its_warm_start_says_what_it_waits_for(pictures, inside, capsys) -> None:
+    model = Embedder("small_cnn", pooling="gsp", dim=8, pooling_options={"prototypes": 4, "warm_start": 1024})
+    model.train()(torch.zeros(3, 3, 64, 64, dtype=torch.uint8))
+    model.save_pretrained("model")
+    assert run("explain", ["model", str(pictures / "ant/0.png"), str(pictures / "bee/0.png")]) == 0
+    told = capsys.readouterr().out
+    assert told.count("the 4 prototypes of this model are not set yet") == 2
+    assert "showed it 3 vectors and warm_start asks for 1,024, so GSP still pools as average pooling" in told
+    assert "no prototypes" not in told
 
 
 def test_prototypes_become_a_page(model_folder, pictures, inside, capsys) -> None:

@@ -107,7 +107,9 @@ def test_models_without_prototypes_are_refused(small_model) -> None:
     with pytest.raises(ValueError, match="'gap' of this model has no prototypes"):
         nearest_regions(Embedder("small_cnn", pooling="gap", dim=8), pictures(1))
     waiting = Embedder("small_cnn", pooling="gsp", dim=8, pooling_options={"prototypes": 2, "warm_start": 9})
-    with pytest.raises(ValueError, match="not set yet"):
+    with pytest.raises(
+        ValueError, match=r"the 2 prototypes of this model are not set yet.* 0 vectors and warm_start asks for 9"
+    ):
         nearest_regions(waiting, pictures(1))
     with pytest.raises(ValueError, match="at least 1, got 0 and 16"):
         nearest_regions(small_model, pictures(1), per_prototype=0)

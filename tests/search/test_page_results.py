@@ -81,7 +81,14 @@ def test_the_query_is_explained_in_three_pictures_and_bars(small_model) -> None:
 def test_a_model_without_prototypes_shows_two(small_model) -> None:
     page = explanation_html(explain(Embedder("small_cnn", pooling="gap", dim=8), noise(2)))
     assert len(pictures_in(page)) == 2
-    assert "no prototypes" in page
+    assert "<p>This model has no prototypes, so there are weights alone.</p>" in page
+
+
+def test_a_model_in_its_warm_start_says_so() -> None:
+    waiting = Embedder("small_cnn", pooling="gsp", dim=8, pooling_options={"prototypes": 4, "warm_start": 100})
+    page = explanation_html(explain(waiting, noise(2)))
+    assert "<p>The 4 prototypes of this model are not set yet" in page
+    assert "no prototypes" not in page
 
 
 @pytest.mark.parametrize(("size", "enlarge", "expected"), [((300, 150), False, (100, 50)), ((30, 15), False, (30, 15))])

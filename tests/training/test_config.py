@@ -60,6 +60,23 @@ def test_flags_win_over_files_and_files_over_presets(tmp_path):
     assert config.model.pooling_options["prototypes"] == 64
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ([], None),
+        (["--from_scratch"], True),
+        (["--from_scratch", "--trainer.seed", "3"], True),
+        (["--from_scratch", "true"], True),
+        (["--from_scratch=false"], False),
+        (["--from_scratch", "null"], None),
+    ],
+)
+def test_random_weights_are_asked_for_by_the_word_alone(arguments, meant):
+    config, _ = parse_config(arguments)
+    assert config.from_scratch is meant
+    assert config.trainer.seed == (3 if "3" in arguments else 0)
+
+
 def test_presets_do_not_share_what_can_be_changed():
     first = preset("glyphs")
     first.model.pooling_options["mu"] = 0.9

@@ -128,18 +128,21 @@ def test_a_run_in_another_thread_trains_too(config, tmp_path):
     assert results[0].steps == 6
 
 
-def test_early_stopping_keeps_the_best(config, tmp_path, monkeypatch):
-    values = iter([0.2, 0.5, 0.4, 0.3])
+def script_evaluations(monkeypatch, *values: float) -> None:
     from gspool.training import course
 
-    real = course.evaluate_images
+    real, coming = course.evaluate_images, iter(values)
 
     def scripted(*arguments, **options):
         evaluation = real(*arguments, **options)
-        metrics = {**evaluation.metrics, "map@r": next(values)}
+        metrics = {**evaluation.metrics, "map@r": next(coming)}
         return evaluation._replace(metrics=metrics)
 
     monkeypatch.setattr(course, "evaluate_images", scripted)
+
+
+def test_early_stopping_keeps_the_best(config, tmp_path, monkeypatch):
+    script_evaluations(monkeypatch, 0.2, 0.5, 0.4, 0.3)
     config.trainer.max_steps, config.trainer.evaluate_every, config.trainer.patience = 50, 2, 2
     result = fit(config, tmp_path)
     assert (result.best_step, result.steps, result.validation) == (4, 8, 0.5)
@@ -154,6 +157,33 @@ def test_without_anything_to_watch_the_last_model_is_kept(config, tmp_path):
     result = fit(config, tmp_path)
     assert (result.best_step, result.validation) == (6, None)
     assert not (tmp_path / "best.pt").exists()
+
+
+@pytest.mark.parametrize(("warm_start", "seen"), [(24, None), (1024, 6 * 12)])
+def test_a_warm_start_that_did_not_end_is_told(config, tmp_path, warm_start, seen):
+    config.model.pooling_options["warm_start"] = warm_start
+    config.trainer.monitor_split = "none"
+    result = fit(config, tmp_path)
+    assert result.vectors_seen == seen
+    assert fit(config, tmp_path) == result  # read from its folder
+    told = "has seen 72 vectors and warm_start asks for 1,024" in (tmp_path / "log.txt").read_text()
+    assert told is (seen is not None)
+
+
+def test_a_best_model_from_within_the_warm_start_is_told_though_training_went_past_it(config, tmp_path, monkeypatch):
+    script_evaluations(monkeypatch, 0.5, 0.4)
+    config.model.pooling_options["warm_start"] = 4 * 12  # the evaluations are at steps 3 and 6
+    result = fit(config, tmp_path)
+    assert (result.best_step, result.steps, result.vectors_seen) == (3, 6, 3 * 12)
+
+
+def test_a_result_from_before_warm_starts_were_noted_is_read(config, tmp_path):
+    result = fit(config, tmp_path)
+    path = tmp_path / "result.json"
+    figures = json.loads(path.read_text())
+    del figures["vectors_seen"]
+    path.write_text(json.dumps(figures))
+    assert fit(config, tmp_path) == result
 
 
 def test_the_warm_up_moves_the_head_and_not_the_backbone(config, tmp_path):

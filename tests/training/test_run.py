@@ -161,6 +161,23 @@ def test_too_few_classes_are_told_before_training(tmp_path, classes):
         train(config)
 
 
+@pytest.mark.parametrize(
+    ("name", "root", "told"),
+    [
+        ("folder", "absent", "absent does not exist; give a folder of class sub-folders"),
+        ("folder", None, "folder needs a root.*--data.root"),
+        ("cub", "absent", "cub was not found in .*absent"),
+    ],
+)
+def test_missing_data_is_told_before_a_model_fetches_weights(tmp_path, name, root, told, monkeypatch):
+    monkeypatch.setattr("gspool.training.build.Embedder", lambda *_, **__: pytest.fail("the model was made first"))
+    config = tiny()
+    config.data = DataConfig(name=name, root=None if root is None else str(tmp_path / root))
+    config.output.folder = str(tmp_path / "run")
+    with pytest.raises((ValueError, FileNotFoundError), match=told):
+        train(config)
+
+
 def test_several_processes_need_a_named_folder():
     config = tiny()
     config.trainer.devices = 2

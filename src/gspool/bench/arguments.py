@@ -100,8 +100,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(list(arguments))
     if given.model is not None and (given.channels is not None or given.size is not None):
         parser.error("--channels and --size are those of the model's own map; leave them out, or leave out --model")
-    if given.threads is not None and given.threads < 1:
-        parser.error(f"--threads must be at least 1, got {given.threads}")
+    if given.pixels is not None and given.model is None:
+        parser.error("--pixels is the size of a model's images: name one with --model, such as timm/resnet50")
+    # `Settings` refuses them too, by the names they have in Python.
+    for name in ("batch", "channels", "repeats", "threads"):
+        count = getattr(given, name)
+        if count is not None and count < 1:
+            parser.error(f"--{name} must be at least 1, got {count}")
+    if not 0 < given.seconds < float("inf"):
+        parser.error(f"--seconds is how long each layer is timed and must be positive, got {given.seconds}")
     return given
 
 

@@ -76,8 +76,7 @@ def fetch(archive: Archive, folder: Path, *, progress: bool = True) -> Path:
             if refused or fruitless >= ATTEMPTS:
                 raise ConnectionError(
                     f"{archive.url} could not be fetched ({problem or 'it broke off again and again'}); "
-                    f"{_size(part):,} bytes are kept in {part}: run the same again to go on from there, "
-                    f"or put {archive.file_name} into {folder} by hand"
+                    f"{_kept(part)}, or put {archive.file_name} into {folder} by hand"
                 ) from problem
             time.sleep(PAUSE_SECONDS * fruitless)
     check_md5(part, archive)
@@ -154,6 +153,13 @@ def check_md5(path: Path, archive: Archive) -> None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def _kept(part: Path) -> str:
+    """Say what a failed download has left, and what another one will do with it."""
+    if _size(part) == 0:
+        return "nothing came of it: run the same again when the address can be reached"
+    return f"{_size(part):,} bytes are kept in {part}: run the same again to go on from there"
 
 
 def _bar(archive: Archive, progress: bool) -> AbstractContextManager[Report]:

@@ -75,7 +75,9 @@ def create(name: str, root: str | os.PathLike[str] | None = None, split: Split =
     if "root" not in parameters:
         return make(split, **options)
     if name == "folder" and root is None:
-        raise ValueError("folder needs a root: the folder that holds your class sub-folders, or a CSV file")
+        raise ValueError(
+            "folder needs a root: the folder that holds your class sub-folders, or a CSV file (to a run: --data.root)"
+        )
     return make(data_root(root), split, **options)
 
 

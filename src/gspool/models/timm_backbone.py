@@ -32,12 +32,13 @@ class TimmBackbone(Backbone):
 
     Args:
         name: timm's name, with a tag of its weights if need be.
-        pretrained: fetch timm's weights.
+        pretrained: fetch timm's weights; not where there is a file of them.
         weights: a file of weights under timm's names.
         options: for `timm.create_model`, such as ``img_size`` and ``dynamic_img_size`` of a ViT.
 
     Raises:
         ValueError: if the name or an option does not fit, or the model has no feature map to pool.
+        ConnectionError: if its weights cannot be fetched.
 
     Example:
         >>> backbone = TimmBackbone("test_vit", img_size=64, dynamic_img_size=True).eval()
@@ -47,10 +48,16 @@ class TimmBackbone(Backbone):
 
     def __init__(self, name: str, pretrained: bool = False, weights: str | Path | None = None, **options: Any) -> None:
         _check(name, options)
+        # A file brings every weight, so that nothing is fetched beside it.
+        fetched = pretrained and weights is None
         try:
-            network = timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
+            network = timm.create_model(name, pretrained=fetched, num_classes=0, **options)
         except TypeError as error:
             raise ValueError(f"timm/{name} does not take these options ({error}); it was given {options}") from error
+        except OSError as error:
+            if not fetched:
+                raise
+            raise ConnectionError(_not_fetched(name, error)) from error
         pixels = _pixels_of(network, options.get("img_size"))
         form, idle = self._look_at(name, options, pixels)
         super().__init__(form.channels, pixels)
@@ -112,6 +119,14 @@ def _check(name: str, options: dict[str, Any]) -> None:
         raise ValueError(
             f"{', '.join(taken)} cannot be set: a backbone is the model without classifier, on three channels"
         )
+
+
+def _not_fetched(name: str, problem: OSError) -> str:
+    return (
+        f"the weights of timm/{name} could not be fetched ({' '.join(str(problem).split()).rstrip('.')}); "
+        "give them as a file, weights=FILE (to a run: --model.backbone_options.weights FILE), or begin with random "
+        "ones, pretrained=False (to a run: --model.backbone_options.pretrained false)"
+    )
 
 
 def _pixels_of(network: nn.Module, img_size: int | tuple[int, int] | None) -> Pixels:

@@ -127,7 +127,7 @@ def image_source(place: str, split: Split) -> ImageSource:
 def _in_words(explanation: Any) -> str:
     words = f"entropy of the weights {explanation.entropy:.4f} (1 is average pooling)"
     if explanation.attributes is None:
-        return f"{words}; this model has no prototypes, so there are weights alone"
+        return f"{words}; {explanation.missing}"
     values, prototypes = explanation.attributes.topk(min(3, len(explanation.attributes)))
     first = ", ".join(
         f"{number} ({value:.1%})" for number, value in zip(prototypes.tolist(), values.tolist(), strict=True)

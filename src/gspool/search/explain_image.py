@@ -29,7 +29,7 @@ class Explanation(NamedTuple):
     ``attributes`` (sum 1) are None for a pooling layer without prototypes; ``owners`` and ``plan`` also for one whose
     prototypes are no transport of tokens (VLAD, OTP). ``plan`` is the part of the transported mass that each prototype
     takes from each place, and sums to 1: over the places to ``attributes``, and over the prototypes to ``weights``
-    (for the background role to its opposite, what is *not* pooled).
+    (for the background role to its opposite, what is *not* pooled). Without attributes, ``missing`` says in words why.
     """
 
     image: UInt8[Tensor, "3 H W"]
@@ -38,6 +38,7 @@ class Explanation(NamedTuple):
     owners: Int64[Tensor, "h w"] | None = None
     attributes: Float[Tensor, " M"] | None = None
     plan: Float[Tensor, "M h w"] | None = None
+    missing: str = "this model has no prototypes, so there are weights alone"
 
     @property
     def entropy(self) -> float:
@@ -88,10 +89,11 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
     embedding = nn.functional.normalize(pooled.pooled[0].float(), dim=-1, eps=SHORTEST).cpu()
     whole = Explanation(pixels.cpu(), embedding, pooled.weights[0].unflatten(0, grid).cpu())
     if tokens is None:
+        waiting = not_set_yet(model)
         # A layer whose prototypes are not set yet averages, and what it gives as attributes says nothing.
-        if prototype_layer(model) is not None or pooled.attributes is None:
-            return whole
-        return whole._replace(attributes=pooled.attributes[0].cpu())
+        if waiting is not None:
+            return whole._replace(missing=waiting)
+        return whole if pooled.attributes is None else whole._replace(attributes=pooled.attributes[0].cpu())
     plan = transport_plan(model, tokens)[0].unflatten(1, grid).cpu()
     return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
 
@@ -112,10 +114,23 @@ def prototype_layer(model: Embedder) -> GSP | None:
     return next((module for module in model.head.modules() if isinstance(module, GSP)), None)
 
 
+def not_set_yet(model: Embedder) -> str | None:
+    """Say in words that the prototypes of a model still wait for its warm start; None where nothing waits."""
+    layer = prototype_layer(model)
+    if layer is None or layer.warm_start is None or not layer.warm_start.collecting:
+        return None
+    seen, wanted = len(layer.warm_start.memory), layer.warm_start.wanted
+    return (
+        f"the {len(layer.prototypes)} prototypes of this model are not set yet: training showed it {seen:,} vectors "
+        f"and warm_start asks for {wanted:,}, so GSP still pools as average pooling; train longer, or with a lower "
+        "warm_start (--model.pooling_options.warm_start)"
+    )
+
+
 def prototype_tokens(model: Embedder, features: Float[Tensor, "B C h w"]) -> Float[Tensor, "B N D"] | None:
     """Give the embedded tokens that the model compares with its prototypes; None where it has none, or none yet."""
     layer = prototype_layer(model)
-    if layer is None or (layer.warm_start is not None and layer.warm_start.collecting):
+    if layer is None or not_set_yet(model) is not None:
         return None
     # Every head that is built on GSP embeds the backbone's features before it compares them.
     return as_tokens(cast("nn.Module", model.head.embed)(features), layer.dim)

@@ -50,9 +50,8 @@ def shared_prototypes(first: Explanation, second: Explanation, top: int = 8) -> 
         1.0
     """
     if first.attributes is None or second.attributes is None:
-        raise ValueError(
-            "this model has no prototypes that two images could share; its pooling layer must be gsp or built on it"
-        )
+        lacking = first if first.attributes is None else second
+        raise ValueError(f"there are no prototypes that two images could share: {lacking.missing}")
     if first.attributes.shape != second.attributes.shape:
         raise ValueError(
             f"the images were explained by different models: {len(first.attributes)} and {len(second.attributes)} "

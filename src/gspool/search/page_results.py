@@ -98,7 +98,7 @@ def explanation_html(explanation: Explanation, top: int = 8) -> str:
 
 def _bars(explanation: Explanation, top: int) -> str:
     if explanation.attributes is None:
-        return "<p>This model has no prototypes, so there are weights alone.</p>"
+        return f"<p>{html.escape(explanation.missing[0].upper() + explanation.missing[1:])}.</p>"
     values, prototypes = explanation.attributes.topk(min(top, len(explanation.attributes)))
     largest = max(float(values[0]), 1e-12)
     rows = "".join(

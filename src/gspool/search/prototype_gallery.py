@@ -10,7 +10,14 @@ from PIL import Image
 
 from gspool import functional
 from gspool.data import BrokenImageError
-from gspool.search.explain_image import as_input, as_model_sees, evaluating, prototype_layer, prototype_tokens
+from gspool.search.explain_image import (
+    as_input,
+    as_model_sees,
+    evaluating,
+    not_set_yet,
+    prototype_layer,
+    prototype_tokens,
+)
 from gspool.terminal.bar import work_bar
 
 if TYPE_CHECKING:
@@ -161,6 +168,7 @@ def _layer_with_prototypes(model: Embedder) -> GSP:
             f"the pooling layer {model.settings.pooling!r} of this model has no prototypes; "
             "layers that have are gsp, gmp+gsp and gemean+gsp"
         )
-    if layer.warm_start is not None and layer.warm_start.collecting:
-        raise ValueError("the prototypes of this model are not set yet: its warm start has not seen enough; train on")
+    waiting = not_set_yet(model)
+    if waiting is not None:
+        raise ValueError(waiting)
     return layer

@@ -30,5 +30,5 @@ def check_beginning(config: TrainConfig) -> None:
         ways.insert(0, "--model.backbone_options.pretrained true, which downloads them")
     raise ValueError(
         f"{model.backbone} would begin with random weights, and this training with pretrained ones: give "
-        f"{', or '.join(ways)}; or say --from_scratch true if random weights are meant"
+        f"{', or '.join(ways)}; or say --from_scratch if random weights are meant"
     )

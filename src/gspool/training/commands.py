@@ -44,6 +44,7 @@ def train_command(arguments: Sequence[str]) -> None:
     from gspool.training.run import arms_of, train
     from gspool.training.run_folder import CONFIG
     from gspool.training.sets import check_fetched, fetch_data
+    from gspool.training.warm_start_notice import warm_start_notice
 
     if resume is None:
         with checking_arguments():
@@ -60,12 +61,16 @@ def train_command(arguments: Sequence[str]) -> None:
     result = train(config, resume)
     if process_rank() > 0:
         return
-    names = [arm.name for arm in arms_of(read_config(result.folder / CONFIG), result.folder)]
+    arms = arms_of(read_config(result.folder / CONFIG), result.folder)
     rows = [result.model, *([] if result.baseline is None else [result.baseline])]
-    show_table("test classes", dict(zip(names, (row.metrics for row in rows), strict=True)))
+    show_table("test classes", {arm.name: row.metrics for arm, row in zip(arms, rows, strict=True)})
     print(f"run     {result.folder}")
     if result.report is not None:
         print(f"report  {result.report}")
+    for arm, row in zip(arms, rows, strict=True):
+        if row.vectors_seen is not None:
+            notice = warm_start_notice(arm.config, row.best_step, row.vectors_seen)
+            print(f"gspool train: warning: {notice}", file=sys.stderr)
 
 
 def evaluate_command(arguments: Sequence[str]) -> None:

@@ -30,11 +30,13 @@ from gspool.training.run_folder import (
     write_result,
     write_versions,
 )
-from gspool.training.sets import image_set
+from gspool.training.sets import list_images, prepared
 from gspool.training.stream import stream_loader
+from gspool.training.warm_start_notice import open_warm_start, warm_start_notice
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
+    from gspool.data.image_set import Split
     from gspool.training.config import TrainConfig
 
 
@@ -42,6 +44,7 @@ class FitResult(NamedTuple):
     """A finished run: its folder, its figures on the test set, and which step they belong to.
 
     ``metrics`` holds p@1, p@r, map@r and r@k in [0, 1]; ``validation`` the best value that was watched, or None.
+    ``vectors_seen`` is how far the warm start of GSP came where the model of that step is still in it, else None.
     """
 
     folder: Path
@@ -50,6 +53,7 @@ class FitResult(NamedTuple):
     steps: int
     validation: float | None
     weights_entropy: float | None
+    vectors_seen: int | None = None
 
 
 def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> FitResult:
@@ -81,12 +85,18 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
     check_monitor(config)
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
+    # Before the model: it may fetch weights, and a missing folder must not have to wait for that.
+    listed = {split: list_images(config.data, split) for split in _splits(config)}
     model = build_model(config)
     progress = config.trainer.progress and process_rank() == 0
-    train = image_set(config.data, "train", model.pixels, training=True, progress=progress)
-    # The test set is looked at now: a broken image in it must not be found when all the work is done.
-    test = image_set(config.data, "test", model.pixels, progress=progress)
-    watched = _watched(config, model.pixels, progress, test)
+    train = prepared(listed["train"], config.data, model.pixels, training=True, progress=progress)
+    # All that is evaluated is looked at now: a broken image must not be found when all the work is done.
+    evaluated: dict[str, ImageSet] = {
+        split: prepared(images, config.data, model.pixels, progress=progress)
+        for split, images in listed.items()
+        if split != "train"
+    }
+    test, watched = evaluated["test"], evaluated.get(config.trainer.monitor_split)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed)
     check_fit(model, loss, train)
     batches = ClassBalancedBatches(
@@ -107,14 +117,15 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
         log.info("%s; from step %d; %s; %s", train, module.step, title or config.model.pooling, folder)
         if module.step < config.trainer.max_steps and not monitor.stopped:
             _run(config, folder, module, train, watched, monitor, state, title or config.model.pooling)
-        return _finish(config, folder, module, monitor, watched is not None, test)
+        result = _finish(config, folder, module, monitor, watched is not None, test)
+        if result.vectors_seen is not None:
+            log.warning("%s", warm_start_notice(config, result.best_step, result.vectors_seen))
+        return result
 
 
-def _watched(config: TrainConfig, pixels: Any, progress: bool, test: ImageSet) -> ImageSet | None:
-    split = config.trainer.monitor_split
-    if split == "validation":
-        return image_set(config.data, split, pixels, progress=progress)
-    return test if split == "test" else None
+def _splits(config: TrainConfig) -> list[Split]:
+    """Name the splits that a run needs, in the order in which they are looked at."""
+    return ["train", "test", "validation"] if config.trainer.monitor_split == "validation" else ["train", "test"]
 
 
 def check_monitor(config: TrainConfig) -> None:
@@ -205,6 +216,7 @@ def _finish(
     if was_watched:
         model.load_state_dict(read_checkpoint(folder / BEST)["model"])
     model.freeze(config.model.freeze)
+    warm_start = open_warm_start(model)
     evaluation = evaluate_images(model, test, ks=config.output.ks, workers=config.data.workers)
     figures = {
         "metrics": dict(evaluation.metrics),
@@ -212,6 +224,7 @@ def _finish(
         "steps": module.step,
         "validation": monitor.best_value if was_watched else None,
         "weights_entropy": evaluation.entropy,
+        "vectors_seen": None if warm_start is None else len(warm_start.memory),
     }
     if process_rank() == 0:
         card = {"data": config.data.name}

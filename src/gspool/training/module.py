@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gspool.losses import LossParts
-from gspool.pooling.warm_start import WarmStart
 from gspool.training.build import build_optimiser
 from gspool.training.engine import lightning
 from gspool.training.gather import gather_rows
 from gspool.training.stream import Batch, mixed_seed
+from gspool.training.warm_start_notice import open_warm_start
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -63,7 +63,7 @@ class EmbeddingTraining(Module):
         """Embed this process's images and compute the loss of the whole batch."""
         seed = self.config.trainer.seed
         # Until prototypes are chosen, attributes are flat and carry nothing to regularise.
-        collecting = any(isinstance(part, WarmStart) and part.collecting for part in self.model.modules())
+        collecting = open_warm_start(self.model) is not None
         torch.manual_seed(mixed_seed(seed, self.step, self.global_rank))
         embedded = self.model.embed(batch.images)
         # The same on every process: all of them must split the batch of all alike.

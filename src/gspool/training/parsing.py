@@ -43,6 +43,9 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
     )
     parser.add_argument("--download", action="store_true", help="Fetch the data set first where it is not there.")
     parser.add_class_arguments(TrainConfig, as_positional=False)
+    # The word alone says it, as that of a switch does; a value may follow, since YAML and --config have three of them.
+    (from_scratch,) = (action for action in parser._actions if "--from_scratch" in action.option_strings)
+    from_scratch.nargs, from_scratch.const = "?", True
     parser.set_defaults(plain(defaults or preset(preset_name)))
     return parser
 

@@ -32,7 +32,27 @@ def image_set(
         ValueError: if the data, an option or a transform does not fit, or an image is broken and ``check`` is "stop".
         FileNotFoundError: if the data is not there.
     """
-    images = data.create(config.name, config.root, split, **config.options)
+    return prepared(list_images(config, split), config, pixels, training=training, progress=progress)
+
+
+def list_images(config: DataConfig, split: Split) -> ImageSet:
+    """List one split of the configured data as it lies there: nothing is known of a model yet.
+
+    Raises:
+        ValueError: if the data or an option does not fit.
+        FileNotFoundError: if the data is not there.
+    """
+    return data.create(config.name, config.root, split, **config.options)
+
+
+def prepared(
+    images: ImageSet, config: DataConfig, pixels: Pixels, *, training: bool = False, progress: bool = False
+) -> ImageSet:
+    """Cache a listed split, look at its images and put the transforms in front, as the configuration says.
+
+    Raises:
+        ValueError: if a transform does not fit, or an image is broken and ``check`` is "stop".
+    """
     if config.cache:
         # As the transforms would resize: training as the paper does, evaluation as the backbone wants.
         images = data.cached(
