@@ -113,6 +113,29 @@ def test_what_the_operating_system_refuses_ends_in_a_line(tmp_path, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("reproduce benchmark --protocol foo", "--protocol is one of fair, conventional, got foo"),
+        ("reproduce benchmark --arms foo", "--arms is one of paper, search, both, got foo"),
+        ("reproduce benchmark --processes 1.5", "--processes is a whole number, got 1.5"),
+        ("reproduce benchmark --seconds nan", "--seconds is a number, got nan"),
+        ("reproduce mu --train maybe", "--train is true or false, got maybe"),
+        ("train --trainer.patience soon", "--trainer.patience is a whole number, or null, got soon"),
+        ("train --optimiser.betas 3", "--optimiser.betas is [a number, a number], got 3"),
+        ("train --data.options 3", "--data.options is names with values, such as {name: value}, got 3"),
+        ("search RUN a.png --k many", "--k is a whole number, got many"),
+    ],
+)
+def test_a_value_of_another_kind_is_told_in_plain_words(words, line, capsys):
+    with pytest.raises(SystemExit) as status:
+        cli.main(words.split())
+    assert status.value.code == 2
+    # An experiment has options that only its own page of help lists.
+    named = "gspool " + " ".join(words.split()[: 2 if words.startswith("reproduce") else 1])
+    assert capsys.readouterr().err == f"{named}: {line}\n{named} --help lists every option.\n"
+
+
 def test_without_a_command_the_commands_are_listed(capsys):
     assert cli.main([]) == 0
     assert cli.main(["--help"]) == 0

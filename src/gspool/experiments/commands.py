@@ -131,7 +131,9 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
         if experiment is None
         else f"{experiment.promise}: {experiment.shows} of the paper.\n{experiment.cost}"
     )
-    parser = TeachingParser("gspool reproduce", about, f"gspool reproduce {name} [--OPTION VALUE ...]")
+    # The page of help that an error points to is that of the experiment, whose own options no other page lists.
+    prog = "gspool reproduce" if experiment is None else f"gspool reproduce {name}"
+    parser = TeachingParser(prog, about, f"gspool reproduce {name} [--OPTION VALUE ...]")
     if experiment is None:
         parser.add_argument("--list", action="store_true", help="Name the experiments, their costs and their status.")
     parser.add_argument("--root", type=str, default=None, help="The folder of the data sets ($GSPOOL_DATA).")
