@@ -124,6 +124,17 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
+def test_the_option_named_is_that_which_chose_the_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    # A tiny version writes its results to the folder of --work.
+    for words, option in ((["--work", "file"], "--work"), (["--results", "file"], "--results")):
+        assert cli.main(["reproduce", "toy", "--quick", *words]) == 1
+        assert f"choose another with {option}," in capsys.readouterr().err
+
+
 def test_a_folder_that_has_the_name_of_an_experiment_is_no_name(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gspool.data.seeds import LARGEST_SEED
 from gspool.experiments import registry
+from gspool.experiments.crew import told_when_terminated
 from gspool.experiments.device import device_of
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.folders import refuse_measured
@@ -41,7 +42,8 @@ REPORT = """Write docs/reproduction.md, and the table in README.md, from the mea
 def run(command: str, arguments: Sequence[str]) -> int:
     """Run one of the commands and give its exit status."""
     commands = {"reproduce": reproduce_command, "report": report_command}
-    return run_told(f"gspool {command}", commands[command], arguments)
+    with told_when_terminated():
+        return run_told(f"gspool {command}", commands[command], arguments)
 
 
 def reproduce_command(arguments: Sequence[str]) -> None:
@@ -61,7 +63,9 @@ def reproduce_command(arguments: Sequence[str]) -> None:
         options = options_of(experiment, namespace)
         if experiment.check is not None:
             experiment.check(options)
-    for flag, folder in (("--results", options.results), ("--work", options.work), ("--results", options.images)):
+    # A tiny version writes its results into the folder of --work, unless --results names another.
+    where = "--work" if options.quick and namespace["results"] is None else "--results"
+    for flag, folder in ((where, options.results), ("--work", options.work), (where, options.images)):
         check_writable(folder, flag)
     print(f"{experiment.name}: {experiment.promise}\n{experiment.shows} of the paper; {experiment.cost}")
     if namespace["download"] and not options.quick:
@@ -167,8 +171,9 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     results = usual if namespace["results"] is None else Path(namespace["results"])
     if quick:
         refuse_measured(results)
+    same = results.resolve() == Path("results").resolve()
     # Pictures belong to the documents only where the results do, and those of a tiny version never.
-    images = Path("docs/images") if results == Path("results") and not quick else results / "images"
+    images = Path("docs/images") if same and not quick else results / "images"
     own = experiment.settings
     return RunOptions(
         root=None if namespace["root"] is None else Path(namespace["root"]).expanduser(),
