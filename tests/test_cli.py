@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -215,7 +216,6 @@ def test_mistakes_end_in_a_line_and_status_1(arguments, message, capsys, tmp_pat
 
 def test_an_interruption_says_how_to_go_on(config_file, capsys, monkeypatch, tmp_path):
     import os
-    import signal
 
     from gspool.training.module import EmbeddingTraining
 
@@ -231,6 +231,25 @@ def test_an_interruption_says_how_to_go_on(config_file, capsys, monkeypatch, tmp
     monkeypatch.undo()
     assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert read_config(tmp_path / "run" / "config.yaml").baseline == "gap"
+
+
+def test_ctrl_c_while_libraries_are_imported_ends_in_a_line(tmp_path):
+    # In the place of torch stands a module that takes long, and that mistakes an exception for something else.
+    (tmp_path / "torch.py").write_text(
+        "import time\nprint('importing', flush=True)\ntry:\n    time.sleep(60)\nexcept BaseException:\n    pass\n"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from gspool.cli import main; sys.exit(main(['train']))"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "importing\n"
+        program.send_signal(signal.SIGINT)
+        _, told = program.communicate(timeout=60)
+    finally:
+        program.kill()
+    assert (program.returncode, told) == (130, "\ninterrupted\n")
 
 
 def test_missing_libraries_are_named():
