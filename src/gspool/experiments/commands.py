@@ -13,7 +13,7 @@ from gspool.experiments import registry
 from gspool.experiments.crew import told_when_terminated
 from gspool.experiments.device import device_of
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.folders import refuse_measured
+from gspool.experiments.folders import refuse_measured, written_told
 from gspool.experiments.numbers import numbers_of
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
@@ -70,7 +70,8 @@ def reproduce_command(arguments: Sequence[str]) -> None:
     print(f"{experiment.name}: {experiment.promise}\n{experiment.shows} of the paper; {experiment.cost}")
     if namespace["download"] and not options.quick:
         fetch_data(experiment, options)
-    experiment.run(options)
+    with written_told(experiment.name, options.results, options.images):
+        experiment.run(options)
     if options.quick:
         print(f"a tiny version, which measures nothing; what it wrote is under {options.results}")
 
