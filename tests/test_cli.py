@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -123,6 +124,29 @@ def test_what_the_operating_system_refuses_ends_in_a_line(tmp_path, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("reproduce benchmark --protocol foo", "--protocol is one of fair, conventional, got foo"),
+        ("reproduce benchmark --arms foo", "--arms is one of paper, search, both, got foo"),
+        ("reproduce benchmark --processes 1.5", "--processes is a whole number, got 1.5"),
+        ("reproduce benchmark --seconds nan", "--seconds is a number, got nan"),
+        ("reproduce mu --train maybe", "--train is true or false, got maybe"),
+        ("train --trainer.patience soon", "--trainer.patience is a whole number, or null, got soon"),
+        ("train --optimiser.betas 3", "--optimiser.betas is [a number, a number], got 3"),
+        ("train --data.options 3", "--data.options is names with values, such as {name: value}, got 3"),
+        ("search RUN a.png --k many", "--k is a whole number, got many"),
+    ],
+)
+def test_a_value_of_another_kind_is_told_in_plain_words(words, line, capsys):
+    with pytest.raises(SystemExit) as status:
+        cli.main(words.split())
+    assert status.value.code == 2
+    # An experiment has options that only its own page of help lists.
+    named = "gspool " + " ".join(words.split()[: 2 if words.startswith("reproduce") else 1])
+    assert capsys.readouterr().err == f"{named}: {line}\n{named} --help lists every option.\n"
+
+
 def test_without_a_command_the_commands_are_listed(capsys):
     assert cli.main([]) == 0
     assert cli.main(["--help"]) == 0
@@ -202,7 +226,6 @@ def test_mistakes_end_in_a_line_and_status_1(arguments, message, capsys, tmp_pat
 
 def test_an_interruption_says_how_to_go_on(config_file, capsys, monkeypatch, tmp_path):
     import os
-    import signal
 
     from gspool.training.module import EmbeddingTraining
 
@@ -218,6 +241,25 @@ def test_an_interruption_says_how_to_go_on(config_file, capsys, monkeypatch, tmp
     monkeypatch.undo()
     assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert read_config(tmp_path / "run" / "config.yaml").baseline == "gap"
+
+
+def test_ctrl_c_while_libraries_are_imported_ends_in_a_line(tmp_path):
+    # In the place of torch stands a module that takes long, and that mistakes an exception for something else.
+    (tmp_path / "torch.py").write_text(
+        "import time\nprint('importing', flush=True)\ntry:\n    time.sleep(60)\nexcept BaseException:\n    pass\n"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from gspool.cli import main; sys.exit(main(['train']))"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "importing\n"
+        program.send_signal(signal.SIGINT)
+        _, told = program.communicate(timeout=60)
+    finally:
+        program.kill()
+    assert (program.returncode, told) == (130, "\ninterrupted\n")
 
 
 def test_missing_libraries_are_named():

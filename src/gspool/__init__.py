@@ -1,7 +1,8 @@
 """Generalized Sum Pooling for PyTorch: exact, fast, and the metric-learning system around it.
 
-The layer, the loss and the mathematics need torch alone and are here at once; what needs more (`Embedder`,
-`replace_pooling`, `data`, `evaluation`, `models`, …) is imported when it is first asked for.
+Names are imported when they are first asked for: the layer, the loss and the mathematics need torch alone, what needs
+more (`Embedder`, `replace_pooling`, `data`, `evaluation`, `models`, …) is told where it is missing. The command line
+lies in this package too, and answers --help and Ctrl-C before torch has been imported, which takes seconds.
 
 Example:
     >>> import torch
@@ -16,14 +17,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gspool import functional, losses, pooling
-from gspool.losses.zsr import ZSRLoss
-from gspool.pooling.gsp import GSP
 from gspool.version import __version__
 
 if TYPE_CHECKING:
-    from gspool import data, evaluation, experiments, models, training
+    from gspool import data, evaluation, experiments, functional, losses, models, pooling, training
+    from gspool.losses.zsr import ZSRLoss
     from gspool.models import Embedder, replace_pooling
+    from gspool.pooling.gsp import GSP
 
 __all__ = [
     "GSP",
@@ -42,12 +42,17 @@ __all__ = [
 ]
 
 _LATER = {
+    "GSP": "gspool.pooling.gsp",
     "Embedder": "gspool.models",
+    "ZSRLoss": "gspool.losses.zsr",
     "replace_pooling": "gspool.models",
     "data": "gspool.data",
     "evaluation": "gspool.evaluation",
     "experiments": "gspool.experiments",
+    "functional": "gspool.functional",
+    "losses": "gspool.losses",
     "models": "gspool.models",
+    "pooling": "gspool.pooling",
     "training": "gspool.training",
 }
 

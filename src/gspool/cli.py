@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 from typing import NamedTuple
 
 from gspool.version import __version__
@@ -70,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = COMMANDS[command]
     try:
         # Each command brings libraries of its own, some of them slow to import, at its start or when it needs them.
-        status: int = import_module(found.module).run(command, rest)
+        with ended_at_once_by_ctrl_c():
+            module = import_module(found.module)
+        status: int = module.run(command, rest)
     except ModuleNotFoundError as error:
         # Not a library: a fault of ours.
         if (error.name or "").partition(".")[0] == "gspool":
@@ -79,6 +86,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gspool {command} needs {missing}: pip install 'gspool[{found.extra}]'", file=sys.stderr)
         return 1
     return status
+
+
+@contextmanager
+def ended_at_once_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process while libraries are imported; commands answer it themselves once they run.
+
+    An exception would not do: torch takes one that comes while it imports numpy for a missing numpy, and breaks later.
+    """
+    # What is ignored stays so, and only the main thread hears signals.
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        print("\ninterrupted", file=sys.stderr, flush=True)
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import time
 
 from experiments.resident.tiny_sets import tiny
 from gspool.experiments.benchmark.stand_in import striped
-from gspool.experiments.crew import Crew, told_when_stopped
+from gspool.experiments.crew import Crew, told_when_stopped, told_when_terminated
 from gspool.experiments.resident import Job, train_all
 
 
@@ -28,6 +28,11 @@ def end_the_process(task: int) -> int:
 def sleep_long(task: int) -> None:
     """Never come to a next step."""
     time.sleep(600)
+
+
+def echo(task: int) -> int:
+    """Be done at once."""
+    return task
 
 
 def tell_when_begun(count: int) -> None:
@@ -53,6 +58,15 @@ def sleep() -> None:
             pass
 
 
+def wait() -> None:
+    """Keep a crew that has nothing to do, as a study does between two of its parts."""
+    tasks = iter(range(2))
+    with told_when_terminated(), Crew(echo, (), 2) as crew:
+        for _, answer in crew.answers(lambda: next(tasks, None)):
+            print("kept", answer, flush=True)
+        time.sleep(600)
+
+
 if __name__ == "__main__":
     threading.Thread(target=tell_when_begun, args=(2,), daemon=True).start()
-    {"train": train, "sleep": sleep}[sys.argv[1]]()
+    {"train": train, "sleep": sleep, "wait": wait}[sys.argv[1]]()

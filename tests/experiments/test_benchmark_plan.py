@@ -16,6 +16,7 @@ from gspool.experiments import components, mu, screening, screening_design
 from gspool.experiments.benchmark import experiment as benchmark
 from gspool.experiments.benchmark import pieces
 from gspool.experiments.benchmark import runs as benchmark_runs
+from gspool.experiments.benchmark import study as benchmark_study
 from gspool.experiments.benchmark.arms import Arm, paper_arms
 from gspool.experiments.benchmark.experiment import BenchmarkSettings, run, store_of, study_of
 from gspool.experiments.benchmark.runs import Study, jobs_of, train_missing
@@ -194,6 +195,26 @@ def test_figures_can_be_written_where_nothing_is_trained(
     assert mixed["date"] == before["date"]
     assert [(each["device"], each["runs"]) for each in mixed["origins"]] == [("NVIDIA H200", 2), (before["device"], 2)]
     assert (mixed["command"], mixed["note"]) == (benchmark.EXPERIMENT.command(more), "By hand.")
+
+
+@pytest.mark.parametrize(
+    ("module", "again", "chosen"),
+    [(benchmark, run, BenchmarkSettings()), (benchmark_study, components.run, StudySettings())],
+)
+def test_figures_are_written_where_a_training_broke_and_nobody_waits_for_them_after_ctrl_c(
+    module, again, chosen, options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(options)
+    options = replace(options, settings=chosen, results=options.results / "again")
+    for ending, written in ((SystemExit(130), False), (RuntimeError("a training broke"), True)):
+
+        def ended(*_: object, ending: BaseException = ending) -> None:
+            raise ending
+
+        monkeypatch.setattr(module, "train_missing", ended)
+        with pytest.raises(type(ending)):
+            again(options)
+        assert bool([*options.results.glob("*.json")]) == written
 
 
 def test_a_training_cut_short_goes_on_and_ends_like_one_that_was_not(

@@ -78,6 +78,17 @@ def test_a_signal_ends_all_processes_in_order_and_keeps_what_is_finished(number:
         assert not any(map(lives, crew))
 
 
+def test_sigterm_between_two_parts_of_a_study_ends_all_processes_too() -> None:
+    with at_work("wait") as (program, crew):
+        read(program, "kept")
+        read(program, "kept")
+        program.terminate()
+        _, told = program.communicate(timeout=60)
+        assert program.returncode == 143
+        assert told == "\nstopped; what is finished is kept, the same command goes on from there\n"
+        assert not any(map(lives, crew))
+
+
 def test_ctrl_c_while_processes_begin_prints_no_tracebacks_of_theirs() -> None:
     with at_work("train") as (program, crew):
         # They import now, which takes longer.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -90,6 +91,53 @@ def test_results_and_pictures_go_where_the_documents_look_for_them(probe: Record
     assert commands.run("reproduce", ["probe"]) == 0
     assert probe.options[0].results == Path("results")
     assert probe.options[0].images == Path("docs/images")
+    # The same folder by another name.
+    assert commands.run("reproduce", ["probe", "--results", str(Path("results").absolute())]) == 0
+    assert probe.options[1].images == Path("docs/images")
+
+
+def test_what_was_written_is_told_at_the_end_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    for name in ("probe_before.json", "probe_damaged.json", "other.json"):
+        Path("results", name).write_text("")
+
+    def work(options: RunOptions) -> None:
+        write_result(options.results / "probe.json", 0.5, command="gspool reproduce probe", seeds=[])
+        Path("results/probe_damaged.json").rename("results/probe.json.damaged")
+        Path("results/other.json").write_text("by somebody else")
+        options.images.mkdir(parents=True)
+        (options.images / "probe.png").write_bytes(b"")
+        raise ValueError("a training broke")
+
+    register_probe(monkeypatch, run=work, render=lambda _: "")
+    assert commands.run("reproduce", ["probe"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "written: results/probe.json, docs/images/probe.png"
+    register_probe(monkeypatch, run=lambda _: None, render=lambda _: "")
+    assert commands.run("reproduce", ["probe"]) == 0
+    assert "written" not in capsys.readouterr().out
+
+
+def test_every_experiment_writes_files_that_begin_with_its_name() -> None:
+    for name in registry.names():
+        assert all(file.startswith(name.replace("-", "_")) for file in registry.find(name).files)
+
+
+def test_sigterm_ends_an_experiment_wherever_it_is_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    register_probe(monkeypatch, run=lambda _: signal.raise_signal(signal.SIGTERM), render=lambda _: "")
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nobody minds the signal"))
+    try:
+        with pytest.raises(SystemExit) as left:
+            commands.run("reproduce", ["probe"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == 143
+    assert "stopped; what is finished is kept" in capsys.readouterr().err
 
 
 def test_a_quick_run_leaves_the_results_alone(probe: Recorder, capsys: pytest.CaptureFixture[str]) -> None:

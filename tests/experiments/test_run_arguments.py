@@ -73,6 +73,14 @@ PROBE = Experiment("probe", "", "", "", (), lambda _: None, lambda _: "", settin
         ("components --backbone resnet20 --download", "resnet20 would begin with random weights"),
         ("benchmark --quick --variants learned", "--variants names settings of the search: add --arms search"),
         ("benchmark --quick --arms search --poolings gap", "the search is of GSP alone: leave --poolings out"),
+        ("benchmark --quick --losses c2,pnca,c2", "losses are given once each, got c2 more than once in 'c2,pnca,c2'"),
+        ("benchmark --quick --poolings gap,gap", "poolings are given once each, got gap more than once"),
+        ("benchmark --quick --poolings all,gap", "--poolings all stands for the layers of Table 2, and alone"),
+        ("benchmark --quick --poolings gap,table", "--poolings table stands for those of the pooling table, and alone"),
+        ("mu --seeds 0 --train false", "the figures of everything that has been trained: leave --seeds out"),
+        ("screening --folds 0 --train false", "the figures of everything that has been trained: leave --folds out"),
+        ("benchmark --seeds 0 --losses c2 --train false", "trained: leave --seeds and --losses out"),
+        ("benchmark --arms search --variants best --train false", "trained: leave --arms and --variants out"),
         ("classification --data folder --download", "put your own pictures into folders under --root"),
     ],
 )
@@ -122,6 +130,17 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
     assert captured.out == ""
     # What was made to try it is not left behind.
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_option_named_is_that_which_chose_the_folder(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    # A tiny version writes its results to the folder of --work.
+    for words, option in ((["--work", "file"], "--work"), (["--results", "file"], "--results")):
+        assert cli.main(["reproduce", "toy", "--quick", *words]) == 1
+        assert f"choose another with {option}," in capsys.readouterr().err
 
 
 def test_a_folder_that_has_the_name_of_an_experiment_is_no_name(

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gspool.data.seeds import LARGEST_SEED
 from gspool.experiments import registry
+from gspool.experiments.crew import told_when_terminated
 from gspool.experiments.device import device_of
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.folders import refuse_measured
+from gspool.experiments.folders import refuse_measured, written_told
 from gspool.experiments.numbers import numbers_of
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
@@ -41,7 +42,8 @@ REPORT = """Write docs/reproduction.md, and the table in README.md, from the mea
 def run(command: str, arguments: Sequence[str]) -> int:
     """Run one of the commands and give its exit status."""
     commands = {"reproduce": reproduce_command, "report": report_command}
-    return run_told(f"gspool {command}", commands[command], arguments)
+    with told_when_terminated():
+        return run_told(f"gspool {command}", commands[command], arguments)
 
 
 def reproduce_command(arguments: Sequence[str]) -> None:
@@ -61,12 +63,15 @@ def reproduce_command(arguments: Sequence[str]) -> None:
         options = options_of(experiment, namespace)
         if experiment.check is not None:
             experiment.check(options)
-    for flag, folder in (("--results", options.results), ("--work", options.work), ("--results", options.images)):
+    # A tiny version writes its results into the folder of --work, unless --results names another.
+    where = "--work" if options.quick and namespace["results"] is None else "--results"
+    for flag, folder in ((where, options.results), ("--work", options.work), (where, options.images)):
         check_writable(folder, flag)
     print(f"{experiment.name}: {experiment.promise}\n{experiment.shows} of the paper; {experiment.cost}")
     if namespace["download"] and not options.quick:
         fetch_data(experiment, options)
-    experiment.run(options)
+    with written_told(experiment.name, options.results, options.images):
+        experiment.run(options)
     if options.quick:
         print(f"a tiny version, which measures nothing; what it wrote is under {options.results}")
 
@@ -131,7 +136,9 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
         if experiment is None
         else f"{experiment.promise}: {experiment.shows} of the paper.\n{experiment.cost}"
     )
-    parser = TeachingParser("gspool reproduce", about, f"gspool reproduce {name} [--OPTION VALUE ...]")
+    # The page of help that an error points to is that of the experiment, whose own options no other page lists.
+    prog = "gspool reproduce" if experiment is None else f"gspool reproduce {name}"
+    parser = TeachingParser(prog, about, f"gspool reproduce {name} [--OPTION VALUE ...]")
     if experiment is None:
         parser.add_argument("--list", action="store_true", help="Name the experiments, their costs and their status.")
     parser.add_argument("--root", type=str, default=None, help="The folder of the data sets ($GSPOOL_DATA).")
@@ -165,8 +172,9 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     results = usual if namespace["results"] is None else Path(namespace["results"])
     if quick:
         refuse_measured(results)
+    same = results.resolve() == Path("results").resolve()
     # Pictures belong to the documents only where the results do, and those of a tiny version never.
-    images = Path("docs/images") if results == Path("results") and not quick else results / "images"
+    images = Path("docs/images") if same and not quick else results / "images"
     own = experiment.settings
     return RunOptions(
         root=None if namespace["root"] is None else Path(namespace["root"]).expanduser(),

@@ -142,8 +142,8 @@ def commits_told(record: Mapping[str, Any], brief: bool = False) -> str:
         return "".join(f"commit {word}" for word in runs)
     if brief:
         # Dates are those of days, so that the latest is not known.
-        others = len(runs) - 1
-        return f"commit {max(runs, key=runs.__getitem__)} and {others} other{'s' * (others > 1)}"
+        more = len(runs) - 1
+        return f"commit {max(runs, key=runs.__getitem__)} and {more} other{'s' * (more > 1)}"
     (first, count), *others = runs.items()
     return ", ".join([f"commits {first} ({count} runs)", *(f"{word} ({count})" for word, count in others)])
 

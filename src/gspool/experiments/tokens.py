@@ -77,7 +77,6 @@ def run(options: RunOptions) -> None:
         seeds=seeds,
         origins=ledger.origins(known_origin(path, here), map(asdict, trainings.values())),
     )
-    print(f"written: {path}, {picture}")
 
 
 def _told(figures: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ import torch
 
 from gspool.experiments.certificate import write_result
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict
+from gspool.experiments.folders import written_told
 from gspool.experiments.pictured import pictured
 from gspool.experiments.report import section, table
 from gspool.experiments.toy_picture import draw
@@ -111,7 +112,6 @@ def run(options: RunOptions) -> None:
     draw(toy.pixels, solved, picture, SIDE)
     for row in rows:
         print("   ".join(f"{name} {value}" for name, value in row.items()))
-    print(f"written: {options.results / 'toy.json'}, {picture}")
 
 
 def render(results: Path) -> str:
@@ -230,7 +230,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m gspool.experiments.toy", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(), help="folder for results/ and docs/images/ (here)")
     out: Path = parser.parse_args(arguments).out
-    run(RunOptions(results=out / "results", images=out / "docs" / "images"))
+    options = RunOptions(results=out / "results", images=out / "docs" / "images")
+    with written_told(EXPERIMENT.name, options.results, options.images):
+        run(options)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,6 @@ def run(options: RunOptions) -> None:
         seeds=seeds,
         origins=ledger.origins(known_origin(path, here), [each.asked() for each in trainings.values()]),
     )
-    print(f"written: {path}, {picture}")
 
 
 def _told(found: Mapping[str, Any]) -> str:

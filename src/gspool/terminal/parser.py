@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import NoReturn
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
+
+# What jsonargparse says of a value that does not fit the type of its option, which is that of a name in Python.
+MISFIT = re.compile(r'Parser key "(?P<key>[^"]+)":\s.*(?:Got|Given) value: (?P<value>.*)', re.DOTALL)
+PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
 class PageFormatter(DefaultHelpFormatter):
@@ -43,6 +48,7 @@ class TeachingParser(ArgumentParser):
         Raises:
             SystemExit: always.
         """
+        message = self._misfit_told(message)
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         near: list[str] = []
         group = re.search(r"Group '(.+)' does not accept option '(.+)'", message)
@@ -54,3 +60,33 @@ class TeachingParser(ArgumentParser):
         hint = f"\ndid you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
         self.exit(2, f"{self.prog}: {message}{hint}\n{self.prog} --help lists every option.\n")
         raise SystemExit(2)
+
+    def _misfit_told(self, message: str) -> str:
+        found = MISFIT.fullmatch(message)
+        if found is None:
+            return message
+        kinds = [getattr(action, "_typehint", None) for action in self._actions if action.dest == found["key"]]
+        kind = kind_in_words(kinds[0]) if kinds else None
+        # Where words are wanting, what is expected cannot be put better than the library does.
+        return message if kind is None else f"--{found['key']} is {kind}, got {found['value']}"
+
+
+def kind_in_words(kind: Any) -> str | None:
+    """Say what values an option takes, from its type; None where there are no plain words for it.
+
+    Example:
+        >>> kind_in_words(Literal["fair", "conventional"]), kind_in_words(bool | None), kind_in_words(list[int])
+        ('one of fair, conventional', 'true or false, or null', None)
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if origin is dict:
+        return "names with values, such as {name: value}"
+    if origin in (Union, UnionType, tuple):
+        words = [kind_in_words(part) for part in parts]
+        told = [word for word in words if word is not None]
+        if len(told) < len(words):
+            return None
+        return f"[{', '.join(told)}]" if origin is tuple else ", or ".join(told)
+    return PLAIN.get(kind)

@@ -15,9 +15,30 @@ from gspool.pooling.registry import layer_class
 
 if TYPE_CHECKING:
     from gspool.experiments.benchmark.runs import Study
+    from gspool.experiments.experiment import RunOptions
 
 # A training's seed is a thousand times that of its repeat, and its fold.
 APART = 1_000
+# Options that choose trainings to be made, besides --seeds.
+CHOOSING = ("losses", "poolings", "arms", "variants", "folds")
+
+
+def check_choice(options: RunOptions) -> None:
+    """Refuse a choice of trainings where none are made: figures are of all that have been.
+
+    Raises:
+        ValueError: if some are chosen.
+    """
+    chosen = options.settings
+    if chosen is None or chosen.train:
+        return
+    usual = type(chosen)()
+    given = [name for name in CHOOSING if getattr(chosen, name, None) != getattr(usual, name, None)]
+    flags = [f"--{name}" for name in (["seeds"] if options.seeds else []) + given]
+    if flags:
+        raise ValueError(
+            f"--train false writes the figures of everything that has been trained: leave {' and '.join(flags)} out"
+        )
 
 
 def check_study(study: Study, trains: bool, quick: bool) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import COMPARED, DATA, POOLINGS, SEEDS, Arm, paper_arms, pooling_table_arms
-from gspool.experiments.benchmark.checks import check_study
+from gspool.experiments.benchmark.checks import check_choice, check_study
 from gspool.experiments.benchmark.choice import best_arms
 from gspool.experiments.benchmark.figures import maps_of
 from gspool.experiments.benchmark.missing import unfinished
@@ -33,11 +33,14 @@ from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train
 from gspool.experiments.benchmark.search import BEST, named_variants, search_arms
 from gspool.experiments.benchmark.section import headlines, judge, render, render_study
 from gspool.experiments.benchmark.store import Store
-from gspool.experiments.benchmark.written import take_over, write_figures
+from gspool.experiments.benchmark.written import take_over, write_figures, written_at_the_end
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.numbers import numbers_of
 from gspool.terminal.status import WrongArgumentsError, checking_arguments
+
+# Words in the place of names of pooling layers.
+GROUPS = {"all": "the layers of Table 2", "table": "those of the pooling table"}
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,17 @@ class BenchmarkSettings:
     train: bool = True
 
 
+def check(options: RunOptions) -> None:
+    """Refuse wrong options before the benchmark is run.
+
+    Raises:
+        ValueError: if they cannot be meant.
+        FileNotFoundError: if the file of the weights is not there.
+    """
+    check_choice(options)
+    study_of(options)
+
+
 def study_of(options: RunOptions) -> Study:
     """Turn what was chosen into the trainings that are wanted.
 
@@ -103,9 +117,15 @@ def _study_of(chosen: BenchmarkSettings, seeds: tuple[int, ...]) -> Study:
     losses = losses_of(chosen)
     arms: list[Arm] = []
     if chosen.arms != "search":
-        named = names_of(chosen.poolings) or COMPARED[chosen.protocol][1]
-        named = POOLINGS if chosen.poolings == "all" else named
-        arms += pooling_table_arms(losses) if chosen.poolings == "table" else paper_arms(losses, named)
+        named = names_of(chosen.poolings, "poolings") or COMPARED[chosen.protocol][1]
+        for word in {*GROUPS} & {*named}:
+            if len(named) > 1:
+                raise ValueError(
+                    f"--poolings {word} stands for {GROUPS[word]}, and alone: leave {word} out, or the other names, "
+                    f"got {chosen.poolings!r}"
+                )
+        named = POOLINGS if named == ("all",) else named
+        arms += pooling_table_arms(losses) if named == ("table",) else paper_arms(losses, named)
     if chosen.arms != "paper":
         # The best of them is known once finished trainings have been looked at.
         named = () if chosen.variants == BEST else tuple(named_variants(chosen.variants))
@@ -126,17 +146,24 @@ def _study_of(chosen: BenchmarkSettings, seeds: tuple[int, ...]) -> Study:
 
 def losses_of(chosen: BenchmarkSettings) -> tuple[str, ...]:
     """Give the losses that were named, or those that the paper shows for the protocol."""
-    return names_of(chosen.losses) or COMPARED[chosen.protocol][0]
+    return names_of(chosen.losses, "losses") or COMPARED[chosen.protocol][0]
 
 
-def names_of(text: str) -> tuple[str, ...]:
-    """Read names with commas between, each of them once.
+def names_of(text: str, what: str) -> tuple[str, ...]:
+    """Read names with commas between, each of them once; ``what`` they are, in the plural.
+
+    Raises:
+        ValueError: if a name stands there twice.
 
     Example:
-        >>> names_of("c2, pnca,c2"), names_of("")
+        >>> names_of("c2, pnca", "losses"), names_of("", "losses")
         (('c2', 'pnca'), ())
     """
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    twice = [name for name in dict.fromkeys(found) if found.count(name) > 1]
+    if twice:
+        raise ValueError(f"{what} are given once each, got {', '.join(twice)} more than once in {text!r}")
+    return found
 
 
 def folds_of(text: str, protocol: str) -> tuple[int, ...]:
@@ -174,13 +201,14 @@ def run(options: RunOptions) -> None:
         best = best_arms(losses_of(chosen), store.runs())
         study = replace(study, arms=(*study.arms, *best))
     ground = ground_of(study, options) if chosen.train else labels_of(study, options)
-    try:
-        if chosen.train:
-            train_missing(study, ground, store, options)
-    finally:
-        # What is done counts, also where another training broke.
+
+    def write() -> None:
         if store.runs():
             write_figures(path, study, store, ground, EXPERIMENT.command(options), chosen.train)
+
+    with written_at_the_end(write):
+        if chosen.train:
+            train_missing(study, ground, store, options)
     value = read_result(path)["value"]
     if study.protocol == "fair":
         picture = options.images / f"{path.stem}.png"
@@ -227,7 +255,7 @@ EXPERIMENT = Experiment(
     render=render,
     settings=BenchmarkSettings,
     why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
-    check=study_of,
+    check=check,
     unfinished=unfinished,
     verdict=judge,
     not_attempted="repeats two and three of the losses beside C2 and ProxyNCA++ and of the layers beside GAP and GSP; "

@@ -9,6 +9,7 @@ from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import SEEDS, Arm
+from gspool.experiments.benchmark.checks import check_choice
 from gspool.experiments.benchmark.experiment import (
     BenchmarkSettings,
     folds_of,
@@ -18,7 +19,7 @@ from gspool.experiments.benchmark.experiment import (
 from gspool.experiments.benchmark.names import result_name
 from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.store import missing_of
-from gspool.experiments.benchmark.written import take_over, write_figures
+from gspool.experiments.benchmark.written import take_over, write_figures, written_at_the_end
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import RunOptions
 
@@ -64,7 +65,12 @@ def study_wanted(options: RunOptions, arms: tuple[Arm, ...], protocol: str) -> S
 
 def check_of(protocol: str) -> Callable[[RunOptions], Any]:
     """Give what refuses wrong options before a study is run; its arms are not a person's choice."""
-    return lambda options: study_wanted(options, (), protocol)
+
+    def check(options: RunOptions) -> None:
+        check_choice(options)
+        study_wanted(options, (), protocol)
+
+    return check
 
 
 def run_study(
@@ -85,13 +91,14 @@ def run_study(
     store = store_of(study, options)
     take_over(path, study, store, options.quick)
     ground = ground_of(study, options) if chosen.train else labels_of(study, options)
-    try:
-        if chosen.train:
-            train_missing(study, ground, store, options)
-    finally:
-        # What is done counts, also where another training broke.
+
+    def write() -> None:
         if {arm.name for arm in arms} & {run.asked["arm"] for run in store.runs()}:
             write_figures(path, study, store, ground, command, chosen.train, [arm.name for arm in arms])
+
+    with written_at_the_end(write):
+        if chosen.train:
+            train_missing(study, ground, store, options)
     value: dict[str, Any] = read_result(path)["value"]
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from gspool.experiments.certificate import write_result
 from gspool.experiments.earlier_result import earlier_result, set_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gspool.experiments.benchmark.runs import Study
     from gspool.experiments.benchmark.stand_in import Ground
@@ -42,6 +43,26 @@ def take_over(path: Path, study: Study, store: Store, quick: bool) -> None:
         return
     store.adopt(record, ground)
     take_over_figures(store, value, PROTOCOLS[study.protocol].folds)
+
+
+@contextmanager
+def written_at_the_end(write: Callable[[], None]) -> Iterator[None]:
+    """Write figures after trainings, also where one of them broke: what is done counts.
+
+    Not after Ctrl-C or SIGTERM, when nobody wants to wait for minutes: the same command writes them later.
+
+    Example:
+        >>> with written_at_the_end(lambda: print("figures")):
+        ...     print("trainings")
+        trainings
+        figures
+    """
+    try:
+        yield
+    except Exception:
+        write()
+        raise
+    write()
 
 
 def write_figures(

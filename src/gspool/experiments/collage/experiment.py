@@ -108,7 +108,6 @@ def _run(study: Study, options: RunOptions, path: Path) -> None:
     )
     if find_spec("matplotlib") is not None and made["frozen"]:
         draw_bars(summary_rows(made["frozen"], study.seeds), options.images / PICTURE)
-    study.say(f"written: {path}")
 
 
 def headlines(value: Mapping[str, Any]) -> list[Headline]:

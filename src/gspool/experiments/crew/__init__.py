@@ -7,7 +7,7 @@ SIGTERM do, and `bars` shows how far the work is.
 from gspool.experiments.crew.bars import Made, steps_under_way, trainings_under_way
 from gspool.experiments.crew.crew import Broken, Crew, CrewDiedError
 from gspool.experiments.crew.member import leave_if_told
-from gspool.experiments.crew.stopping import TerminatedError, told_when_stopped
+from gspool.experiments.crew.stopping import TerminatedError, told_when_stopped, told_when_terminated
 
 __all__ = [
     "Broken",
@@ -18,5 +18,6 @@ __all__ = [
     "leave_if_told",
     "steps_under_way",
     "told_when_stopped",
+    "told_when_terminated",
     "trainings_under_way",
 ]

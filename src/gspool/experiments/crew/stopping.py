@@ -39,6 +39,27 @@ def told_when_stopped(kept: Callable[[], int], of: int) -> Iterator[None]:
         raise SystemExit(128 + number) from None
 
 
+@contextmanager
+def told_when_terminated() -> Iterator[None]:
+    """Let SIGTERM end a whole command as Ctrl-C does, also between two parts of it, when a crew waits for the next.
+
+    Processes are then let go on the way out; the signal alone would leave them behind for a while.
+
+    Raises:
+        SystemExit: after SIGTERM, with the status that shells expect, 143.
+
+    Example:
+        >>> with told_when_terminated():
+        ...     done = True
+    """
+    try:
+        with _handlers({signal.SIGTERM: _terminate}):
+            yield
+    except TerminatedError:
+        print("\nstopped; what is finished is kept, the same command goes on from there", file=sys.stderr, flush=True)
+        raise SystemExit(128 + signal.SIGTERM) from None
+
+
 class Noticed:
     """Whether a signal has come; ``pipe`` becomes readable when it does, for those that wait."""
 
