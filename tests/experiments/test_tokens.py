@@ -228,5 +228,5 @@ def test_a_run_of_a_few_seeds_drops_none_and_is_marked(
 
 
 def test_the_committed_result_has_all_seeds(project: Path) -> None:
-    assert tokens.unfinished(project / "results") == ""
+    assert tokens.EXPERIMENT.unfinished(project / "results") == ""
     assert "Not whole" not in tokens.EXPERIMENT.render(project / "results")

@@ -171,4 +171,4 @@ def test_a_run_of_a_few_seeds_drops_none_and_is_marked(
     assert commands.run("reproduce", [*words, "3"]) == 1
     assert "would drop 5" in capsys.readouterr().err
     assert path.read_bytes() == before
-    assert zero_shot.unfinished(project / "results") == ""
+    assert zero_shot.EXPERIMENT.unfinished(project / "results") == ""

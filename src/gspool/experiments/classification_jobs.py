@@ -12,7 +12,7 @@ from gspool import data as data_sets
 from gspool.data.location import data_root
 from gspool.experiments.classification_batches import ClassifierSettings, hold_out
 from gspool.experiments.classification_training import train_classifier
-from gspool.experiments.crew import Broken, Crew, told_when_stopped, trainings_under_way
+from gspool.experiments.crew import make_trainings
 from gspool.experiments.image_fingerprint import fingerprint
 
 if TYPE_CHECKING:
@@ -50,24 +50,16 @@ def train_jobs(jobs: Mapping[Key, Job], processes: int, on_found: Callable[[Key,
         RuntimeError: if some trainings of several processes broke, after all others are done.
         SystemExit: after Ctrl-C or SIGTERM, with the status of the signal and a line about what is kept.
     """
-    kept, broken = 0, []
-    with (
-        told_when_stopped(lambda: kept, len(jobs)),
-        trainings_under_way(len(jobs) if processes > 1 else 0) as one_more,
-        Crew(train_job, (), processes) as crew,
-    ):
-        waiting = iter(jobs.items())
-        alone = ((item, train_job(item)) for item in waiting)
-        for (key, _), found in crew.answers(lambda: next(waiting, None)) if processes > 1 else alone:
-            one_more()
-            if isinstance(found, Broken):
-                broken.append(f"{key}: {found.told}")
-                continue
-            on_found(key, found)
-            kept += 1
-    if broken:
-        told = "\n".join(broken)
-        raise RuntimeError(f"{len(broken)} of {len(jobs)} trainings broke; the others are done. {told}")
+    waiting = iter(jobs.items())
+    make_trainings(
+        train_job,
+        (),
+        lambda: next(waiting, None),
+        of=len(jobs),
+        processes=processes,
+        keep=lambda item, found: on_found(item[0], found),
+        name=lambda item: str(item[0]),
+    )
 
 
 def train_job(item: tuple[Key, Job]) -> dict[str, Any]:

@@ -47,15 +47,24 @@ def missing_seeds(there: Sequence[int], promised: Sequence[int]) -> str:
     return f"{len(left)} of {len(promised)} seeds ({_listed(left)})" if left else ""
 
 
-def not_whole(there: Sequence[int], promised: Sequence[int], command: str) -> str:
-    """Write the paragraph that a section begins with where seeds are missing; nothing where none is.
+def seeds_unfinished(path: Path, promised: Sequence[int]) -> str:
+    """Name the promised seeds that the result of a file does not have; nothing where it has all."""
+    return missing_seeds(read_result(path)["seeds"], promised)
+
+
+def with_missing_seeds(section: str, there: Sequence[int], promised: Sequence[int], command: str) -> str:
+    """Put a paragraph about the seeds that are missing before a section; the section as it is where none is.
 
     Example:
-        >>> print(not_whole([0], (0, 1), "gspool reproduce tokens"))
+        >>> print(with_missing_seeds("Figures.", [0], (0, 1), "gspool reproduce tokens"))
         **Not whole yet.** Missing: 1 of 2 seeds (1); `gspool reproduce tokens` makes them.
+        <BLANKLINE>
+        Figures.
+        >>> with_missing_seeds("Figures.", [0, 1], (0, 1), "gspool reproduce tokens")
+        'Figures.'
     """
     left = missing_seeds(there, promised)
-    return f"**Not whole yet.** Missing: {left}; `{command}` makes them." if left else ""
+    return f"**Not whole yet.** Missing: {left}; `{command}` makes them.\n\n{section}" if left else section
 
 
 def _listed(seeds: Sequence[int]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gspool.terminal.status import WrongArgumentsError
 
 
@@ -29,10 +31,19 @@ def numbers_of(text: str, what: str) -> tuple[int, ...]:
         ) from wrong
     if min(found) < 0:
         raise WrongArgumentsError(f"{what} are counted from 0, got {min(found)} in {text!r}")
-    twice = sorted({number for number in found if found.count(number) > 1})
+    # The same run would stand in a mean twice, and make its deviation too small.
+    refuse_twice(sorted(found), what, text)
+    return found
+
+
+def refuse_twice(found: Sequence[object], what: str, text: str) -> None:
+    """Refuse what was typed as ``text`` where one of the things found in it, ``what`` in the plural, stands twice.
+
+    Raises:
+        WrongArgumentsError: with what stands there more than once; it is a ValueError.
+    """
+    twice = [each for each in dict.fromkeys(found) if found.count(each) > 1]
     if twice:
-        # The same run would stand in a mean twice, and make its deviation too small.
         raise WrongArgumentsError(
             f"{what} are given once each, got {', '.join(map(str, twice))} more than once in {text!r}"
         )
-    return found

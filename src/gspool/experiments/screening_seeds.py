@@ -24,7 +24,8 @@ def over_shared_seeds(value: dict[str, Any], names: Collection[str]) -> dict[str
         [(40.0, 1), (41.0, 1)]
     """
     arms = {arm["arm"]: arm for arm in value["arms"] if arm["arm"] in names}
-    runs = {name: [run for run in runs_of(value) if run.asked["arm"] == name] for name in arms}
+    made = runs_of(value)
+    runs = {name: [run for run in made if run.asked["arm"] == name] for name in arms}
     seeds = [{run.asked["seed"] for run in each} for each in runs.values()]
     shared = set.intersection(*seeds) if seeds else set()
     if not shared:

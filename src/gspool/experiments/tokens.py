@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gspool.experiments.certificate import known_origin, origin_here, read_result, write_result
+from gspool.experiments.certificate import known_origin, origin_here, write_result
 from gspool.experiments.crew import told_when_stopped
 from gspool.experiments.experiment import Experiment, RunOptions
-from gspool.experiments.kept_seeds import missing_seeds, not_whole, seeds_to_write
+from gspool.experiments.kept_seeds import seeds_to_write, seeds_unfinished, with_missing_seeds
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.tokens_hulls import hull_overlap
@@ -143,17 +143,10 @@ def summary(layer: str, runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]
 
 def render(results: Path) -> str:
     """Write the section."""
-    return section(results, "tokens", _with_what_is_missing)
-
-
-def _with_what_is_missing(record: dict[str, Any]) -> str:
-    missing = not_whole(record["seeds"], SEEDS, EXPERIMENT.command())
-    return f"{missing}\n\n{written(record)}" if missing else written(record)
-
-
-def unfinished(results: Path) -> str:
-    """Name the seeds that are missing; empty where none is."""
-    return missing_seeds(read_result(results / "tokens.json")["seeds"], SEEDS)
+    command = EXPERIMENT.command()
+    return section(
+        results, "tokens", lambda record: with_missing_seeds(written(record), record["seeds"], SEEDS, command)
+    )
 
 
 EXPERIMENT = Experiment(
@@ -164,7 +157,7 @@ EXPERIMENT = Experiment(
     files=("tokens",),
     run=run,
     render=render,
-    unfinished=unfinished,
+    unfinished=lambda results: seeds_unfinished(results / "tokens.json", SEEDS),
     headlines=headlines,
     verdict=lambda record: seen(record["value"]),
     on_gpu=False,

@@ -19,14 +19,14 @@ from statistics import mean, stdev
 from typing import Any
 
 from gspool import data
-from gspool.experiments.certificate import known_origin, origin_here, read_result, write_result
+from gspool.experiments.certificate import known_origin, origin_here, write_result
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
 from gspool.experiments.collage.recipe import ZSR
 from gspool.experiments.crew import told_when_stopped
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
-from gspool.experiments.kept_seeds import missing_seeds, not_whole, seeds_to_write
+from gspool.experiments.kept_seeds import seeds_to_write, seeds_unfinished, with_missing_seeds
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.zero_shot_picture import draw
@@ -134,17 +134,10 @@ def summary(arm: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def render(results: Path) -> str:
     """Write the section."""
-    return section(results, "zero_shot", _with_what_is_missing)
-
-
-def _with_what_is_missing(record: dict[str, Any]) -> str:
-    missing = not_whole(record["seeds"], SEEDS, EXPERIMENT.command())
-    return f"{missing}\n\n{written(record)}" if missing else written(record)
-
-
-def unfinished(results: Path) -> str:
-    """Name the seeds that are missing; empty where none is."""
-    return missing_seeds(read_result(results / "zero_shot.json")["seeds"], SEEDS)
+    command = EXPERIMENT.command()
+    return section(
+        results, "zero_shot", lambda record: with_missing_seeds(written(record), record["seeds"], SEEDS, command)
+    )
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
@@ -170,7 +163,7 @@ EXPERIMENT = Experiment(
     files=("zero_shot",),
     run=run,
     render=render,
-    unfinished=unfinished,
+    unfinished=lambda results: seeds_unfinished(results / "zero_shot.json", SEEDS),
     settings=ZeroShotSettings,
     headlines=headlines,
     verdict=seen,

@@ -10,6 +10,7 @@ import torch
 
 from gspool import losses
 from gspool.data.seeds import LARGEST_SEED
+from gspool.experiments.benchmark.runs import APART
 from gspool.models import create_backbone
 from gspool.pooling.registry import layer_class
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from gspool.experiments.benchmark.runs import Study
     from gspool.experiments.experiment import RunOptions
 
-# A training's seed is a thousand times that of its repeat, and its fold.
-APART = 1_000
 # Options that choose trainings to be made, besides --seeds.
 CHOOSING = ("losses", "poolings", "arms", "variants", "folds")
 

@@ -26,9 +26,8 @@ def conventional_rows(value: dict[str, Any], runs: Sequence[Run]) -> list[dict[s
     """Give the rows: R@K of the best repeat, the mean of R@1 over repeats."""
     rows = []
     for arm in value["arms"]:
-        paper = conventional_values(value["data"], value["backbone"], arm["loss"], arm["pooling"])
-        if arm["variant"]:
-            paper = None
+        known = conventional_values(value["data"], value["backbone"], arm["loss"], arm["pooling"])
+        paper = None if arm["variant"] else known
         best = arm["best_run"]["metrics"]
         repeats = [100 * run.found["metrics"]["r@1"] for run in runs if run.asked["arm"] == arm["arm"]]
         rows.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gspool.experiments.benchmark.figures import paired_difference
-from gspool.experiments.benchmark.pair_commits import commits_told
+from gspool.experiments.benchmark.pair_commits import mixed_commits_told
 from gspool.experiments.benchmark.store import Run
 from gspool.experiments.paired import in_words
 
@@ -19,19 +19,18 @@ EXPLAINED = (
 
 def draws_told(runs: Sequence[Run]) -> str:
     """Say how far two draws of the embedding are apart with average pooling, loss by loss; empty without such rows."""
-    found = {}
+    found, arms = {}, []
     for loss in dict.fromkeys(run.asked["loss"] for run in runs):
-        shared, apart = (
-            [run for run in runs if run.asked["arm"] == name] for name in (f"{loss} gap", f"{loss} gap {DRAWN_APART}")
-        )
+        pair = (f"{loss} gap", f"{loss} gap {DRAWN_APART}")
+        shared, apart = ([run for run in runs if run.asked["arm"] == name] for name in pair)
         difference = paired_difference(shared, apart)
         if difference is not None:
             found[loss] = difference
+            arms.append(pair)
     if not found:
         return ""
     told = "; ".join(
         f"{loss} {in_words(each._asdict())}, a single pair deviates by {each.std:.2f}" for loss, each in found.items()
     )
-    arms = [(f"{loss} gap", f"{loss} gap {DRAWN_APART}") for loss in found]
     figures = f"GAP with the draw of GSP less GAP with its own: {told}."
-    return " ".join(part for part in (EXPLAINED, figures, commits_told(runs, arms)) if part)
+    return " ".join(part for part in (EXPLAINED, figures, mixed_commits_told(runs, arms)) if part)

@@ -36,7 +36,7 @@ from gspool.experiments.benchmark.store import Store
 from gspool.experiments.benchmark.written import take_over, write_figures, written_at_the_end
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import Experiment, RunOptions
-from gspool.experiments.numbers import numbers_of
+from gspool.experiments.numbers import numbers_of, refuse_twice
 from gspool.terminal.status import WrongArgumentsError, checking_arguments
 
 # Words in the place of names of pooling layers.
@@ -153,16 +153,14 @@ def names_of(text: str, what: str) -> tuple[str, ...]:
     """Read names with commas between, each of them once; ``what`` they are, in the plural.
 
     Raises:
-        ValueError: if a name stands there twice.
+        WrongArgumentsError: if a name stands there twice; it is a ValueError.
 
     Example:
         >>> names_of("c2, pnca", "losses"), names_of("", "losses")
         (('c2', 'pnca'), ())
     """
     found = tuple(word.strip() for word in text.split(",") if word.strip())
-    twice = [name for name in dict.fromkeys(found) if found.count(name) > 1]
-    if twice:
-        raise ValueError(f"{what} are given once each, got {', '.join(twice)} more than once in {text!r}")
+    refuse_twice(found, what, text)
     return found
 
 

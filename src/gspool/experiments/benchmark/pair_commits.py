@@ -24,7 +24,7 @@ def commits_differ(runs: Sequence[Run], arms: Iterable[tuple[str, str]]) -> tupl
     return sum(one != other for one, other in whole), len(whole)
 
 
-def commits_told(runs: Sequence[Run], arms: Iterable[tuple[str, str]]) -> str:
+def mixed_commits_told(runs: Sequence[Run], arms: Iterable[tuple[str, str]]) -> str:
     """Say how many pairs that holds for and what it means; nothing where all are of one commit."""
     differ, pairs = commits_differ(runs, arms)
     if not differ:

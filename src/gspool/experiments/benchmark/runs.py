@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gspool.training import TrainConfig
 
 LIBRARIES = ("pytorch-metric-learning", "torchvision")
+# A training's seed is so many times that of its repeat, and its fold.
+APART = 1_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +65,10 @@ def jobs_of(study: Study, labels: torch.Tensor, options: RunOptions, weights: st
     jobs = []
     for seed, arms, fold in itertools.product(study.seeds, rounds, study.folds):
         for arm in arms:
-            settings = _settings(arm, study, 1_000 * seed + fold, precision, options.quick)
+            settings = _settings(arm, study, APART * seed + fold, precision, options.quick)
             like = None
             if study.protocol == "fair" and draws_apart(arm):
-                like = _settings(Arm(arm.loss, "gsp"), study, 1_000 * seed + fold, precision, options.quick)
+                like = _settings(Arm(arm.loss, "gsp"), study, APART * seed + fold, precision, options.quick)
             asked = {
                 "arm": arm.name,
                 "loss": arm.loss,

@@ -10,7 +10,7 @@ from gspool.experiments.benchmark.arms import DATA, SEEDS
 from gspool.experiments.benchmark.conventional import rendered as rendered_conventional
 from gspool.experiments.benchmark.draws import draws_told
 from gspool.experiments.benchmark.overall import over_losses
-from gspool.experiments.benchmark.pair_commits import commits_told
+from gspool.experiments.benchmark.pair_commits import mixed_commits_told
 from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.pictures import pictures_of
 from gspool.experiments.benchmark.search import search_arms
@@ -41,7 +41,7 @@ def render_study(value: dict[str, Any]) -> str:
     """Write the table of one benchmark, and its verdicts."""
     if value["protocol"] == "conventional":
         return rendered_conventional(value)
-    promised = PROTOCOLS["fair"].folds * len(SEEDS)
+    promised, runs = PROTOCOLS["fair"].folds * len(SEEDS), runs_of(value)
     arms = in_order(value["arms"])
     main = [arm for arm in arms if arm["pooling"] in ("gap", "gsp")]
     losses = [arm for arm in main if not arm["variant"]]
@@ -51,17 +51,17 @@ def render_study(value: dict[str, Any]) -> str:
     parts = []
     if losses:
         parts += ["The paper's settings, loss by loss:", table(fair_rows(value["data"], losses, promised))]
-        told = [verdicts(losses, promised), over_losses(value, runs_of(value), PROTOCOLS["fair"].folds)]
+        told = [verdicts(losses, promised), over_losses(value, runs, PROTOCOLS["fair"].folds)]
         parts.append("\n".join(line for line in told if line))
         pairs = [(f"{loss} gsp", f"{loss} gap") for loss in dict.fromkeys(arm["loss"] for arm in losses)]
-        parts.append(commits_told(runs_of(value), pairs))
+        parts.append(mixed_commits_told(runs, pairs))
     if layers:
         parts += ["Other layers, at the paper's settings:", table(fair_rows(value["data"], layers, promised))]
     if tried:
         parts += ["Other settings. Only the validation classes choose among them:", table(tried_rows(tried, promised))]
         parts.append(SETTINGS_EXPLAINED)
-        parts.append(draws_told(runs_of(value)))
-        parts.append(verdicts_of_search(arms, runs_of(value), promised))
+        parts.append(draws_told(runs))
+        parts.append(verdicts_of_search(arms, runs, promised))
     parts.append(untried(value["arms"]))
     return "\n\n".join(part for part in parts if part)
 

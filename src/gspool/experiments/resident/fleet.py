@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.experiments.crew import Broken, Crew, told_when_stopped, trainings_under_way
+from gspool.experiments.crew import make_trainings
 from gspool.experiments.resident.outcome import Outcome
 from gspool.experiments.resident.pace import Pace
 from gspool.experiments.resident.prototype_start import start_from_tokens
@@ -77,41 +77,22 @@ def train_all(
     """
     end = None if seconds is None else time.time() + seconds
     queue = Waiting(jobs, end, Pace() if pace is None else pace)
-    kept = 0
-    with told_when_stopped(lambda: kept, len(jobs)), trainings_under_way(len(jobs) if processes > 1 else 0) as one_more:
 
-        def ended(number: int, outcome: Outcome) -> None:
-            nonlocal kept
-            queue.note(jobs[number], outcome)
-            on_outcome(jobs[number], outcome)
-            kept += 1
-            one_more()
+    def ended(number: int, packed: _Packed) -> None:
+        outcome = _unpacked(packed)
+        queue.note(jobs[number], outcome)
+        on_outcome(jobs[number], outcome)
 
-        if processes > 1:
-            _side_by_side(jobs, (list(jobs), train, test, str(device), end), processes, queue, ended)
-        else:
-            while (number := queue.next()) is not None:
-                ended(number, run_job(jobs[number], train, test, device, end))
+    make_trainings(
+        _train_one,
+        (list(jobs), train, test, str(device), end),
+        queue.next,
+        of=len(jobs),
+        processes=processes,
+        keep=ended,
+        name=lambda number: str(jobs[number].asked),
+    )
     return queue.left()
-
-
-def _side_by_side(
-    jobs: Sequence[Job],
-    given: tuple[Any, ...],
-    processes: int,
-    queue: Waiting,
-    ended: Callable[[int, Outcome], None],
-) -> None:
-    failures = []
-    with Crew(_train_one, given, min(processes, len(jobs))) as crew:
-        for number, answer in crew.answers(queue.next):
-            if isinstance(answer, Broken):
-                failures.append(f"{jobs[number].asked}: {answer.told}")
-            else:
-                ended(number, _unpacked(answer))
-    if failures:
-        told = "\n".join(failures)
-        raise RuntimeError(f"{len(failures)} of {len(jobs)} trainings broke; the others are done. {told}")
 
 
 def run_job(
