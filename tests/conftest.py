@@ -5,6 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gspool.data.location import ROOT_VARIABLE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def data_folder_of_the_tests(tmp_path_factory):
+    """Keep what tests decode and download away from the folder of whoever runs them, in subprocesses too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ROOT_VARIABLE, str(tmp_path_factory.mktemp("data")))
+        yield
+
 
 @pytest.fixture
 def one_thread():
