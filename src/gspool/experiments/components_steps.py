@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gspool.experiments.benchmark.figures import paired_difference
-from gspool.experiments.benchmark.pair_commits import mixed_commits_told
+from gspool.experiments.benchmark.pair_steps import mixed_steps_told
 from gspool.experiments.benchmark.store import Run, runs_of
 from gspool.experiments.components_paper import NAMES, paper_order
 from gspool.experiments.experiment import Verdict
@@ -44,7 +44,7 @@ def told(value: dict[str, Any]) -> str:
     said = f"**{against_average_pooling(found)}** {order_told(found, value)}"
     rows = {name: arm for arm, name in NAMES.items()}
     steps = [(rows[after], rows[before]) for before, after in STEPS]
-    parts = (figures, said, selecting_told(found, value), mixed_commits_told(runs_of(value), steps))
+    parts = (figures, said, selecting_told(found, value), mixed_steps_told(runs_of(value), steps))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gspool.experiments.benchmark.figures import paired_difference
-from gspool.experiments.benchmark.pair_commits import mixed_commits_told
+from gspool.experiments.benchmark.pair_steps import mixed_steps_told
 from gspool.experiments.benchmark.store import Run
 from gspool.experiments.paired import in_words
 
@@ -33,4 +33,4 @@ def draws_told(runs: Sequence[Run]) -> str:
         f"{loss} {in_words(each._asdict())}, a single pair deviates by {each.std:.2f}" for loss, each in found.items()
     )
     figures = f"GAP with the draw of GSP less GAP with its own: {told}."
-    return " ".join(part for part in (EXPLAINED, figures, mixed_commits_told(runs, arms)) if part)
+    return " ".join(part for part in (EXPLAINED, figures, mixed_steps_told(runs, arms)) if part)

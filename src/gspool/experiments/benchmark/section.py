@@ -10,7 +10,7 @@ from gspool.experiments.benchmark.arms import DATA, SEEDS
 from gspool.experiments.benchmark.conventional import rendered as rendered_conventional
 from gspool.experiments.benchmark.draws import draws_told
 from gspool.experiments.benchmark.overall import over_losses
-from gspool.experiments.benchmark.pair_commits import mixed_commits_told
+from gspool.experiments.benchmark.pair_steps import mixed_steps_told
 from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.pictures import pictures_of
 from gspool.experiments.benchmark.search import search_arms
@@ -54,7 +54,7 @@ def render_study(value: dict[str, Any]) -> str:
         told = [verdicts(losses, promised), over_losses(value, runs, PROTOCOLS["fair"].folds)]
         parts.append("\n".join(line for line in told if line))
         pairs = [(f"{loss} gsp", f"{loss} gap") for loss in dict.fromkeys(arm["loss"] for arm in losses)]
-        parts.append(mixed_commits_told(runs, pairs))
+        parts.append(mixed_steps_told(runs, pairs))
     if layers:
         parts += ["Other layers, at the paper's settings:", table(fair_rows(value["data"], layers, promised))]
     if tried:
