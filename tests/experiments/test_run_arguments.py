@@ -75,6 +75,7 @@ PROBE = Experiment("probe", "", "", "", (), lambda _: None, lambda _: "", settin
         ("benchmark --quick --arms search --poolings gap", "the search is of GSP alone: leave --poolings out"),
         ("benchmark --quick --losses c2,pnca,c2", "losses are given once each, got c2 more than once in 'c2,pnca,c2'"),
         ("benchmark --quick --poolings gap,gap", "poolings are given once each, got gap more than once"),
+        ("benchmark --quick --arms search --variants learned;learned", "variants are given once each, got learned"),
         ("benchmark --quick --poolings all,gap", "--poolings all stands for the layers of Table 2, and alone"),
         ("benchmark --quick --poolings gap,table", "--poolings table stands for those of the pooling table, and alone"),
         ("mu --seeds 0 --train false", "the figures of everything that has been trained: leave --seeds out"),

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
+from gspool.experiments.numbers import refuse_twice
 
 # Of what takes part in the transport, the steps of 1e-5 leave it where it began: a thousand of them move a prototype,
 # or the logarithm of epsilon, by at most 0.01.
@@ -60,7 +61,7 @@ def named_variants(text: str) -> list[str]:
     """Read names of settings with semicolons between; none are all.
 
     Raises:
-        ValueError: if the search has no setting of a name.
+        ValueError: if the search has no setting of a name, or one is named twice.
 
     Example:
         >>> named_variants("epsilon 50; learned")
@@ -73,4 +74,5 @@ def named_variants(text: str) -> list[str]:
         raise ValueError(
             f"the search has no setting {'; '.join(unknown)!r}; its settings are {'; '.join(known)}, or {BEST} alone"
         )
+    refuse_twice(words, "variants", text)
     return words
