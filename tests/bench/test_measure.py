@@ -31,7 +31,8 @@ def test_a_larger_map_costs_more():
     settings = Settings(layers=("gsp",), **TINY | {"sizes": ((2, 2), (32, 32)), "channels": 64, "repeats": 5})
     small, large = (row for row in measure(settings).rows if row.title == "gsp")
     assert (small.size, large.size) == ("2x2", "32x32")
-    assert large.alone.time.median > 2 * small.alone.time.median
+    # The quickest of the repeats: beside other work the median is that of waiting for a core.
+    assert large.alone.time.low > 2 * small.alone.time.low
 
 
 def test_features_have_the_shape_type_and_layout_that_were_asked_for():
