@@ -22,8 +22,8 @@ from gspool.experiments.benchmark.section_texts import (
     SELECTION_EXPLAINED,
     SETTINGS_EXPLAINED,
 )
-from gspool.experiments.benchmark.selection import FILE as SELECTION
-from gspool.experiments.benchmark.selection import rendered as selection_table
+from gspool.experiments.benchmark.selection_table import FILE as SELECTION
+from gspool.experiments.benchmark.selection_table import rendered as selection_table
 from gspool.experiments.benchmark.store import runs_of
 from gspool.experiments.benchmark.tables import (
     concatenated,
