@@ -12,16 +12,19 @@ from scipy import stats
 
 from finished_runs import finished
 from gspool.experiments.benchmark.arms import POOLINGS, Arm
+from gspool.experiments.benchmark.combined import beside_layers
 from gspool.experiments.benchmark.experiment import _draw
 from gspool.experiments.benchmark.figures import arm_figures
 from gspool.experiments.benchmark.forest import forests
 from gspool.experiments.benchmark.overall import gains_by_fold, over_losses
 from gspool.experiments.benchmark.pictures import PICTURES, pictures_of
 from gspool.experiments.benchmark.search import search_arms
+from gspool.experiments.benchmark.section import render_study
 from gspool.experiments.benchmark.store import Run, runs_of
 from gspool.experiments.benchmark.summary_picture import _point
 
 FOLDS = range(4)
+MADE = {"curve": "100:20.00 200:21.00", "origin": {"commit": None}}
 
 
 def value_of(ahead: dict[Arm, list[float]] | list[tuple[Arm, list[float]]]) -> dict[str, Any]:
@@ -37,7 +40,7 @@ def value_of(ahead: dict[Arm, list[float]] | list[tuple[Arm, list[float]]]) -> d
             made = finished(arm, {(fold, 0): 0.2 + 0.01 * fold + gain / 100 for fold, gain in enumerate(points)})
             runs += made
             arms.append({**arm_figures(made, gap), "joined": None})
-    told = [{"asked": run.asked, "found": {**run.found, "curve": "100:20.00 200:21.00"}} for run in runs]
+    told = [{"asked": run.asked, "found": {**run.found, **MADE}} for run in runs]
     return {"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": arms, "runs": told}
 
 
@@ -51,17 +54,20 @@ def test_losses_count_once_a_fold_and_the_paper_s_gains_are_looked_for_in_the_in
     # The paper gains 0.94 and 0.12; ours are 1.00 +- 1.30 and 0.10 +- 0.41.
     assert over_losses(value, runs_of(value), 4) == (
         f"- all 2 losses, means over them by fold: +0.55 (95 % interval {low:+.2f} to {high:+.2f}) points of MAP@R. "
-        "The paper's gains are +0.53 on average; 2 of 2 lie within our intervals."
+        "The paper's gains are +0.53 on average; 2 of 2 lie within our intervals. "
+        "Were there no gain, one or more of 2 such intervals would leave 0 out in some 10 % of cases."
     )
     far = value_of([(arm, [gain + 3 for gain in gains]) for arm, gains in GSP])
-    assert over_losses(far, runs_of(far), 4).endswith("0 of 2 lie within our intervals.")
+    assert "0 of 2 lie within our intervals." in over_losses(far, runs_of(far), 4)
     # A loss without all folds is no part of the mean, and of one alone there is none.
     part = value_of([GSP[0], (Arm("pnca", "gsp"), [0.0, 0.2])])
     assert over_losses(part, runs_of(part), 4) == ""
 
 
 def test_every_line_stands_in_one_picture_with_what_it_is_compared_with() -> None:
-    settings = [(arm, [0.1, 0.2, 0.3, 0.4]) for arm in search_arms(("c2",))[:2]]
+    # GAP with another draw of its embedding is no setting of GSP.
+    apart = (Arm("ms", "gap", "drawn apart"), [0.1] * 4)
+    settings = [*((arm, [0.1, 0.2, 0.3, 0.4]) for arm in search_arms(("c2",))[:2]), apart]
     layers = [(Arm("c2", "gmp"), [0.5] * 4), (Arm("c2", "vlad", "64x128"), [-1.0])]
     found = forests(value_of([*GSP, *settings, *layers]))
     assert {end: [*panels] for end, (_, panels) in found.items()} == {
@@ -86,7 +92,7 @@ def test_pictures_are_written_and_shown_where_there_is_something_to_show(tmp_pat
     _draw(value, tmp_path / "benchmark_cub.png")
     names = {"benchmark_cub.png", "benchmark_cub_summary.png", "benchmark_cub_losses.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
-    shown = "\n".join(pictures_of("benchmark_cub", value))
+    shown = "\n".join(pictures_of("benchmark_cub", value).values())
     assert {name for name in names if name in shown} == names
     assert shown.count("![") == len(names)
     settings = [(search_arms(("c2",))[0], [0.1, 0.2])]
@@ -94,6 +100,38 @@ def test_pictures_are_written_and_shown_where_there_is_something_to_show(tmp_pat
     more["arms"][1]["mean_weights"] = [0.5, 1.5, 1.5, 0.5]
     _draw(more, tmp_path / "benchmark_cub.png")
     assert len([*tmp_path.iterdir()]) == len(PICTURES) == len(pictures_of("benchmark_cub", more))
+
+
+def test_every_picture_stands_once_and_after_the_table_that_it_draws() -> None:
+    settings = [(search_arms(("c2",))[0], [0.1, 0.2])]
+    value = value_of([*GSP, (Arm("c2", "delf"), [0.1] * 4), *settings])
+    value["arms"][2]["mean_weights"] = [0.5, 1.5, 1.5, 0.5]
+    pictures = pictures_of("benchmark_cub", value)
+    shown = render_study(value, pictures)
+    assert [shown.count(each) for each in pictures.values()] == [1] * len(PICTURES)
+    order = [
+        "The paper's settings, loss",
+        "_losses",
+        "Other layers",
+        "_layers",
+        "Other settings",
+        "_settings",
+        "_looks",
+    ]
+    places = [shown.index(pictures.get(each, each)) for each in order]
+    assert places == sorted(places)
+    assert pictures["_looks"].endswith("No run of GSP at the paper's settings has with c2 and pnca.*")
+    value["arms"][1]["mean_weights"] = [1.0] * 4
+    assert pictures_of("benchmark_cub", value)["_looks"].endswith("has with pnca.*")
+
+
+def test_gsp_beside_other_layers_is_compared_in_pairs_with_what_the_paper_compares() -> None:
+    gains = {"gmp": [0.5] * 4, "gmp+gsp": [1.5, 1.7, 1.4, 1.6], "delf": [2.0] * 4, "gsp": [1.5, 1.4, 1.6, 1.5]}
+    told = beside_layers(runs_of(value_of([(Arm("c2", name), gain) for name, gain in gains.items()])))
+    low, high = stats.ttest_1samp([1.0, 1.2, 0.9, 1.1], 0.0).confidence_interval(0.95)
+    assert f"GMP+GSP less GMP c2 +1.05 (95 % interval {low:+.2f} to {high:+.2f}); GSP less DeLF c2 -0.50" in told
+    assert told.endswith("On the promised side of 0 lie 1 of 2 intervals, on the other 1.")
+    assert beside_layers(runs_of(value_of(GSP))) == ""
 
 
 def test_marks_of_many_layers_stay_inside_the_summary(tmp_path: Path) -> None:

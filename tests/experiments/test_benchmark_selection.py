@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
-from gspool.experiments.benchmark.selection import EPSILONS, correlation, rendered, selection_rows
+from gspool.experiments.benchmark.selection import EPSILONS, correlation, selection_rows
+from gspool.experiments.benchmark.selection_table import rendered
 
 
 def test_correlation_is_that_of_every_image_averaged() -> None:
@@ -27,3 +31,9 @@ def test_pooled_vectors_lead_to_what_dominates_the_average() -> None:
     assert entropies == sorted(entropies, reverse=True)
     assert all(abs(row["correlation_with_length"]) <= 1 for row in rows)
     assert "pooled vectors" in rendered({"rows": rows, "length_with_nearness": 0.5})
+
+
+def test_the_command_on_the_page_warns_of_nothing() -> None:
+    words = ["-W", "error::RuntimeWarning", "-m", "gspool.experiments.benchmark.selection", "--help"]
+    made = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert (made.returncode, made.stderr) == (0, "")

@@ -214,7 +214,10 @@ def test_what_a_draw_of_the_embedding_does_is_told() -> None:
         return [
             Run(
                 {**asked, "fold": fold, "seed": seed},
-                {"metrics": {"map@r": value / 100}, "origin": {"commit": "later" if fold and "apart" in arm else "a"}},
+                {
+                    "metrics": {"map@r": value / 100},
+                    "origin": {"commit": "dc6d9e8" if fold and "apart" in arm else "99ef4d7"},
+                },
             )
             for (fold, seed), value in zip(places, values, strict=True)
         ]
@@ -222,9 +225,9 @@ def test_what_a_draw_of_the_embedding_does_is_told() -> None:
     both = runs("c2 gap", (20.0, 20.2, 20.4, 20.6)) + runs("c2 gap drawn apart", (20.0, 20.0, 20.0, 20.0))
     told = draws_told([*both, *runs("ms gap", (1.0, 1.0, 1.0, 1.0))])
     assert "less GAP with its own: c2 +0.30 (95 % interval -0.11 to +0.71), a single pair deviates by 0.26." in told
-    assert told.endswith("and what that does to a difference has not been measured.")
-    assert "Of these 4 pairs 2 are of runs at two commits." in told
-    assert "two commits" not in components.told(component_runs(20.0, 20.2, 20.25, 20.6))
+    assert told.endswith("What that does to a difference has not been measured.")
+    assert "Of these 4 pairs 2 have one run from before and one from after" in told
+    assert "one run from before" not in components.told(component_runs(20.0, 20.2, 20.25, 20.6))
     assert draws_told(runs("c2 gap", (20.0, 20.2, 20.4, 20.6))) == ""
 
 

@@ -894,7 +894,7 @@ def test_other_tables_are_judged_beside_gap_and_the_paper() -> None:
     close = [row("GAP", "c2", 8.0), row("GSP+ZSR", "c2", 16.3)]
     assert "(frozen 2.0 times, +8.3 points, not to be told from 2 times)" in remarks.lead_left(learned, close)
     assert "seeds, on test, is 0.10 with C2 (3 seeds); that of a" in deviations([row("GSP", "c2", 19.0)])
-    assert "C2 GSP+ZSR 50%, GAP 22%." in remarks.share_of_distilled([row("GAP", "c2", 36.0)], frozen)
+    assert "C2 GSP+ZSR 50 %, GAP 22 %." in remarks.share_of_distilled([row("GAP", "c2", 36.0)], frozen)
     assert remarks.lead_left([], frozen) == remarks.share_of_distilled([], frozen) == remarks.furthest([]) == ""
 
 

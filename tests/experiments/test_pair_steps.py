@@ -19,6 +19,13 @@ def test_only_pairs_across_the_change_are_counted():
     assert "Of these 2 pairs 1 have one run from before" in mixed_steps_told(runs, [PAIR])
 
 
+def test_what_has_no_other_pairs_is_named_as_the_page_calls_it():
+    other = ("ms gsp", "ms gap")
+    runs = [run("c2 gsp", EARLY), run("c2 gap", LATE), run("ms gsp", LATE), run("ms gap", LATE)]
+    assert "Of these 2 pairs 1, among them all with c2 gsp, have one" in mixed_steps_told(runs, [PAIR, other])
+    assert "all with both, have one" in mixed_steps_told(runs, [PAIR, other], {"c2 gsp": "both"})
+
+
 def test_commits_that_change_nothing_of_a_step_are_no_matter():
     runs = [run("c2 gsp", LATE), run("c2 gap", "99ef4d7" + "0" * 33), run("c2 gsp", EARLY, 1), run("c2 gap", EARLY, 1)]
     assert mixed_steps_told(runs, [PAIR]) == ""

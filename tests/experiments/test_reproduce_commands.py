@@ -247,7 +247,8 @@ def test_the_report_is_written_once_and_then_up_to_date(probe: Recorder, capsys:
     assert commands.run("report", ["--check"]) == 1
     assert commands.run("report", []) == 0
     text = readme.read_text()
-    assert text.startswith("before\n<!-- reproduction -->\n| experiment |")
+    head = "before\n<!-- reproduction -->\nWhat the paper promises, seen here: **cannot tell** probe.\n\n"
+    assert text.startswith(f"{head}| experiment |")
     assert text.endswith("<!-- /reproduction -->\nafter\n")
     assert "\nold\n" not in text
     assert "| probe | x | 0.6 | 0.5 | " in text
@@ -310,6 +311,20 @@ def test_every_experiment_judges_its_promise_by_figures(name: str, project: Path
     found = reproduction_report.verdict(registry.find(name), project / "results")
     assert found.holds in ("yes", "partly", "no", "cannot tell")
     assert any(letter.isdigit() for letter in found.because)
+
+
+def test_the_readme_names_every_experiment_once_beside_its_verdict(project: Path) -> None:
+    told = reproduction_report.promises_told(project / "results")
+    assert told in (project / "README.md").read_text()
+    found = {
+        name: word
+        for part in told.partition("here: ")[2].rstrip(".").split("; ")
+        for word, names in [part.removeprefix("**").split("** ")]
+        for name in names.split(", ")
+    }
+    assert found == {
+        name: reproduction_report.verdict(registry.find(name), project / "results").holds for name in registry.names()
+    }
 
 
 def test_the_words_of_the_first_table_are_defined() -> None:

@@ -43,8 +43,8 @@ def told(value: dict[str, Any]) -> str:
     figures = f"Ahead of neither, in pairs of runs: {ahead}{in_doubt(found[WHOLE])}. Both together are {further}."
     said = f"**{against_average_pooling(found)}** {order_told(found, value)}"
     rows = {name: arm for arm, name in NAMES.items()}
-    steps = [(rows[after], rows[before]) for before, after in STEPS]
-    parts = (figures, said, selecting_told(found, value), mixed_steps_told(runs_of(value), steps))
+    steps = [(rows[after], rows[before]) for before, after in (*STEPS, WHOLE)]
+    parts = (figures, said, selecting_told(found, value), mixed_steps_told(runs_of(value), steps, NAMES))
     return "\n\n".join(part for part in parts if part)
 
 

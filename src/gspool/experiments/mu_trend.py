@@ -102,7 +102,7 @@ def told(value: dict[str, Any], mus: Sequence[float]) -> str:
         f"line that is nearest to all mu, quality falls from mu 0 to mu 1 by {in_words(found.slope)}. Where small mu "
         f"end is our choice; the paper advises {MOST_SMALL:g} and says that lower ones do alike. "
         f"{means_told(value, mus)}{beside_average_pooling(value, mus)} All seeds share one held-out "
-        "part: these intervals say nothing of other classes."
+        "part: these intervals say nothing of other classes. None is corrected for the number of cuts."
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from gspool.experiments import registry
 from gspool.experiments.certificate import read_measured, read_result
-from gspool.experiments.experiment import Verdict
+from gspool.experiments.experiment import Holds, Verdict
 from gspool.experiments.headline_table import headline_table
 from gspool.experiments.run_status import files_there, status
 
@@ -32,20 +32,22 @@ as the paper says is said so.
 **Words.** GAP, GMP and GSP: global average, global max and generalized sum pooling. ZSR: the paper's zero-shot
 regularisation, of weight lambda. m prototypes, mu the part of the mass to keep, epsilon the sharpness of the selection
 (small is flat). C1 and C2: contrastive loss with one margin and with two; XBM: a memory of earlier batches; PNCA:
-ProxyNCA++; other losses as in the paper. k-center: chooses vectors that lie far from each other. P@1: how often the
-nearest image is of the same class, R@K: how often one of the K nearest is; MAP@R: mean average precision over as many
-neighbours as the class has images, in percent. MPS: NVIDIA's service by which several processes run on one GPU at the
-same time. Fair protocol: four folds, each holding out another quarter of the training classes to stop by; 128D is the
-mean over single models, 512D joins the four of them. Seeds are repeats of the same training.
+ProxyNCA++; other losses and [layers](pooling.md) as in the paper. k-center: chooses vectors that lie far from each
+other. P@1: how often the nearest image is of the same class, R@K: how often one of the K nearest is; MAP@R: mean
+average precision over as many neighbours as the class has images, in percent. MPS: NVIDIA's service by which several
+processes run on one GPU at the same time. Fair protocol: four folds, each holding out another quarter of the training
+classes to stop by; 128D is the mean over single models, 512D joins the four of them. Seeds are repeats of the same
+training.
 
 **Seen here**, in the first table. A part of a promise is seen where its 95 % interval over pairs of runs or seeds lies
-on the promised side, whatever its size. *Yes*: every part is seen, and by means of folds too where there are folds.
-*Partly*: some of it is seen, or only in some ways of looking: by pairs of runs while means of folds do not tell, or by
-some cuts of mu. *No*: no part is seen, and what was promised is ruled out, because an interval lies on the other side
-or, though it holds no effect, leaves out even the paper's smallest gain (classification). *Cannot tell*: an interval
-holds both no effect and the promised one, or there are too few runs for one. Exceptions: collage asks for twice GAP,
-*no* where one loss has less, and for a *yes* also that GSP is first of its size and near the paper; tokens counts
-seeds, toy is not random, and computation compares times with bounds of ours, these three without intervals.
+on the promised side, whatever its size; none is corrected for how many there are. *Yes*: every part is seen, and by
+means of folds too where there are folds. *Partly*: some of it is seen, or only in some ways of looking: by pairs of
+runs while means of folds do not tell, or by some cuts of mu. *No*: no part is seen, and what was promised is ruled out,
+because an interval lies on the other side or, though it holds no effect, leaves out even the paper's smallest gain
+(classification). *Cannot tell*: an interval holds both no effect and the promised one, or there are too few runs for
+one. Exceptions: collage asks for twice GAP, *no* where one loss has less, and for a *yes* also that GSP is first of its
+size and near the paper; tokens asks it of more than half of the seeds, toy is not random, and computation compares
+times with bounds of ours, these three without intervals.
 """
 
 
@@ -99,7 +101,9 @@ def how_to_run(experiment: Experiment) -> str:
     words, needs, own = [experiment.command()], [], experiment.usual_options
     if experiment.needs:
         words.append("--root DATA")
-        needs.append(f"{' and '.join(experiment.needs)} in the folder DATA ([data](data.md); `--download` fetches it)")
+        them = "it" if len(experiment.needs) == 1 else "them"
+        data = f"{' and '.join(experiment.needs)} in the folder DATA"
+        needs.append(f"{data} ([data](data.md); `--download` fetches {them})")
     options = set() if experiment.settings is None else {each.name for each in fields(experiment.settings)}
     if "weights" in options:
         words.append("--weights FILE")
@@ -122,6 +126,15 @@ def overview(results: Path) -> str:
             f"| {found.because} |"
         )
     return "\n".join(lines)
+
+
+def promises_told(results: Path) -> str:
+    """Name the experiments by whether what the paper promises was seen."""
+    found: dict[str, list[str]] = {word: [] for word in get_args(Holds)}
+    for name in registry.names():
+        found[verdict(registry.find(name), results).holds].append(name)
+    told = "; ".join(f"**{word}** {', '.join(names)}" for word, names in found.items() if names)
+    return f"What the paper promises, seen here: {told}."
 
 
 def verdict(experiment: Experiment, results: Path) -> Verdict:
@@ -174,7 +187,7 @@ def write_report(project: Path, check: bool = False) -> list[str]:
     texts = {project / PAGE: page(results)}
     readme = project / "README.md"
     if readme.is_file():
-        shown = headline_table(results)
+        shown = f"{promises_told(results)}\n\n{headline_table(results)}"
         texts[readme] = _TABLE.sub(lambda found: f"{found[1]}\n{shown}\n{found[2]}", readme.read_text(encoding="utf-8"))
     stale = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     named = [path.relative_to(project).as_posix() for path in stale]

@@ -42,7 +42,9 @@ def _done(record: dict[str, Any]) -> str:
     chance = value["rows"][0]["chance"]
     images = "all training images" if settings["images"] is None else f"{settings['images']:,} training images a class"
     seeds = record["seeds"]
-    averaged = f"mean ± std over seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]} alone"
+    in_row = len(seeds) > 2 and [*seeds] == [*range(seeds[0], seeds[-1] + 1)]
+    named = f"{seeds[0]} to {seeds[-1]}" if in_row else ", ".join(map(str, seeds))
+    averaged = f"mean ± std over seeds {named}" if len(seeds) > 1 else f"seed {seeds[0]} alone"
     return (
         f"{settings['prototypes']} prototypes on CIFAR-10, ProxyNCA++, {settings['steps']:,} steps on {images} of "
         f"a head on the frozen ResNet20 of the collage study ({100 * value['backbone']['accuracy']:.1f} % right on "

@@ -28,7 +28,7 @@ def forests(value: dict[str, Any]) -> dict[str, tuple[str, dict[str, list[Line]]
     """
     arms = [arm for arm in in_order(value["arms"]) if arm["difference_from_gap"] is not None]
     layers = [arm for arm in arms if arm["pooling"] not in ("gap", "gsp")]
-    settings = [arm for arm in arms if arm["pooling"] in ("gap", "gsp") and arm["variant"]]
+    settings = [arm for arm in arms if arm["pooling"] == "gsp" and arm["variant"]]
     data = value["data"]
     by_layer = _by_loss(layers, lambda arm: _line(arm, row_name(arm), paper_gain(data, arm)))
     by_setting = _by_loss(settings, lambda arm: _line(arm, row_name(arm), _watched(arm)))

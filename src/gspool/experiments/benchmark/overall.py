@@ -43,4 +43,8 @@ def over_losses(value: dict[str, Any], runs: Sequence[Run], folds: int) -> str:
         return told
     within = sum(low <= gain <= high for (low, high), gain in known)
     mean = fmean(gain for _, gain in paper)
-    return f"{told} The paper's gains are {mean:+.2f} on average; {within} of {len(known)} lie within our intervals."
+    chance = 100 * (1 - 0.95 ** len(known))
+    return (
+        f"{told} The paper's gains are {mean:+.2f} on average; {within} of {len(known)} lie within our intervals. Were "
+        f"there no gain, one or more of {len(known)} such intervals would leave 0 out in some {chance:.0f} % of cases."
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gspool.experiments.benchmark.store import Run
 
@@ -28,15 +28,26 @@ def steps_differ(runs: Sequence[Run], arms: Iterable[tuple[str, str]]) -> tuple[
     return sum(one != other for one, other in whole), len(whole)
 
 
-def mixed_steps_told(runs: Sequence[Run], arms: Iterable[tuple[str, str]]) -> str:
-    """Say how many pairs that holds for and what it means; nothing where all steps were made by the same code."""
+def mixed_steps_told(
+    runs: Sequence[Run], arms: Sequence[tuple[str, str]], called: Mapping[str, str] | None = None
+) -> str:
+    """Say how many pairs that holds for, whose they all are, and what it means; nothing where no steps differ.
+
+    Args:
+        runs: all runs.
+        arms: the names of the arms of each comparison.
+        called: what arms are called on the page, where that is not their name.
+    """
     differ, pairs = steps_differ(runs, arms)
     if not differ:
         return ""
+    counts = {one: steps_differ(runs, [pair for pair in arms if pair[0] == one]) for one, _ in arms}
+    whole = [(called or {}).get(one, one) for one, (mixed, there) in counts.items() if mixed == there > 0]
+    among = f", among them all with {' and '.join(whole)}," if whole else ""
     return (
-        f"Of these {pairs} pairs {differ} have one run from before and one from after the step of training got kernels "
-        "of its own. They share seed, batches and boxes of crops; the kernels make the same steps faster and round "
-        "otherwise, and what that does to a difference has not been measured."
+        f"Of these {pairs} pairs {differ}{among} have one run from before and one from after the step of training got "
+        "kernels of its own, which make the same steps faster and round otherwise. What that does to a difference has "
+        "not been measured."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gspool.experiments.benchmark.figures import maps_of
@@ -44,7 +45,24 @@ PICTURES = {
 }
 
 
-def pictures_of(name: str, value: dict[str, Any]) -> list[str]:
-    """Show every picture that there are figures for."""
+def pictures_of(name: str, value: dict[str, Any]) -> dict[str, str]:
+    """Show every picture that there are figures for, by the end of its file's name."""
     there = {"", "_summary", *(f"_{end}" for end in forests(value)), *(["_looks"] if maps_of(value["arms"]) else [])}
-    return [pictured(f"{name}{end}.png", *told) for end, told in PICTURES.items() if end in there]
+    return {
+        end: pictured(f"{name}{end}.png", seen, told + (not_kept(value["arms"]) if end == "_looks" else ""))
+        for end, (seen, told) in PICTURES.items()
+        if end in there
+    }
+
+
+def not_kept(arms: Sequence[Mapping[str, Any]]) -> str:
+    """Name the losses with which GSP at the paper's settings kept no map: it is not among those shown for that reason.
+
+    Example:
+        >>> arms = [("c2", None), ("ms", [1.0])]
+        >>> print(not_kept([dict(loss=loss, pooling="gsp", variant="", mean_weights=kept) for loss, kept in arms]))
+         No run of GSP at the paper's settings has with c2.
+    """
+    paper = [arm for arm in arms if arm["pooling"] == "gsp" and not arm["variant"]]
+    missing = [arm["loss"] for arm in paper if not arm["mean_weights"]]
+    return f" No run of GSP at the paper's settings has with {' and '.join(missing)}." if missing else ""

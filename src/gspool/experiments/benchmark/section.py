@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, SEEDS
+from gspool.experiments.benchmark.combined import beside_layers
 from gspool.experiments.benchmark.conventional import rendered as rendered_conventional
 from gspool.experiments.benchmark.draws import draws_told
 from gspool.experiments.benchmark.overall import over_losses
@@ -20,8 +22,8 @@ from gspool.experiments.benchmark.section_texts import (
     SELECTION_EXPLAINED,
     SETTINGS_EXPLAINED,
 )
-from gspool.experiments.benchmark.selection import FILE as SELECTION
-from gspool.experiments.benchmark.selection import rendered as selection_table
+from gspool.experiments.benchmark.selection_table import FILE as SELECTION
+from gspool.experiments.benchmark.selection_table import rendered as selection_table
 from gspool.experiments.benchmark.store import runs_of
 from gspool.experiments.benchmark.tables import (
     concatenated,
@@ -37,8 +39,9 @@ from gspool.experiments.experiment import NOT_RUN, Headline, Verdict
 from gspool.experiments.report import caption
 
 
-def render_study(value: dict[str, Any]) -> str:
-    """Write the table of one benchmark, and its verdicts."""
+def render_study(value: dict[str, Any], pictures: Mapping[str, str] | None = None) -> str:
+    """Write the table of one benchmark, and its verdicts; pictures, where there are some, each after what it draws."""
+    drawn = pictures or {}
     if value["protocol"] == "conventional":
         return rendered_conventional(value)
     promised, runs = PROTOCOLS["fair"].folds * len(SEEDS), runs_of(value)
@@ -55,14 +58,16 @@ def render_study(value: dict[str, Any]) -> str:
         parts.append("\n".join(line for line in told if line))
         pairs = [(f"{loss} gsp", f"{loss} gap") for loss in dict.fromkeys(arm["loss"] for arm in losses)]
         parts.append(mixed_steps_told(runs, pairs))
+        parts += [drawn.get("_summary", ""), drawn.get("_losses", "")]
     if layers:
         parts += ["Other layers, at the paper's settings:", table(fair_rows(value["data"], layers, promised))]
+        parts += [beside_layers(runs), drawn.get("_layers", "")]
     if tried:
         parts += ["Other settings. Only the validation classes choose among them:", table(tried_rows(tried, promised))]
         parts.append(SETTINGS_EXPLAINED)
         parts.append(draws_told(runs))
-        parts.append(verdicts_of_search(arms, runs, promised))
-    parts.append(untried(value["arms"]))
+        parts += [verdicts_of_search(arms, runs, promised), drawn.get("_settings", "")]
+    parts += [untried(value["arms"]), drawn.get("", ""), drawn.get("_looks", "")]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -88,8 +93,8 @@ def render(results: Path) -> str:
         value = record["value"]
         head = f"**{value['data']}, {value['protocol']} protocol, {value['backbone']}.** {EXPLAINED[value['protocol']]}"
         made = [MADE_BY] if value["protocol"] == "fair" else []
-        pictures = pictures_of(name, value) if value["protocol"] == "fair" else []
-        parts += [head, *made, render_study(value), *pictures, caption(name, record)]
+        pictures = pictures_of(name, value) if value["protocol"] == "fair" else {}
+        parts += [head, *made, render_study(value, pictures), caption(name, record)]
     selection = results / f"{SELECTION}.json"
     if selection.is_file():
         record = read_result(selection)

@@ -18,9 +18,9 @@ import torch
 
 from gspool import data as data_sets
 from gspool.experiments.benchmark.arms import Arm, settings_of
-from gspool.experiments.benchmark.tables import table
+from gspool.experiments.benchmark.looks import draw_looks
+from gspool.experiments.benchmark.selection_table import FILE, IMAGES, rendered
 from gspool.experiments.certificate import write_result
-from gspool.experiments.pictured import pictured
 from gspool.experiments.resident import ResidentSet, load_resident
 from gspool.experiments.resident.evaluation import relative_weights
 from gspool.experiments.resident.views import evaluation_view
@@ -34,15 +34,8 @@ if TYPE_CHECKING:
 
     from gspool.pooling.embedding import EmbedThenPool
 
-FILE = "cub_selection"
-SEED, IMAGES, MU, PROTOTYPES = 0, 192, 0.3, 64
+SEED, MU, PROTOTYPES = 0, 0.3, 64
 EPSILONS = (0.5, 5.0, 20.0, 50.0)
-PICTURE = pictured(
-    f"{FILE}.png",
-    "Mean weight of every place of the map, for both starts and four epsilon",
-    f"What every place of the map weighs on average over {IMAGES - 2 * IMAGES // 3} training images that prototypes "
-    "were not chosen on, before any training. Above: prototypes from pooled vectors; below: from local features.",
-)
 
 
 def correlation(first: Float[Tensor, "B N"], second: Float[Tensor, "B N"]) -> float:
@@ -100,24 +93,6 @@ def length_with_nearness(features: Float[Tensor, "B C H W"]) -> float:
     return correlation(features.flatten(2).norm(dim=1), -away.expand(len(features), -1))
 
 
-def rendered(value: dict[str, Any]) -> str:
-    """Write the table, and how the length of features goes with their place."""
-    shown = table(
-        [
-            {
-                "prototypes start from": row["start"],
-                "epsilon": f"{row['epsilon']:g}",
-                "entropy": f"{row['entropy']:.4f}",
-                "correlation with feature length": f"{row['correlation_with_length']:+.2f}",
-                "mean length of what is pooled": f"{row['length_of_what_is_pooled']:.2f}",
-            }
-            for row in value["rows"]
-        ]
-    )
-    told = f"The length itself goes with nearness to the middle of the picture: {value['length_with_nearness']:+.2f}."
-    return f"{shown}\n\n{told}\n\n{PICTURE}"
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -127,9 +102,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--pictures", type=Path, default=Path("docs/images"))
     options = parser.parse_args(arguments)
-    # Here, because the report reads this module where there may be no matplotlib.
-    from gspool.experiments.benchmark.looks import draw_looks
-
     images = data_sets.create("cub", options.root, "train")
     chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED))[: options.images]
     resident = load_resident(images.subset(chosen))

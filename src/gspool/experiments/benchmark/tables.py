@@ -142,12 +142,11 @@ def named(arm: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _made(arm: Mapping[str, Any], promised: int) -> dict[str, str]:
-    """Give the flatness of the weights, how long runs were, and how many there are."""
+    """Give the flatness of the weights, where runs were best, and how many there are."""
     cut = arm["endings"]["time"]
     return {
         "entropy": number(arm["entropy"], ".4f"),
         "best step": number(arm["mean_best_step"], ".0f"),
-        "steps": number(arm["mean_steps"], ".0f"),
         "runs": f"{arm['runs']} of {promised}" + (f", {cut} cut short" if cut else ""),
     }
 

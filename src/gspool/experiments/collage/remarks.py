@@ -104,7 +104,7 @@ def share_of_distilled(distilled: Rows, frozen: Rows) -> str:
         alone = figure_of(distilled, "GAP", loss)
         found = [figure_of(frozen, name, loss) for name in (OURS, "GAP")]
         if alone is not None and None not in found:
-            told = ", ".join(f"{each.name} {each.mean / alone.mean:.0%}" for each in found if each is not None)
+            told = ", ".join(f"{each.name} {100 * each.mean / alone.mean:.0f} %" for each in found if each is not None)
             said.append(f"{shown} {told}")
     return (
         f"On collages, with the frozen backbone, this part of GAP's figure here is reached: {'; '.join(said)}."
