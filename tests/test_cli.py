@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gspool import cli
-from gspool.training import read_config
+from gspool.training import parse_config, read_config
 from gspool.training.parsing import as_yaml
 from training.tiny_run import tiny
 
@@ -164,6 +164,11 @@ def test_a_wrong_command_is_answered_with_the_right_one(capsys):
     ("words", "message"),
     [
         (["--model.pooling", "gap"], "gap has no option 'prototypes'"),
+        (["--model.pooling", "gap"], "which is not for gap: write --model.pooling_options '{}' first"),
+        (
+            ["--preset", "folder", "--model.backbone", "keras/resnet50", "--model.backbone_options.weights", "a.pth"],
+            "has pretrained, which is not for keras/resnet50: write --model.backbone_options '{}' first",
+        ),
         (["--preset", "paper/cub"], "bninception would begin with random weights"),
         (["--preset", "paper/cub"], "--model.backbone_options.weights FILE"),
         (["--preset", "paper/collage"], "resnet20 would begin with random weights"),
@@ -178,6 +183,20 @@ def test_a_training_that_cannot_be_meant_ends_in_status_2(words, message, capsys
     assert cli.main(["train", "--output.folder", str(tmp_path / "run"), *words]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", ["prototypess", "K"])
+def test_an_option_written_wrong_is_not_blamed_on_the_preset(option, capsys, tmp_path):
+    words = [f"--model.pooling_options.{option}", "3", "--output.folder", str(tmp_path / "run")]
+    assert cli.main(["train", *words]) == 2
+    told = capsys.readouterr().err
+    assert f"gsp has no option '{option}'" in told
+    assert "preset" not in told
+
+
+def test_options_of_the_preset_can_be_left_out_before_others_are_written():
+    layer = ["--model.pooling", "gemean", "--model.pooling_options", "{}", "--model.pooling_options.p", "4"]
+    assert parse_config(layer)[0].model.pooling_options == {"p": 4}
 
 
 @pytest.mark.parametrize("command", [["train", "--preset", "paper/cub", "--from_scratch", "true"], ["evaluate", "RUN"]])

@@ -1,8 +1,8 @@
 """Generalized Sum Pooling for PyTorch: exact, fast, and the metric-learning system around it.
 
 Names are imported when they are first asked for: the layer, the loss and the mathematics need torch alone, what needs
-more (`Embedder`, `replace_pooling`, `data`, `evaluation`, `models`, …) is told where it is missing. The command line
-lies in this package too, and answers --help and Ctrl-C before torch has been imported, which takes seconds.
+more (`Embedder`, `data`, `training`, …) says what to install where that is missing. The command line lies in this
+package too, and answers --help and Ctrl-C before torch has been imported, which takes seconds.
 
 Example:
     >>> import torch
@@ -17,10 +17,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gspool.on_demand import at_hand
 from gspool.version import __version__
 
 if TYPE_CHECKING:
-    from gspool import data, evaluation, experiments, functional, losses, models, pooling, training
+    from gspool import bench, data, evaluation, experiments, functional, losses, models, pooling, search, training
     from gspool.losses.zsr import ZSRLoss
     from gspool.models import Embedder, replace_pooling
     from gspool.pooling.gsp import GSP
@@ -30,6 +31,7 @@ __all__ = [
     "Embedder",
     "ZSRLoss",
     "__version__",
+    "bench",
     "data",
     "evaluation",
     "experiments",
@@ -38,6 +40,7 @@ __all__ = [
     "models",
     "pooling",
     "replace_pooling",
+    "search",
     "training",
 ]
 
@@ -46,6 +49,7 @@ _LATER = {
     "Embedder": "gspool.models",
     "ZSRLoss": "gspool.losses.zsr",
     "replace_pooling": "gspool.models",
+    "bench": "gspool.bench",
     "data": "gspool.data",
     "evaluation": "gspool.evaluation",
     "experiments": "gspool.experiments",
@@ -53,24 +57,32 @@ _LATER = {
     "losses": "gspool.losses",
     "models": "gspool.models",
     "pooling": "gspool.pooling",
+    "search": "gspool.search",
     "training": "gspool.training",
 }
+_NEEDS = {
+    "Embedder": ("huggingface_hub", "safetensors"),
+    "data": ("PIL", "numpy"),
+    "training": ("PIL", "huggingface_hub", "jsonargparse", "numpy", "safetensors", "yaml"),
+}
 
+# Hidden from type checkers: to them a module with __getattr__ has every name there is, and no slip would be noticed.
+if not TYPE_CHECKING:
+    __all__ = at_hand(__all__, _NEEDS)
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'gspool' has no attribute {name!r}; it has {', '.join(__all__)}")
-    try:
-        module = import_module(_LATER[name])
-    except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.startswith("gspool"):
-            raise
-        raise ImportError(
-            f"gspool.{name} needs {missing.name}, which is not installed; install what training needs with "
-            '`pip install "gspool[train]"`'
-        ) from missing
-    return module if _LATER[name] == f"gspool.{name}" else getattr(module, name)
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module 'gspool' has no attribute {name!r}; it has {', '.join(_LATER)}")
+        try:
+            module = import_module(_LATER[name])
+        except ModuleNotFoundError as missing:
+            if missing.name is None or missing.name.startswith("gspool"):
+                raise
+            raise ImportError(
+                f"gspool.{name} needs {missing.name}, which is not installed; install what training needs with "
+                '`pip install "gspool[train]"`'
+            ) from missing
+        return module if _LATER[name] == f"gspool.{name}" else getattr(module, name)
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        return sorted(__all__)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gspool import GSP, pooling
+from gspool import pooling
 from gspool.experiments.certificate import write_result
 from gspool.models import Embedder
-from gspool.pooling import PoolingLayer
+from gspool.pooling import GSP, PoolingLayer
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gspool.on_demand import at_hand
+
 if TYPE_CHECKING:
     from gspool.models.backbone import Backbone
     from gspool.models.create import create_backbone, list_backbones
@@ -41,22 +43,29 @@ _HOME = {
     "parameter_groups": "groups",
     "replace_pooling": "replace",
 }
+_NEEDS = {
+    "Embedder": ("huggingface_hub", "safetensors"),
+    "create_backbone": ("safetensors",),
+    "list_backbones": ("safetensors",),
+}
 
+# Hidden from type checkers: to them a module with __getattr__ has every name there is, and no slip would be noticed.
+if not TYPE_CHECKING:
+    __all__ = at_hand(__all__, _NEEDS)
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its file when it is first asked for."""
-    if name not in _HOME:
-        raise AttributeError(f"gspool.models has no {name!r}; it has {', '.join(__all__)}")
-    try:
-        return getattr(import_module(f"gspool.models.{_HOME[name]}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("gspool"):
-            raise
-        raise ModuleNotFoundError(
-            f"gspool.models.{name} needs {error.name}: pip install 'gspool[train]'", name=error.name
-        ) from error
+    def __getattr__(name: str) -> Any:
+        """Import a public name from its file when it is first asked for."""
+        if name not in _HOME:
+            raise AttributeError(f"gspool.models has no {name!r}; it has {', '.join(_HOME)}")
+        try:
+            return getattr(import_module(f"gspool.models.{_HOME[name]}"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("gspool"):
+                raise
+            raise ModuleNotFoundError(
+                f"gspool.models.{name} needs {error.name}: pip install 'gspool[train]'", name=error.name
+            ) from error
 
-
-def __dir__() -> list[str]:
-    """Name what can be imported."""
-    return [*__all__]
+    def __dir__() -> list[str]:
+        """Name what can be imported."""
+        return [*__all__]

@@ -51,13 +51,27 @@ def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = No
 
         backbone: Backbone = TimmBackbone(name.removeprefix(TIMM), **options)
     elif name in OWN:
-        _check_options(name, OWN[name], options)
+        check_backbone_options(name, options)
         backbone = OWN[name](**options)
     else:
         raise ValueError(_unknown(name))
     if pixels is not None:
         backbone.pixels = pixels if isinstance(pixels, Pixels) else backbone.pixels.changed(pixels)
     return backbone
+
+
+def check_backbone_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that a backbone of our own does not have; timm's are its own affair, and so are unknown names.
+
+    Raises:
+        ValueError: if there is such an option, with those it has.
+    """
+    if name not in OWN:
+        return
+    known = [*inspect.signature(OWN[name]).parameters, "pixels"]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(f"backbone {name!r} has no option {', '.join(unknown)}; its options are {', '.join(known)}")
 
 
 def is_published(name: str) -> bool:
@@ -93,15 +107,6 @@ def list_backbones(pattern: str = "*") -> list[str]:
     from timm import list_models
 
     return [name for name in (*OWN, *(TIMM + model for model in list_models())) if fnmatchcase(name, pattern)]
-
-
-def _check_options(name: str, make: Callable[..., Backbone], options: Mapping[str, Any]) -> None:
-    known = list(inspect.signature(make).parameters)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ValueError(
-            f"backbone {name!r} has no option {', '.join(unknown)}; its options are {', '.join(known)}, pixels"
-        )
 
 
 def _unknown(name: str) -> str:

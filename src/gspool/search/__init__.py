@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gspool.on_demand import at_hand
+
 if TYPE_CHECKING:
     from gspool.search.corpus import EmbeddedCorpus, embed_corpus
     from gspool.search.decode_ahead import Limits
@@ -58,22 +60,43 @@ __all__ = [
     "prepare",
     "search_images",
 ]
+_MODEL = ("huggingface_hub", "safetensors", "yaml")
+_PICTURES = ("PIL", "numpy")
+_INDEX = (*_MODEL, "filelock", "lancedb", "numpy", "pyarrow")
+_NEEDS = {
+    "Answer": (*_INDEX, "PIL"),
+    "EmbeddedCorpus": (*_INDEX, "PIL"),
+    "Explanation": ("huggingface_hub", "safetensors"),
+    "Index": _INDEX,
+    "Limits": _PICTURES,
+    "embed_corpus": (*_INDEX, "PIL"),
+    "explain": ("huggingface_hub", "safetensors"),
+    "fingerprint": _MODEL,
+    "label_filter": _INDEX,
+    "load_model": _MODEL,
+    "open_image": _PICTURES,
+    "open_index": _INDEX,
+    "prepare": _PICTURES,
+    "search_images": (*_INDEX, "PIL"),
+}
 
+# Hidden from type checkers: to them a module with __getattr__ has every name there is, and no slip would be noticed.
+if not TYPE_CHECKING:
+    __all__ = at_hand(__all__, _NEEDS)
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its file when it is first asked for."""
-    if name not in _HOME:
-        raise AttributeError(f"gspool.search has no {name!r}; it has {', '.join(__all__)}")
-    try:
-        return getattr(import_module(f"gspool.search.{_HOME[name]}"), name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("gspool"):
-            raise
-        raise ModuleNotFoundError(
-            f"gspool.search.{name} needs {error.name}: pip install 'gspool[search]'", name=error.name
-        ) from error
+    def __getattr__(name: str) -> Any:
+        """Import a public name from its file when it is first asked for."""
+        if name not in _HOME:
+            raise AttributeError(f"gspool.search has no {name!r}; it has {', '.join(_HOME)}")
+        try:
+            return getattr(import_module(f"gspool.search.{_HOME[name]}"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("gspool"):
+                raise
+            raise ModuleNotFoundError(
+                f"gspool.search.{name} needs {error.name}: pip install 'gspool[search]'", name=error.name
+            ) from error
 
-
-def __dir__() -> list[str]:
-    """Name what can be imported."""
-    return [*__all__]
+    def __dir__() -> list[str]:
+        """Name what can be imported."""
+        return [*__all__]

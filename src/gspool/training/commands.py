@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from gspool.evaluation.finished_runs import write_aside_and_rename
-from gspool.pooling.registry import check_options
 from gspool.terminal.output import check_file_writable, check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import checking_arguments, run_told
@@ -40,6 +39,7 @@ def train_command(arguments: Sequence[str]) -> None:
     config, resume, download = parse_arguments(arguments)
     from gspool.training.beginning import check_beginning
     from gspool.training.fit import check_monitor
+    from gspool.training.inherited_options import check_model_options
     from gspool.training.parsing import read_config
     from gspool.training.run import arms_of, train
     from gspool.training.run_folder import CONFIG
@@ -51,7 +51,7 @@ def train_command(arguments: Sequence[str]) -> None:
             check_beginning(config)
             check_monitor(config)
             for arm in arms_of(config, Path()):
-                check_options(arm.config.model.pooling, arm.config.model.pooling_options)
+                check_model_options(arm.config, arguments)
     else:
         config = read_config(Path(resume).expanduser() / CONFIG)
     if download and process_rank() == 0:
