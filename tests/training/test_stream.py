@@ -71,3 +71,10 @@ def test_images_of_different_sizes_are_refused_in_words():
     samples = [(torch.zeros(3, 8, 8), 0, 0), (torch.zeros(3, 9, 8), 1, 1)]
     with pytest.raises(ValueError, match=r"one size.*'crop'"):
         collate(samples)
+
+
+def test_more_workers_than_cores_are_not_begun():
+    # Warnings are errors here, and torch has one for it.
+    loaded = stream_loader(pictures(ShiftAndFlip()), batches(), 0, 1, seed=0, workers=1_000, pin=False)
+    assert 1 <= loaded.num_workers < 1_000
+    assert len(list(loaded)) == 1

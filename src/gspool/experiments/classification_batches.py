@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from gspool.data import evaluation_transform, train_transform
 from gspool.data.image_source import ArrayImages, SelectedImages
+from gspool.data.loading import loading_processes
 from gspool.experiments.cifar_pretraining import shifted_and_mirrored
 from gspool.experiments.resident import load_resident
 
@@ -74,7 +75,7 @@ class Batches:
             self.settings.batch_size,
             shuffle=shuffle,
             drop_last=shuffle,
-            num_workers=self.settings.workers,
+            num_workers=loading_processes(self.settings.workers),
             pin_memory=self.device != "cpu",
             generator=torch.Generator().manual_seed(seed),
         )

@@ -66,7 +66,11 @@ def _parser() -> TeachingParser:
     parser.add_argument("--recall", type=float, default=0.98, help="What an index that is built now shall reach.")
     parser.add_argument("--picture", type=str | None, default=None, metavar="FILE", help="Draw them: .png .pdf .svg.")
     parser.add_argument(
-        "--json", type=str | None, default=None, metavar="FILE", help="Write .json, or .jsonl with a line a query; -."
+        "--json",
+        type=str | None,
+        default=None,
+        metavar="FILE",
+        help="Write .json, or .jsonl with a line a query; - for the terminal.",
     )
     parser.add_argument("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU where there is one.")
     return parser

@@ -29,7 +29,7 @@ class DataConfig:
         transform_options: options of that transform, such as flip.
         check: look at every image first; "stop" if one is broken, "skip" it, or "none" to find out during training.
         cache: keep decoded images on disk, so that later epochs do not decode again.
-        workers: processes that load images; 0 loads in the training process.
+        workers: processes that load images, at most one a core; 0 loads in the training process.
     """
 
     name: str = "glyphs"

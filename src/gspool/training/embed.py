@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gspool.data import ImageSet, Shard
+from gspool.data.loading import loading_processes
 from gspool.evaluation import RetrievalMetrics, retrieval_metrics
 from gspool.evaluation.progress import progress_bar
 from gspool.training.gather import gather_blocks
@@ -60,7 +61,11 @@ def embed_images(
     model.eval()
     device = next(model.parameters()).device
     loader = DataLoader(
-        images, batch_size, sampler=Shard(len(images)), num_workers=workers, pin_memory=device.type == "cuda"
+        images,
+        batch_size,
+        sampler=Shard(len(images)),
+        num_workers=loading_processes(workers),
+        pin_memory=device.type == "cuda",
     )
     vectors, entropies = [], []
     try:

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gspool.data import ClassBalancedBatches, ImageSet
+from gspool.data.loading import loading_processes
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8
@@ -115,7 +116,7 @@ def stream_loader(
         StreamedImages(images, seed),
         batch_sampler=BatchStream(batches, first, last),
         collate_fn=collate,
-        num_workers=workers,
+        num_workers=loading_processes(workers),
         pin_memory=pin,
         # torch draws a seed for its workers; from a generator of our own, it leaves the global one alone.
         generator=torch.Generator().manual_seed(mixed_seed(seed)),
