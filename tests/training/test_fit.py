@@ -18,6 +18,7 @@ from gspool.training.course import NonFiniteLossError
 from gspool.training.interruption import TrainingInterruptedError
 from gspool.training.metrics_log import read_metrics
 from gspool.training.module import EmbeddingTraining
+from gspool.training.run_folder import only_training
 
 
 def weights_of(folder) -> dict[str, torch.Tensor]:
@@ -356,3 +357,15 @@ def test_what_cannot_work_is_said_before_training(config, tmp_path, change, mess
     change(config)
     with pytest.raises(ValueError, match=message):
         fit(config, tmp_path)
+
+
+def test_a_second_process_does_not_train_in_the_same_folder(config, tmp_path):
+    with only_training(tmp_path / "run"):
+        with pytest.raises(
+            ValueError, match=r"another process is training in .*run; wait .*gspool train --resume .*run"
+        ):
+            fit(config, tmp_path / "run")
+        # Not even its settings are written over those of the run that is under way.
+        assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+    assert fit(config, tmp_path / "run").metrics
+    assert not (tmp_path / "run" / ".lock").exists()
