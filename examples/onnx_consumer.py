@@ -5,15 +5,16 @@ import sys
 
 import numpy as np
 import onnxruntime
-from PIL import Image
+from PIL import Image, ImageOps
 
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 told = json.loads(session.get_modelmeta().custom_metadata_map["gspool"])["input"]
 
 
 def prepared(path: str) -> np.ndarray:
-    """Resize the shorter side, crop the middle, and put the channels first, as the file says."""
-    picture, (height, width), side = Image.open(path).convert("RGB"), told["crop"], told["resize"]
+    """Turn upright, resize the shorter side, crop the middle, and put the channels first, as the file says."""
+    picture = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+    (height, width), side = told["crop"], told["resize"]
     size = [side if edge == min(picture.size) else int(side * edge / min(picture.size)) for edge in picture.size]
     picture = picture.resize(size, Image.Resampling[told["interpolation"].upper()])
     left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)

@@ -6,6 +6,7 @@ import os
 import pickle
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from gspool import data
-from gspool.data import FileImages, ImageSet, cache, cache_files, cached
+from gspool.data import FileImages, ImageSet, cache, cache_files, cache_room, cached
 from gspool.data.decode import BrokenImageError, Interpolation, decode
 
 # Python 3.12 and later warn when a process with threads forks, as loaders do by default.
@@ -258,3 +259,126 @@ def test_indices_from_the_end_and_past_it(pictures: ImageSet, tmp_path: Path) ->
     assert torch.equal(kept[-1], kept[9])
     with pytest.raises(IndexError):
         kept[10]
+
+
+# ------------------------------------------------------------------------------------ lists that nobody uses any more
+
+
+def filled(pictures: ImageSet, folder: Path, side: int, age: float, **bounds: int) -> Path:
+    """Fill the cache of one list as a process of ``age`` days ago did, and give the stem of its files."""
+    kept = cached(pictures, folder, shorter_side=side, **bounds)
+    for _ in kept:
+        pass
+    stem: Path = kept.images.stem
+    for file in folder.glob(f"{stem.name}.*"):
+        os.utime(file, (time.time() - age * 86400,) * 2)
+    return stem
+
+
+def stems(folder: Path) -> set[str]:
+    return {file.name.split(".")[0] for file in folder.iterdir()}
+
+
+def room(folder: Path) -> int:
+    return sum(512 * file.stat().st_blocks for file in folder.iterdir())
+
+
+def test_a_new_list_takes_the_room_of_the_longest_unused(pictures: ImageSet, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    used_again = filled(pictures, folder, 20, age=3)
+    oldest = filled(pictures, folder, 21, age=2)
+    younger = filled(pictures, folder, 22, age=1)
+    bound = room(folder)
+    assert len(cached(pictures, folder, shorter_side=20)[0]) == 2  # opened anew: now the one used last
+    (folder / "notes.txt").write_text("of somebody else")
+    new = filled(pictures, folder, 19, age=0, folder_bytes=bound)
+    assert stems(folder) == {used_again.name, younger.name, new.name, "notes"}
+    assert oldest.name not in stems(folder)
+
+
+def test_nothing_goes_while_there_is_room(pictures: ImageSet, tmp_path: Path) -> None:
+    before = {filled(pictures, tmp_path / "cache", side, age=100).name for side in (20, 21, 22)}
+    assert before < stems(filled(pictures, tmp_path / "cache", 23, age=0).parent)
+
+
+def test_a_list_that_is_there_already_makes_nothing_go(pictures: ImageSet, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    names = {filled(pictures, folder, side, age=5).name for side in (20, 21)}
+    filled(pictures, folder, 20, age=0, folder_bytes=0)
+    assert stems(folder) == names
+
+
+def test_a_cache_that_a_process_has_open_stays(pictures: ImageSet, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    in_use = cached(pictures, folder, shorter_side=20)
+    expected = in_use[0][0]
+    unused = filled(pictures, folder, 21, age=0)
+    new = filled(pictures, folder, 22, age=0, folder_bytes=0)
+    assert stems(folder) == {in_use.images.stem.name, new.name}
+    assert unused.name not in stems(folder)
+    assert torch.equal(in_use[0][0], expected)
+
+
+def test_lists_that_are_old_go_from_a_full_disk(
+    pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    old = [filled(pictures, folder, side, age=30 - side) for side in (20, 21)]
+    whole = room(folder)
+
+    def disk(place: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=whole - room(folder))  # full with these two
+
+    monkeypatch.setattr(cache_room.shutil, "disk_usage", disk)
+    new = filled(pictures, folder, 19, age=0)
+    assert stems(folder) == {old[1].name, new.name}
+
+
+def test_a_cache_that_is_removed_under_a_process_costs_a_decode(pictures: ImageSet, tmp_path: Path) -> None:
+    kept = cached(pictures, tmp_path / "cache", shorter_side=20)
+    expected = kept[0][0]
+    for file in (tmp_path / "cache").iterdir():
+        file.unlink()
+    assert torch.equal(kept[0][0], expected)
+    in_a_worker = pickle.loads(pickle.dumps(kept))  # opens the files anew
+    assert in_a_worker.images.count() == 0
+    assert torch.equal(in_a_worker[0][0], expected)
+
+
+def test_a_folder_that_changes_every_day_does_not_fill_the_disk(pictures: ImageSet, tmp_path: Path) -> None:
+    folder, paths = tmp_path / "cache", pictures.images.paths
+    bound = 0
+    for day in range(8):
+        Image.new("RGB", (40, 40), (day, 0, 0)).save(tmp_path / f"day{day}.png")
+        paths = (*paths, tmp_path / f"day{day}.png")
+        today = ImageSet(FileImages(paths), [0] * len(paths), ("a",), name="toy")
+        newest = filled(today, folder, 30, age=7 - day, folder_bytes=bound or 1 << 30)
+        bound = bound or 3 * room(folder)
+        assert newest.name in stems(folder)
+        assert len(stems(folder)) <= 3
+    assert len(stems(folder)) > 1
+
+
+def test_files_can_be_read_by_whom_the_umask_allows(pictures: ImageSet, tmp_path: Path) -> None:
+    mask = os.umask(0o002)
+    try:
+        cached(pictures, tmp_path / "cache")[0]
+    finally:
+        os.umask(mask)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "cache").iterdir()} == {0o664}
+
+
+def test_sizes_need_no_room_on_a_full_disk(pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    kept = cached(pictures, tmp_path / "cache", shorter_side=16)
+    assert torch.equal(kept[0][0], decode(pictures.images.paths[0], 16))
+    assert not list((tmp_path / "cache").glob("*.sizes*"))
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_a_way_out(pictures: ImageSet, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"cannot be kept in .*file.decoded .*GSPOOL_DATA.*--data\.cache false"):
+        cached(pictures, tmp_path / "file" / "decoded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from gspool.experiments.benchmark.checks import check_backbone
 from gspool.experiments.device import available_devices, device_of
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.models import create_backbone
+from gspool.terminal.output import check_writable
 
 
 @dataclass(frozen=True)
@@ -198,3 +200,14 @@ def test_what_a_certificate_says_can_be_typed_again() -> None:
     program, command, name, *words = shlex.split(written)
     assert (program, command, name) == ("gspool", "reproduce", "probe")
     assert commands.options_of(PROBE, commands.reproduce_parser(PROBE).parse_args(words)) == options
+
+
+def test_trying_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, content: bytes) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ValueError, match="No space left on device"):
+        check_writable(tmp_path, "--work")
+    assert not list(tmp_path.iterdir())

@@ -15,6 +15,8 @@ from torchvision.models.resnet import BasicBlock
 
 from gspool.functional import gsp_pool
 from gspool.models.replace import SwappedPooling, replace_pooling
+from gspool.models.replace.choice import choose
+from gspool.models.replace.watch import Watch
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import PoolingLayer
 
@@ -187,6 +189,79 @@ def test_the_same_pooling_by_another_layer_changes_nothing(global_pool: str, nam
         before = model(images)
         torch.testing.assert_close(replace_pooling(model, name)(images), before)
     assert isinstance(model.global_pool, SwappedPooling)
+
+
+class MapBesideVector(nn.Module):
+    """A backbone that gives its last map beside the pooled vector, as those of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.pooler = nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d(1)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.conv(x)
+        return {"map": features, "vector": self.pooler(features)}
+
+
+class SqueezedInPlace(MapBesideVector):
+    """The map was there before it was averaged for the gate, but not with these numbers."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.conv(x)
+        return {"map": features.mul_(torch.sigmoid(self.pooler(features)))}
+
+
+class TakesFromDictionary(nn.Module):
+    def __init__(self, backbone: nn.Module, name: str) -> None:
+        super().__init__()
+        self.backbone, self.name, self.head = backbone, name, nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.backbone(x)[self.name].mean((2, 3)))
+
+
+def test_a_map_that_is_given_beside_the_vector_hides_no_pooling() -> None:
+    model = TakesFromDictionary(MapBesideVector(), "vector").eval()
+    with torch.no_grad():
+        before = model(IMAGES)
+        torch.testing.assert_close(replace_pooling(model, "gsp", mu=1.0, example=IMAGES)(IMAGES), before)
+    assert isinstance(model.backbone.pooler, SwappedPooling)
+
+
+def test_a_map_that_is_changed_in_place_after_its_average_is_another_map() -> None:
+    model = TakesFromDictionary(SqueezedInPlace(), "map").eval()
+    assert choose(Watch(model).run(model, IMAGES)).function == "mean"
+
+
+@pytest.mark.parametrize("kind", ["resnet", "convnext", "swin"])
+def test_networks_of_transformers(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    stages = {"depths": [1, 1], "hidden_sizes": [8, 12], "num_labels": 4}
+    config, model_type = {
+        "resnet": (
+            transformers.ResNetConfig(embedding_size=8, layer_type="basic", **stages),
+            transformers.ResNetForImageClassification,
+        ),
+        "convnext": (transformers.ConvNextConfig(num_stages=2, **stages), transformers.ConvNextForImageClassification),
+        "swin": (
+            transformers.SwinConfig(embed_dim=8, depths=[1, 1], num_heads=[2, 2], image_size=56, num_labels=4),
+            transformers.SwinForImageClassification,
+        ),
+    }[kind]
+    model, images = model_type(config).eval(), torch.randn(2, 3, 56, 56)
+    with torch.no_grad():
+        before = model(images).logits
+        replace_pooling(model, "gsp", mu=1.0, prototypes=4, example=images)
+        torch.testing.assert_close(model(images).logits, before)
+        layer_of(model).__class__ = Nothing
+        assert not torch.allclose(model(images).logits, before)
+
+
+class Nothing(GSP):
+    """To see that the layer stands in the way of the data."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return 0 * super().forward(x, mask)
 
 
 def test_a_network_without_classifier() -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from gspool.search.image_list import list_images
 
+# The tree of these tests holds a file of notes.
+NOTES_ARE_MEANT = pytest.mark.filterwarnings("ignore:.*left out by name .notes.txt:UserWarning")
+
 
 def names(*sources) -> list[tuple[str, str | None]]:
     return [(Path(image.path).name, image.label) for image in list_images(sources)]
@@ -23,6 +26,7 @@ def tree(tmp_path):
     return tmp_path
 
 
+@NOTES_ARE_MEANT
 def test_a_folder_is_walked_in_order_and_labelled_by_its_first_folders(tree):
     assert names(tree) == [("top.jpeg", None), ("3.webp", "a"), ("2.JPG", "b"), ("1.png", "b")]
 
@@ -42,6 +46,7 @@ def test_paths_are_absolute_wherever_the_call_is_made(tree, monkeypatch):
     assert relative == [str(tree / name) for name in ("b/2.JPG", "b/deep/1.png", "top.jpeg", "a/3.webp")]
 
 
+@NOTES_ARE_MEANT
 def test_globs_are_sorted_and_leave_out_what_is_no_picture(tree):
     assert names(f"{tree}/**/*") == [("3.webp", None), ("2.JPG", None), ("1.png", None), ("top.jpeg", None)]
     assert names(f"{tree}/[ab]/*") == [("3.webp", None), ("2.JPG", None)]
@@ -61,6 +66,7 @@ def test_lists_name_paths_from_their_own_folder_and_labels_if_they_have_them(tre
     assert names(list_file) == [("2.JPG", None)]
 
 
+@NOTES_ARE_MEANT
 def test_sources_follow_each_other(tree):
     assert [name for name, _ in names(tree / "top.jpeg", tree / "a", tree / "top.jpeg")] == [
         "top.jpeg",
@@ -86,3 +92,23 @@ def test_wrong_sources_are_named(tree):
             names(source)
     with pytest.raises(ValueError, match="no images were named"):
         names()
+
+
+def test_files_left_out_by_their_names_are_counted_and_named(tree):
+    for name in ("scan.tif", "old.gif", "bare"):
+        (tree / "b" / name).touch()
+    with pytest.warns(
+        UserWarning, match=r"4 files are left out by name .notes\.txt, bare, old\.gif, \.\.\..; pictures end"
+    ):
+        assert len(names(tree)) == 4
+    with pytest.warns(UserWarning, match=r"1 file is left out by name .notes\.txt.;"):
+        assert names(str(tree / "a" / "*")) == [("3.webp", None)]
+
+
+def test_the_folder_of_a_class_may_be_a_link_as_in_training(tmp_path):
+    for name in ("elsewhere/1.png", "elsewhere/deep/2.png", "pictures/bee/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "pictures" / "ant").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "deep" / "round").symlink_to(tmp_path / "elsewhere")
+    assert names(tmp_path / "pictures") == [("1.png", "ant"), ("2.png", "ant"), ("3.png", "bee")]

@@ -18,6 +18,7 @@ from gspool.training.course import NonFiniteLossError
 from gspool.training.interruption import TrainingInterruptedError
 from gspool.training.metrics_log import read_metrics
 from gspool.training.module import EmbeddingTraining
+from gspool.training.run_folder import only_training
 
 
 def weights_of(folder) -> dict[str, torch.Tensor]:
@@ -334,7 +335,10 @@ def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_folder_free(co
         (lambda c: setattr(c.optimiser, "multipliers", {"bakbone": 2.0}), "no parameter is called 'bakbone'"),
         (lambda c: setattr(c.model, "pooling", "gapp"), "no pooling layer 'gapp'"),
         (lambda c: setattr(c.loss, "name", "c3"), "there is no loss 'c3'"),
-        (lambda c: setattr(c.data, "classes_per_batch", 500), "no class may come twice in a batch"),
+        (
+            lambda c: setattr(c.data, "classes_per_batch", 500),
+            r"no class may come twice in a batch.*--data.classes_per_batch \d+ --data.images_per_class \d+",
+        ),
         (lambda c: setattr(c.data, "options", {"sede": 1}), "no option 'sede', did you mean 'seed'"),
         (lambda c: setattr(c.data, "transform_options", {"flip": 0}), "'none' has no options"),
         (lambda c: setattr(c.loss, "zsr_options", {"dims": 3}) or setattr(c.loss, "zsr", 0.1), "has no dims"),
@@ -353,3 +357,15 @@ def test_what_cannot_work_is_said_before_training(config, tmp_path, change, mess
     change(config)
     with pytest.raises(ValueError, match=message):
         fit(config, tmp_path)
+
+
+def test_a_second_process_does_not_train_in_the_same_folder(config, tmp_path):
+    with only_training(tmp_path / "run"):
+        with pytest.raises(
+            ValueError, match=r"another process is training in .*run; wait .*gspool train --resume .*run"
+        ):
+            fit(config, tmp_path / "run")
+        # Not even its settings are written over those of the run that is under way.
+        assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+    assert fit(config, tmp_path / "run").metrics
+    assert not (tmp_path / "run" / ".lock").exists()

@@ -77,9 +77,11 @@ class ClassBalancedBatches(Sampler[list[int]]):
                 f"images_per_class={self.images_per_class}"
             )
         if self.classes_per_batch > len(self.rows):
+            same_size = max(1, self.classes_per_batch * self.images_per_class // max(1, len(self.rows)))
             raise ValueError(
                 f"no class may come twice in a batch, but {self.classes_per_batch} classes a batch were asked for and "
-                f"the data has {len(self.rows)}; lower classes_per_batch (and raise images_per_class to keep the size)"
+                f"the data has {len(self.rows)}; lower classes_per_batch (raise images_per_class to keep the size), "
+                f"of a run: --data.classes_per_batch {len(self.rows)} --data.images_per_class {same_size}"
             )
         if self.classes_per_batch % self.place.world_size:
             raise ValueError(

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ import numpy.typing as npt
 import PIL
 import torch
 
-from gspool.data.cache_files import CacheFiles
+from gspool.data.cache_files import NO_ROOM, CacheFiles
+from gspool.data.cache_room import SIZES, make_room
 from gspool.data.decode import BrokenImageError, Interpolation, decode, stored_size
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import FileImages, SelectedImages
@@ -35,12 +36,15 @@ def cached(
     shorter_side: int | None = 256,
     interpolation: Interpolation = "bilinear",
     max_bytes: int = 32 * GIGABYTE,
+    folder_bytes: int = 64 * GIGABYTE,
 ) -> ImageSet:
     """Give the same set with its images resized once and kept decoded on disk, so that later epochs do not decode.
 
     The cache fills as images are asked for, survives the run, and is shared by all processes and by all parts of one
     list (folds, for one). Its key is the list of paths with the sizes and times of the files, the resize, and the
     version of Pillow: whatever changes, nothing stale is served. Images past ``max_bytes`` are decoded each time.
+    When a new list is begun, caches of other lists that no process has open are removed, the longest unused first,
+    until the new one fits into ``folder_bytes`` beside the rest, and onto the disk.
     A set whose images are in memory anyway is given back as it is.
 
     Args:
@@ -49,9 +53,11 @@ def cached(
         shorter_side: length of the shorter side of the kept images; 256 is the first step of the paper's transforms.
         interpolation: how they are resized; what the model's own preprocessing does.
         max_bytes: bound on the pixels kept for this list. Images of 256 pixels take 0.2 to 0.3 MB each.
+        folder_bytes: bound on all lists of the folder together, as far as older ones can make room.
 
     Raises:
-        ValueError: if the bound is negative.
+        ValueError: if a bound is negative.
+        OSError: if nothing can be written to the folder.
 
     Example:
         >>> from gspool import data
@@ -64,7 +70,15 @@ def cached(
     if not isinstance(files, FileImages):
         return images
     place = data_root() / "decoded" if folder is None else Path(folder).expanduser()
-    kept = CachedImages(files, place, shorter_side, interpolation, max_bytes)
+    try:
+        kept = CachedImages(files, place, shorter_side, interpolation, max_bytes, folder_bytes)
+    except OSError as problem:
+        if problem.errno in NO_ROOM:
+            raise
+        raise type(problem)(
+            f"decoded images cannot be kept in {place} ({problem.strerror}); give another folder, of a run by the "
+            "variable GSPOOL_DATA, or go on without them: --data.cache false"
+        ) from None
     result = copy.copy(images)
     result.images = SelectedImages(kept, source.indices) if isinstance(source, SelectedImages) else kept
     return result
@@ -80,19 +94,26 @@ class CachedImages:
         shorter_side: int | None,
         interpolation: Interpolation,
         max_bytes: int,
+        folder_bytes: int,
     ) -> None:
-        if max_bytes < 0:
-            raise ValueError(f"max_bytes bounds the size of the cache and must not be negative, got {max_bytes}")
+        for name, bound in (("max_bytes", max_bytes), ("folder_bytes", folder_bytes)):
+            if bound < 0:
+                raise ValueError(f"{name} bounds the size of the cache and must not be negative, got {bound}")
         folder.mkdir(parents=True, exist_ok=True)
         self.paths = source.paths
         self.shorter_side, self.interpolation = shorter_side, interpolation
         self.stem = folder / _key(source.paths, shorter_side, interpolation)
-        self.sizes = _sizes(self.stem.with_suffix(".sizes.npy"), source.paths, shorter_side)
+        sizes_file = self.stem.with_suffix(SIZES)
+        known = _known(sizes_file)
+        self.sizes = _measured(source.paths, shorter_side) if known is None else known
         self.lengths = 3 * self.sizes.prod(axis=1)
         ends = np.cumsum(self.lengths)
         self.starts = ends - self.lengths
         self.kept = int(np.searchsorted(ends, max_bytes, side="right"))
         self._open: CacheFiles | None = None
+        if known is None:
+            make_room(self.stem, int(ends[self.kept - 1]) if self.kept else 0, folder_bytes)
+            _keep(self.sizes, sizes_file)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -140,19 +161,36 @@ def _key(paths: tuple[Path, ...], shorter_side: int | None, interpolation: Inter
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def _sizes(file: Path, paths: tuple[Path, ...], shorter_side: int | None) -> npt.NDArray[np.int64]:
-    """Give (width, height) of every decoded image; 0 x 0 where the file does not even begin like an image."""
-    if file.exists():
+def _known(file: Path) -> npt.NDArray[np.int64] | None:
+    """Read the sizes that were written when the list was begun."""
+    try:
         known: npt.NDArray[np.int64] = np.load(file)
-        return known
+    except FileNotFoundError:
+        return None
+    return known
+
+
+def _measured(paths: tuple[Path, ...], shorter_side: int | None) -> npt.NDArray[np.int64]:
+    """Give (width, height) of every decoded image; 0 x 0 where the file does not even begin like an image."""
     sizes = np.zeros((len(paths), 2), dtype=np.int64)
     for row, path in enumerate(paths):
         try:
             sizes[row] = stored_size(path, shorter_side)
         except BrokenImageError:
             continue  # asking for this image will say what is wrong with it
-    # Written aside and renamed: a process that looks in between must not read half a file.
-    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as aside:
-        np.save(aside, sizes)
-    os.replace(aside.name, file)
     return sizes
+
+
+def _keep(sizes: npt.NDArray[np.int64], file: Path) -> None:
+    """Write the sizes, so that the next process need not open every image; on a full disk it will have to."""
+    # Written aside and renamed: a process that looks in between must not read half a file. Not by tempfile, whose files
+    # are for one user alone, where a folder may be shared by a group.
+    aside = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+    try:
+        with aside.open("xb") as open_file:
+            np.save(open_file, sizes)
+        aside.replace(file)
+    except OSError as problem:
+        aside.unlink(missing_ok=True)
+        if problem.errno not in NO_ROOM:
+            raise

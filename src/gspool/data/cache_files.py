@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gspool.data.cache_room import INDEX, PIXELS, mark_used
+
 # Of an index entry, the upper half says that the image is there, the lower half is the CRC of its pixels.
 _WRITTEN = 1 << 32
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CacheFiles:
@@ -29,9 +31,10 @@ class CacheFiles:
         self.starts = starts
         self.lengths = lengths
         total = int(starts[-1] + lengths[-1])
-        pixels, index = stem.with_suffix(".pixels"), stem.with_suffix(".index")
+        pixels, index = stem.with_suffix(PIXELS), stem.with_suffix(INDEX)
         self._pixels_file = self._open(pixels, max(total, 1))
         self._index_file = self._open(index, 8 * len(starts))
+        mark_used(self._index_file)
         self._pixels = np.memmap(pixels, dtype=np.uint8, mode="r")
         self._index = np.memmap(index, dtype=np.uint64, mode="r", shape=(len(starts),))
         self._is_full = False
@@ -66,7 +69,7 @@ class CacheFiles:
             write_at(self._pixels_file, pixels.data.cast("B"), int(self.starts[row]))
             write_at(self._index_file, memoryview(entry.tobytes()), 8 * row)
         except OSError as problem:
-            if problem.errno not in _NO_ROOM:
+            if problem.errno not in NO_ROOM:
                 raise
             # A full disk costs speed, not the run.
             self._is_full = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,13 +27,17 @@ def list_images(sources: Sequence[str | Path]) -> Iterator[Listed]:
     """Give the images of folders, globs, CSV lists and files, in an order that is the same every time.
 
     A folder is walked through, hidden files left out; pictures are told by the ends of their names (.jpg .jpeg .png
-    .webp) and labelled by the first folder below it (the second, below train, validation and test). A CSV list has a
-    column path and may have a column label; its paths are absolute or relative to the list. What a glob finds, and
-    files named one by one, have no label.
+    .webp) and labelled by the first folder below it (the second, below train, validation and test). As in training,
+    the folder of a class may be a link, and links further down are not followed. A CSV list has a column path and may
+    have a column label; its paths are absolute or relative to the list. What a glob finds, and files named one by one,
+    have no label.
 
     Raises:
         FileNotFoundError: if there is nothing of that name.
         ValueError: if a folder or a glob holds no picture, or a CSV list has no column path or a line without one.
+
+    Warns:
+        UserWarning: if files of a folder or a glob are left out because of their names.
 
     Example:
         >>> import tempfile
@@ -45,18 +50,44 @@ def list_images(sources: Sequence[str | Path]) -> Iterator[Listed]:
     if not sources:
         raise ValueError("no images were named; give folders, globs, CSV lists or files")
     for source in sources:
-        found = False
-        for image in _list_one(source):
+        found, others = False, LeftOut()
+        for image in _list_one(source, others):
             found = True
             yield image
         if not found:
             raise ValueError(f"{source} holds no pictures; they end in {', '.join(IMAGE_SUFFIXES)}")
+        if others.count:
+            warnings.warn(f"{source}: {others}", stacklevel=2)
 
 
-def _list_one(source: str | Path) -> Iterator[Listed]:
+class LeftOut:
+    """Files that are no pictures by their names: how many, and the first of them."""
+
+    SHOWN = 3
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[str] = []
+
+    def add(self, path: str) -> None:
+        """Count a file."""
+        self.count += 1
+        if len(self.first) < self.SHOWN:
+            self.first.append(os.path.basename(path))
+
+    def __str__(self) -> str:
+        names = ", ".join([*self.first, *(["..."] if self.count > self.SHOWN else [])])
+        files = "1 file is" if self.count == 1 else f"{self.count:,} files are"
+        return (
+            f"{files} left out by name ({names}); pictures end in {', '.join(IMAGE_SUFFIXES)}. Others that can be read "
+            "are taken where a CSV list names them"
+        )
+
+
+def _list_one(source: str | Path, others: LeftOut) -> Iterator[Listed]:
     path = Path(source).expanduser()
     if path.is_dir():
-        yield from _in_folder(path)
+        yield from _in_folder(path, others)
     elif path.suffix.lower() == ".csv" and path.is_file():
         yield from _in_csv(path)
     elif path.exists():
@@ -68,22 +99,34 @@ def _list_one(source: str | Path) -> Iterator[Listed]:
                 continue
             if name.lower().endswith(IMAGE_SUFFIXES):
                 yield Listed(os.path.abspath(name))
+            else:
+                others.add(name)
     else:
         raise FileNotFoundError(f"there is no {source}; give a folder, a glob in quotes, a CSV list or an image")
 
 
-def _in_folder(root: Path) -> Iterator[Listed]:
+def _in_folder(root: Path, others: LeftOut) -> Iterator[Listed]:
     """Walk through a folder, one folder's names in memory at a time."""
     top = [entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")]
     # As in training: nothing but split folders means that classes are one level further down.
     depth = 1 if "train" in top and all(name in SPLIT_FOLDERS for name in top) else 0
-    for folder, folders, files in os.walk(os.path.abspath(root)):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    for folder, folders, files in os.walk(os.path.abspath(root), followlinks=True):
         parts = Path(os.path.relpath(folder, os.path.abspath(root))).parts
+        # A link below a class may lead back to where it lies, and round for ever.
+        may_be_link = len(parts) <= depth
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and (may_be_link or not os.path.islink(os.path.join(folder, name)))
+        )
         label = parts[depth] if len(parts) > depth else None
         for name in sorted(files):
-            if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES):
+            if name.startswith("."):
+                continue
+            if name.lower().endswith(IMAGE_SUFFIXES):
                 yield Listed(os.path.join(folder, name), label)
+            else:
+                others.add(name)
 
 
 def _in_csv(path: Path) -> Iterator[Listed]:

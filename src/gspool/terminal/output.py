@@ -29,13 +29,15 @@ def check_writable(folder: Path, option: str) -> None:
         missing += [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"x")
-        probe.unlink()
     except OSError as error:
         raise ValueError(
             f"nothing can be written to the folder {folder} ({error.strerror or error}); "
             f"choose another with {option}, or change its permissions"
         ) from error
     finally:
+        # On a full disk there is a file without its content; where nothing may be written there is none.
+        with suppress(OSError):
+            probe.unlink()
         for each in missing:
             # It may not have come to be, and somebody else may have written there meanwhile.
             with suppress(OSError):

@@ -24,6 +24,7 @@ from gspool.training.monitor import Monitor
 from gspool.training.run_folder import (
     MODEL,
     log_to,
+    only_training,
     own_config,
     process_rank,
     read_result,
@@ -68,7 +69,7 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
         title: what the progress bar calls it.
 
     Raises:
-        ValueError: if something in the configuration does not fit, before any training.
+        ValueError: before any training, if something in the configuration does not fit or another process trains there.
         TrainingInterruptedError: after Ctrl-C or SIGTERM; everything is saved.
         NonFiniteLossError: if the loss becomes NaN or infinite.
         CheckpointError: if the disk is full; the last good checkpoint is kept.
@@ -79,8 +80,15 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
         return FitResult(folder=folder, **finished)
     if not (folder / LAST).exists():
         check_beginning(config)
-    if process_rank() == 0:
+    if process_rank() > 0:
+        return _fit(config, folder, title)
+    with only_training(folder):
         own_config(folder, config)
+        return _fit(config, folder, title)
+
+
+def _fit(config: TrainConfig, folder: Path, title: str | None) -> FitResult:
+    """Train in a folder that this run owns."""
     lightning()  # says at once if it is missing
     check_monitor(config)
     if config.trainer.threads:

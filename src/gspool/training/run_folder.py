@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from gspool.evaluation.finished_runs import write_aside_and_rename
 from gspool.terminal.output import check_writable
@@ -34,6 +35,33 @@ CONFIG, VERSIONS, LOG, RESULT, MODEL, REPORT = (
 )
 PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "pytorch-metric-learning", "timm", "numpy")
 log = logging.getLogger("gspool.training")
+
+
+@contextmanager
+def only_training(folder: Path) -> Iterator[None]:
+    """Keep a second process from training in a folder at the same time; a crash lets go of the lock by itself.
+
+    Raises:
+        ValueError: if another process is training there, or the folder cannot be written.
+    """
+    check_writable(folder, "--output.folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ValueError(
+            f"another process is training in {folder}; wait until it has ended, or end it and go on with: "
+            f"gspool train --resume {folder}"
+        ) from error
+    except NotImplementedError:
+        pass  # a file system without locks: better unguarded than not at all
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
 
 
 def process_rank() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from gspool.data.registry import option_names
 from gspool.models import Pixels
 from gspool.terminal.status import WrongArgumentsError
 from gspool.training.config import DataConfig
+from gspool.training.run_folder import process_rank
 
 
 def image_set(
@@ -52,6 +54,9 @@ def prepared(
 
     Raises:
         ValueError: if a transform does not fit, or an image is broken and ``check`` is "stop".
+
+    Warns:
+        UserWarning: if broken images are left out, with their names.
     """
     if config.cache:
         # As the transforms would resize: training as the paper does, evaluation as the backbone wants.
@@ -61,7 +66,10 @@ def prepared(
             interpolation="bilinear" if training else pixels.interpolation,
         )
     if config.check != "none" and not _in_memory(images):
-        images = data.check_images(images, config.check, progress=progress).images
+        looked_at = data.check_images(images, config.check, progress=progress)
+        if looked_at.broken and process_rank() == 0:
+            warnings.warn(f"{images.name}/{images.split} goes on without broken images: {looked_at}", stacklevel=2)
+        images = looked_at.images
     return images.with_transform(_transform(config, pixels, training))
 
 

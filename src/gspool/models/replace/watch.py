@@ -38,6 +38,8 @@ class Watch(TorchFunctionMode):
         self.seen = Observation()
         # Which module call a tensor came from. Weak: a network's activations must not be kept alive for this.
         self.origins: dict[int, tuple[weakref.ref[Tensor], Call]] = {}
+        # The maps that modules gave, as they were then: the version counts what was done to a tensor in place.
+        self.maps: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
 
     def run(self, model: nn.Module, images: Tensor) -> Observation:
         """Run the network once and tell what happened."""
@@ -79,8 +81,10 @@ class Watch(TorchFunctionMode):
         call = self.running.pop()
         call.ended = self._tick()
         self.seen.calls.append(call)
-        if any(has_positions(tensor.shape) for tensor in tensors_in(given)):
-            self._forget()
+        for tensor in tensors_in(given):
+            if has_positions(tensor.shape):
+                self._forget(self._since(tensor))
+                self.maps.setdefault(id(tensor), (weakref.ref(tensor), tensor._version, call.ended))
         if not isinstance(given, torch.Tensor):
             return
         call.gives, call.vector_out = tuple(given.shape), vector(given)
@@ -100,10 +104,21 @@ class Watch(TorchFunctionMode):
                 Reduction(owner, function, found.kind, taken, shape, found.channels_last, self._tick(), source)
             )
 
-    def _forget(self) -> None:
-        """Drop what was noted: the network goes on with positions, so that was not its global pooling."""
-        kept = [r for r in self.seen.reductions if r.function is None and r.owner.path == self.named]
-        self.seen.reductions = kept
+    def _forget(self, since: int) -> None:
+        """Drop what was noted before: the network goes on with positions, so that was not its global pooling."""
+
+        def stays(reduction: Reduction) -> bool:
+            return reduction.ended > since or (reduction.function is None and reduction.owner.path == self.named)
+
+        self.seen.reductions = [reduction for reduction in self.seen.reductions if stays(reduction)]
+
+    def _since(self, tensor: Tensor) -> int:
+        """Tell since when this map is there: a network may give the map that it has pooled beside the vector."""
+        reference, version, ended = self.maps.get(id(tensor), (None, 0, 0))
+        known = reference is not None and reference() is tensor and version == tensor._version
+        if not known:
+            self.maps.pop(id(tensor), None)
+        return ended if known else self.clock
 
     def _tick(self) -> int:
         self.clock += 1
