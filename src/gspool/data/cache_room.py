@@ -6,7 +6,6 @@ of pictures that grows every day would leave a copy of itself on the disk every 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -14,6 +13,11 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # on Windows, where a file that a process has open cannot be removed anyway
+    fcntl = None  # type: ignore[assignment]
 
 SIZES, PIXELS, INDEX = ".sizes.npy", ".pixels", ".index"
 _OURS = re.compile(rf"[0-9a-f]{{32}}(?={'|'.join(map(re.escape, (SIZES, PIXELS, INDEX)))}$)")
@@ -47,8 +51,9 @@ def mark_used(index: int) -> None:
     # Some file systems have no locks, and in a folder of others times may not be ours to set: the cache works without.
     with suppress(OSError):
         os.utime(index)
-    with suppress(OSError):
-        fcntl.flock(index, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(index, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def _others(stem: Path) -> list[Kept]:
@@ -74,7 +79,7 @@ def _removed(cache: Kept) -> bool:
     try:
         lock = os.open(index, os.O_RDWR) if index is not None else None
         try:
-            if lock is not None:
+            if lock is not None and fcntl is not None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for file in cache.files:
                 file.unlink(missing_ok=True)
