@@ -295,3 +295,24 @@ def test_a_missing_lightning_is_named(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"training needs Lightning.*gspool\[train\]"):
         engine.lightning()
+
+
+def test_warnings_to_users_are_told_without_the_source():
+    # In a process of its own: pytest collects warnings before they are written.
+    code = """
+import sys, types, warnings
+from gspool import cli
+module = types.ModuleType("warned")
+def run(command, rest):
+    warnings.warn("3 images are left out", stacklevel=1)
+    warnings.warn("soon gone", FutureWarning, stacklevel=1)
+    return 0
+module.run = run
+sys.modules["warned"] = module
+cli.COMMANDS["train"] = cli.Command("warned", "", "")
+sys.exit(cli.main(["train"]))
+"""
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=True)
+    first, rest = done.stderr.split("\n", 1)
+    assert first == "warning: 3 images are left out"
+    assert "FutureWarning: soon gone" in rest

@@ -12,6 +12,7 @@ from importlib import import_module
 from types import FrameType
 from typing import NamedTuple
 
+from gspool.terminal.plain_warnings import warned_in_plain_words
 from gspool.version import __version__
 
 
@@ -77,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Each command brings libraries of its own, some of them slow to import, at its start or when it needs them.
         with ended_at_once_by_ctrl_c():
             module = import_module(found.module)
-        status: int = module.run(command, rest)
+        with warned_in_plain_words():
+            status: int = module.run(command, rest)
     except ModuleNotFoundError as error:
         # Not a library: a fault of ours.
         if (error.name or "").partition(".")[0] == "gspool":

@@ -208,6 +208,6 @@ def test_trying_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(ValueError, match="No space left on device"):
+    with pytest.raises(ValueError, match=r"No space left on device\); choose another with --work, or make room there"):
         check_writable(tmp_path, "--work")
     assert not list(tmp_path.iterdir())

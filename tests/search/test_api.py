@@ -186,6 +186,7 @@ def test_the_name_of_an_upload_means_nothing(client, name: str) -> None:
 def test_wrong_fields_are_refused(client, fields: dict) -> None:
     answer = sent(client, as_bytes(noise(0)), **fields)
     assert answer.status_code == 422
+    assert next(iter(fields)) in answer.json()["detail"]
 
 
 def test_an_unknown_label_is_answered_with_known_ones(client) -> None:
@@ -195,7 +196,8 @@ def test_an_unknown_label_is_answered_with_known_ones(client) -> None:
 
 
 def test_a_request_without_a_picture_is_refused(client) -> None:
-    assert client.post("/api/search", data={"k": 3}).status_code == 422
+    answer = client.post("/api/search", data={"k": 3})
+    assert (answer.status_code, answer.json()) == (422, {"detail": "image: Field required"})
     assert client.get("/api/search").status_code == 405
 
 
@@ -209,6 +211,9 @@ def test_the_interface_is_described_for_programs_and_people(client) -> None:
         "/api/explain",
         "/api/pictures/{number}",
     }
+    for path, way in schema["paths"].items():
+        described = next(iter(way.values()))["responses"]["422"]["content"]["application/json"]["schema"]
+        assert described == {"$ref": "#/components/schemas/Refusal"}, path
     page = client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     for path in schema["paths"]:

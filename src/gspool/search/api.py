@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, File, Form, HTTPException, Path, Query, Request, Response, UploadFile
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from gspool.data import BrokenImageError
@@ -21,6 +22,10 @@ LARGEST_SIDE = 1024
 REFUSALS: dict[int | str, dict[str, Any]] = {
     413: {"model": Refusal, "description": "More bytes or pixels than the server takes."},
     415: {"model": Refusal, "description": "Not a picture, or of a format that is not read."},
+}
+# Of every route: FastAPI would describe a list of objects, which is not what is answered.
+OUT_OF_RANGE: dict[int | str, dict[str, Any]] = {
+    422: {"model": Refusal, "description": "A field that is missing or out of range, or a picture that is damaged."}
 }
 Answer = TypeVar("Answer")
 Picture = Annotated[UploadFile, File(description="The file of a picture: JPEG, PNG, WebP, GIF or BMP.")]
@@ -41,6 +46,12 @@ def create_api(lookup: Lookup, limits: UploadLimits) -> FastAPI:
     def refuse(request: Request, problem: UploadRefusedError) -> JSONResponse:
         return JSONResponse({"detail": str(problem)}, problem.status)
 
+    @app.exception_handler(RequestValidationError)
+    def refuse_fields(request: Request, problem: RequestValidationError) -> JSONResponse:
+        # A place is where the value came from and what it is called: ("body", "k").
+        told = "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in problem.errors())
+        return JSONResponse({"detail": told}, UNREADABLE)
+
     @app.get("/docs", include_in_schema=False)
     def describe(request: Request) -> HTMLResponse:
         return HTMLResponse(api_page(app.openapi(), str(request.base_url)))
@@ -49,7 +60,7 @@ def create_api(lookup: Lookup, limits: UploadLimits) -> FastAPI:
 
 
 def _routes(lookup: Lookup, limits: UploadLimits) -> APIRouter:
-    routes = APIRouter(prefix="/api")
+    routes = APIRouter(prefix="/api", responses=OUT_OF_RANGE)
 
     def opened(image: UploadFile) -> bytes:
         # One byte more than allowed tells a file that is too long from one that just fits.

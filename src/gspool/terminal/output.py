@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
+
+_REMEDIES: dict[int | None, str] = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there")
 
 
 def check_writable(folder: Path, option: str) -> None:
@@ -32,7 +35,7 @@ def check_writable(folder: Path, option: str) -> None:
     except OSError as error:
         raise ValueError(
             f"nothing can be written to the folder {folder} ({error.strerror or error}); "
-            f"choose another with {option}, or change its permissions"
+            f"choose another with {option}, or {_REMEDIES.get(error.errno, 'change its permissions')}"
         ) from error
     finally:
         # On a full disk there is a file without its content; where nothing may be written there is none.

@@ -89,9 +89,9 @@ def _preset_of(arguments: Sequence[str]) -> str:
     """Find the preset before anything else is read, because all the defaults hang on it.
 
     Raises:
-        ValueError: if a file is not YAML.
+        ValueError: if a file is not YAML, or several presets are named.
     """
-    name = DEFAULT
+    name, named = DEFAULT, []
     rest = list(arguments)
     for place, word in enumerate(rest):
         flag, _, value = word.partition("=")
@@ -103,8 +103,10 @@ def _preset_of(arguments: Sequence[str]) -> str:
                 raise ValueError(f"{value} is not YAML: {' '.join(str(error).split())}") from error
             name = content.get("preset", name) if isinstance(content, dict) else name
         elif flag == "--preset":
-            return value
-    return name
+            named.append(value)
+    if len(named) > 1:
+        raise ValueError(f"a run starts from one preset, got --preset {' and --preset '.join(named)}")
+    return named[0] if named else name
 
 
 def plain(config: TrainConfig) -> dict[str, Any]:
