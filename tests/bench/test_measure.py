@@ -46,11 +46,11 @@ def test_features_have_the_shape_type_and_layout_that_were_asked_for():
 
 @pytest.mark.parametrize(("model", "channels", "size"), [("resnet20", 64, "8x8"), ("timm/test_vit", 64, "10x10")])
 def test_in_a_whole_network_the_map_is_its_own(model, channels, size):
-    measured = measure(Settings(layers=("gsp:prototypes=4",), model=model, **TINY | {"repeats": 1}))
+    measured = measure(Settings(layers=("gsp:prototypes=4",), model=model, **TINY))
     assert {(row.channels, row.size) for row in measured.rows} == {(channels, size)}
     for row in measured.rows:
         assert 0 < share(row) < 1
-        assert row.network.time.median > row.alone.time.median
+        assert row.network.time.low > row.alone.time.low
 
 
 @pytest.mark.parametrize("backward", [True, False])
