@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from gspool.search import npz_stream, vector_files
+from gspool.search import npz_stream, vector_pieces
 from gspool.search.lance_table import LanceWriter, open_table
 from gspool.search.vector_files import PartsWriter, copy_to_lance, open_writer, read_pieces, read_settings
 from gspool.search.vector_rows import VectorRows, VectorSettings
@@ -34,24 +34,29 @@ def content(path) -> list[dict]:
     return [row for piece in read_pieces(path) for row in piece.to_pylist()]
 
 
+def known_paths(writer) -> list[str]:
+    return [path for piece in writer.known() for path in piece["path"].to_pylist()]
+
+
 def expected(count: int) -> list[dict]:
     rows = some_rows(0, count)
     return [
         {"row": row, "path": path, "label": label, "width": width, "height": height, "vector": vector.tolist()}
-        for row, (path, label, width, height, vector) in enumerate(zip(*rows, strict=True))
+        | {"size": None, "modified": None, "source": None}
+        for row, (path, label, width, height, vector) in enumerate(zip(*rows[:5], strict=True))
     ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_come_back_as_they_went_in_however_they_were_cut(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_files, "GROUP", 4)
+    monkeypatch.setattr(vector_pieces, "GROUP", 4)
     monkeypatch.setattr(npz_stream, "CHUNK", 3)
     path = tmp_path / "deep" / f"vectors.{kind}"
     first = 0
     for count in (5, 1, 7):
         writer = open_writer(path, SETTINGS)
         assert writer.rows == first
-        assert [*writer.paths()] == some_rows(0, first).paths
+        assert known_paths(writer) == some_rows(0, first).paths
         writer.append(some_rows(first, count))
         first += count
         if count != 1:
@@ -66,7 +71,7 @@ def test_other_programs_read_the_files(tmp_path):
         writer.append(some_rows(0, 4))
         writer.finish()
     table = pq.read_table(tmp_path / "vectors.parquet")
-    assert table.column_names == ["row", "path", "label", "width", "height", "vector"]
+    assert table.column_names == ["row", "path", "label", "width", "height", "vector", "size", "modified", "source"]
     with np.load(tmp_path / "vectors.npz") as arrays:
         assert arrays["path"].tolist() == table["path"].to_pylist()
         assert arrays["label"].tolist() == ["", "class 1", "class 2", ""]
@@ -92,7 +97,7 @@ def test_parts_survive_a_crash_and_those_already_joined_are_dropped(kind, tmp_pa
     for name, part in kept.items():
         (again.folder / name).write_bytes(part)
     third = PartsWriter(path, SETTINGS)
-    assert (third.rows, [*third.paths()]) == (5, some_rows(0, 5).paths)
+    assert (third.rows, known_paths(third)) == (5, some_rows(0, 5).paths)
     third.append(some_rows(5, 2))
     third.finish()
     assert content(path) == expected(7)

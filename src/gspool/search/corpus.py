@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
-from hashlib import blake2b
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from gspool.search.bad_list import BadList
+from gspool.search.corpus_sources import CorpusSources
 from gspool.search.decode_ahead import LIMITS, Broken, Limits
 from gspool.search.embed_stream import EmbeddedBatch, Seen, StreamSettings, embed_stream
-from gspool.search.image_list import Listed, list_images
+from gspool.search.image_list import list_images
+from gspool.search.known_pictures import KnownPictures
 from gspool.search.model_source import default_precision, fingerprint, load_model
 from gspool.search.ray_stream import ray_stream
 from gspool.search.vector_files import VectorWriter, only_writer, open_writer
@@ -30,9 +31,11 @@ SECONDS_AT_ONCE = 30.0
 
 
 class EmbeddedCorpus(NamedTuple):
-    """What came of it: ``embedded`` images are new, ``skipped`` were there before, ``bad`` could not be read.
+    """What came of it: ``embedded`` images are new or changed, ``skipped`` were there before, ``bad`` not to be read.
 
     ``rows`` is all that the file now holds; ``bad_list`` names the bad images with reasons, and is None without any.
+    Of the embedded ones ``changed`` were there before, and differ by now; ``relabelled`` of the skipped have another
+    label. ``gone`` rows are of pictures that the sources hold no more, and ``removed`` of these were taken out.
     """
 
     path: Path
@@ -42,6 +45,10 @@ class EmbeddedCorpus(NamedTuple):
     bad: int
     bad_list: Path | None
     seconds: float
+    changed: int = 0
+    relabelled: int = 0
+    gone: int = 0
+    removed: int = 0
 
 
 def embed_corpus(
@@ -54,15 +61,17 @@ def embed_corpus(
     workers: int | None = None,
     device: str | torch.device | None = None,
     limits: Limits = LIMITS,
+    remove_gone: bool = False,
     ray: str | None = None,
     actors: int | None = None,
     progress: bool = False,
 ) -> EmbeddedCorpus:
     """Embed pictures into a .lance table, a .parquet or an .npz file; go on, where the file has some of them already.
 
-    Pictures and vectors pass through in batches. What stays in memory is some 100 bytes an image, to know which are
-    done. The same call after an interruption gives the same file. A picture that cannot be read is left out and listed
-    in ``FILE.bad.csv`` beside it; those are tried again the next time.
+    Pictures and vectors pass through in batches. What stays in memory is some 150 bytes an image, to know which are
+    done. The same call after an interruption gives the same file. A picture whose file has another size or time of
+    change than when it was embedded is embedded again, and takes the place of its row. A picture that cannot be read
+    is left out and listed in ``FILE.bad.csv`` beside it; those are tried again the next time.
 
     Args:
         model: a model, or what `load_model` takes.
@@ -73,6 +82,7 @@ def embed_corpus(
         workers: threads that decode; one a core, at most 16, unless given.
         device: where to compute, for a model given by name.
         limits: the largest file and picture to read.
+        remove_gone: take out the rows of pictures that these sources hold no more, see `CorpusSources`.
         ray: spread the work over a Ray cluster: ``auto``, its address, or ``local``; see `ray_stream`.
         actors: models at work in that cluster; one a GPU unless given.
         progress: show a bar.
@@ -89,8 +99,8 @@ def embed_corpus(
         ...     for shade in (0, 90, 200):
         ...         Image.new("L", (40, 40), shade).save(Path(folder) / f"{shade}.png")
         ...     model = Embedder("resnet20", pooling="gap", dim=8)
-        ...     result = embed_corpus(model, folder, Path(folder) / "vectors.parquet")
-        ...     again = embed_corpus(model, folder, Path(folder) / "vectors.parquet")
+        ...     result = embed_corpus(model, f"{folder}/*.png", Path(folder) / "vectors.parquet")
+        ...     again = embed_corpus(model, f"{folder}/*.png", Path(folder) / "vectors.parquet")
         >>> (result.embedded, result.bad), (again.embedded, again.skipped)
         ((3, 0), (0, 3))
     """
@@ -107,51 +117,36 @@ def embed_corpus(
     began = time.perf_counter()
     with only_writer(place), work_bar("embedding", 0, total, progress, unit="images") as bar:
         writer = open_writer(place, settings)
-        work = _Work(writer, bar, BadList(place))
-        new = _new(sources, Done(writer.paths()), bar)
+        known = KnownPictures(writer, CorpusSources(sources))
+        work = _Work(writer, known, bar, BadList(place))
+        new = known.to_embed(bar)
         how = StreamSettings(batch_size, chosen, workers or min(os.cpu_count() or 1, 16), limits)
         work.run(embed_stream(new, network, how) if ray is None else ray_stream(new, network, how, ray, actors))
+        gone = known.gone()
+        if remove_gone:
+            writer.remove(gone)
         writer.finish()
-    seconds = time.perf_counter() - began
-    bad = work.bad
     return EmbeddedCorpus(
-        place, writer.rows, work.embedded, total - work.embedded - bad.count, bad.count, bad.path_if_any, seconds
+        place,
+        writer.rows,
+        work.embedded,
+        known.skipped,
+        work.bad.count,
+        work.bad.path_if_any,
+        time.perf_counter() - began,
+        work.changed,
+        known.relabelled,
+        len(gone),
+        len(gone) if remove_gone else 0,
     )
-
-
-class Done:
-    """The paths that need no embedding, as digests of 16 bytes however long they are."""
-
-    def __init__(self, paths: Iterator[str]) -> None:
-        self.digests = {self._digest(path) for path in paths}
-
-    def add(self, path: str) -> bool:
-        """Note a path, and say whether it is new."""
-        digest = self._digest(path)
-        if digest in self.digests:
-            return False
-        self.digests.add(digest)
-        return True
-
-    @staticmethod
-    def _digest(path: str) -> bytes:
-        return blake2b(os.fsencode(path), digest_size=16).digest()
-
-
-def _new(sources: Sequence[str | Path], done: Done, bar: WorkBar) -> Iterator[Listed]:
-    for listed in list_images(sources):
-        if done.add(listed.path):
-            yield listed
-        else:
-            bar.advance()
 
 
 class _Work:
     """The end of the stream: vectors to the file, broken pictures to their list."""
 
-    def __init__(self, writer: VectorWriter, bar: WorkBar, bad: BadList) -> None:
-        self.writer, self.bar, self.bad = writer, bar, bad
-        self.embedded = 0
+    def __init__(self, writer: VectorWriter, known: KnownPictures, bar: WorkBar, bad: BadList) -> None:
+        self.writer, self.known, self.bar, self.bad = writer, known, bar, bad
+        self.embedded = self.changed = 0
         self.pending: list[Seen] = []
         self.vectors: list[torch.Tensor] = []
         self.saved = time.monotonic()
@@ -161,6 +156,7 @@ class _Work:
             for piece in stream:
                 if isinstance(piece, Broken):
                     self.bad.add(piece)
+                    self.known.underway.pop(piece.listed.path, None)
                     self.bar.advance(f"{self.bad.count:,} bad")
                 else:
                     self._take(piece)
@@ -184,9 +180,11 @@ class _Work:
                 [picture.width for picture in self.pending],
                 [picture.height for picture in self.pending],
                 torch.cat(self.vectors).numpy(),
+                [self.known.underway.pop(picture.listed.path) for picture in self.pending],
             )
             # Let go first: after a full disk, say, the way out of the run must not try to write them once more.
             self.pending, self.vectors = [], []
             self.writer.append(rows)
             self.embedded += len(rows.paths)
+            self.changed += rows.replacing
         self.saved = time.monotonic()

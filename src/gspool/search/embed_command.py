@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gspool.search.help_text import EMBED, EMBED_USAGE
 from gspool.terminal.output import check_file_writable, check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, refuse_below
+
+if TYPE_CHECKING:
+    from gspool.search.corpus import EmbeddedCorpus
 
 
 def embed_command(arguments: Sequence[str]) -> None:
@@ -35,6 +38,9 @@ def embed_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU where there is one.")
     parser.add_argument("--max_bytes", type=int, default=64 * 2**20, help="The largest file to read.")
     parser.add_argument("--max_pixels", type=int, default=80_000_000, help="The largest picture to decode.")
+    parser.add_argument(
+        "--remove_gone", action="store_true", help="Take out the rows of pictures that these IMAGES hold no more."
+    )
     parser.add_argument("--recall", type=float, default=0.98, help="Of the approximate index of a large .lance table.")
     parser.add_argument(
         "--ray",
@@ -61,6 +67,7 @@ def embed_command(arguments: Sequence[str]) -> None:
             workers=given["workers"],
             device=given["device"],
             limits=Limits(given["max_bytes"], given["max_pixels"]),
+            remove_gone=given["remove_gone"],
             ray=given["ray"],
             actors=given["actors"],
             progress=given["progress"],
@@ -68,8 +75,7 @@ def embed_command(arguments: Sequence[str]) -> None:
     except KeyboardInterrupt:
         print(f"what is done is kept beside or in {given['out']}; the same command goes on with it", file=sys.stderr)
         raise
-    rate = f", {result.embedded / result.seconds:,.1f} images/s" if result.embedded else ""
-    print(f"{result.embedded:,} embedded in {result.seconds:,.1f} s{rate}; {result.skipped:,} were there already")
+    print(_told(result))
     if result.bad_list is not None:
         print(f"{result.bad:,} could not be read, see {result.bad_list}")
         if not result.rows:
@@ -80,6 +86,21 @@ def embed_command(arguments: Sequence[str]) -> None:
         if needs_approximation(index):
             index.build(given["recall"], tell=print)
         print(index)
+
+
+def _told(result: EmbeddedCorpus) -> str:
+    """Say what was new, changed, there and gone."""
+    told = f"{result.embedded:,} embedded in {result.seconds:,.1f} s"
+    told += f", {result.embedded / result.seconds:,.1f} images/s" if result.embedded else ""
+    told += f", {result.changed:,} of them again because they changed" if result.changed else ""
+    told += f"; {result.skipped:,} were there already"
+    told += f", {result.relabelled:,} of them with another label now" if result.relabelled else ""
+    if result.removed:
+        were = "was gone, and its row is" if result.removed == 1 else "were gone, and their rows are"
+        told += f"; {result.removed:,} {were} taken out"
+    elif result.gone:
+        told += f"; {result.gone:,} {'is' if result.gone == 1 else 'are'} gone (--remove_gone takes the rows out)"
+    return told
 
 
 def _check(given: Any) -> None:

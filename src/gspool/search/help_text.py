@@ -10,8 +10,10 @@ Embed pictures: one vector an image, with its path, label and size, in a file th
 
 A .lance table is for `gspool search`; .parquet and .npz are for other programs (and can be searched too). A CSV list
 has a column path and may have a column label. Run the same command again after Ctrl-C, a crash, or when pictures have
-been added: what is in the file is skipped. Pictures that cannot be read are listed in FILE.bad.csv. From 100,000
-vectors on, a .lance table gets an approximate index; its recall against exact search is measured and printed.
+come, changed or gone: what is in the file is skipped, what has another size or time of change is embedded again, what
+is gone is counted, and its rows are taken out with --remove_gone. Pictures that cannot be read are listed in
+FILE.bad.csv. From 100,000 vectors on, a .lance table gets an approximate index; its recall against exact search is
+measured and printed.
 """
 EMBED_USAGE = "gspool embed MODEL IMAGES... --out FILE.lance|.parquet|.npz [--OPTION VALUE ...]"
 

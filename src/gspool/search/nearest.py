@@ -42,7 +42,7 @@ def nearest(
     if where is not None:
         request = request.where(where, prefilter=True)
     try:
-        answer = request.select(["row", "path", "label", "_distance"]).to_arrow()
+        answer = _answered(request.select(["row", "path", "label", "_distance"]))
     except (ValueError, RuntimeError) as error:
         if where is None:
             raise
@@ -58,3 +58,13 @@ def nearest(
     for one in hits:
         one.sort(key=lambda hit: (-hit.score, hit.row))
     return hits
+
+
+def _answered(request: Any) -> Any:
+    try:
+        return request.to_arrow()
+    except RuntimeError as error:
+        if "Not found" not in str(error):
+            raise
+        # Another process has just deleted the version that this search began with; a second one begins with the newest.
+        return request.to_arrow()

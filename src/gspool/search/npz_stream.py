@@ -17,19 +17,28 @@ SETTINGS = "settings"
 CHUNK = 4096
 # A path may be long; numpy stores every text of an array at the length of the longest.
 SHORTEST_TEXT = 1
+# Arrays have no empty places.
+UNKNOWN = -1
 
 
 def write_npz(path: Path, pieces: Callable[[], Iterable[pa.Table]], settings: VectorSettings) -> None:
-    """Write pieces of a table as arrays row, path, label, width, height and vector, and the settings as JSON.
+    """Write pieces of a table as arrays row, path, label, width, height, vector ..., and the settings as JSON.
 
-    The pieces are gone through once for every array. A label that is not known is the empty text.
+    The pieces are gone through once for every array. A text that is not known is empty, a number -1.
     """
-    rows, longest = 0, {"path": SHORTEST_TEXT, "label": SHORTEST_TEXT}
+    rows, longest = 0, {"path": SHORTEST_TEXT, "label": SHORTEST_TEXT, "source": SHORTEST_TEXT}
     for piece in pieces():
         rows += piece.num_rows
         for name, length in longest.items():
             longest[name] = max(length, *(len(text or "") for text in piece[name].to_pylist()), SHORTEST_TEXT)
-    kinds: dict[str, Any] = {"row": "<i8", "width": "<i4", "height": "<i4", "vector": "<f4"}
+    kinds: dict[str, Any] = {
+        "row": "<i8",
+        "width": "<i4",
+        "height": "<i4",
+        "vector": "<f4",
+        "size": "<i8",
+        "modified": "<i8",
+    }
     kinds.update({name: f"<U{length}" for name, length in longest.items()})
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name in COLUMNS:
@@ -58,15 +67,10 @@ def read_settings(path: Path) -> VectorSettings:
         raise ValueError(f"{path} does not hold vectors of gspool embed ({error})") from error
 
 
-def count_rows(path: Path) -> int:
-    """Count the rows by the head of one array."""
-    with zipfile.ZipFile(path) as archive, archive.open("row.npy") as member:
-        return _read_header(member)[1][0]
-
-
 def read_npz(path: Path, columns: tuple[str, ...] = COLUMNS) -> Iterator[dict[str, np.ndarray]]:
-    """Give the arrays of an archive piece by piece."""
+    """Give the arrays of an archive piece by piece; a file of an earlier version does not have all of them."""
     with zipfile.ZipFile(path) as archive:
+        columns = tuple(name for name in columns if f"{name}.npy" in archive.namelist())
         members = {name: archive.open(f"{name}.npy") for name in columns}
         try:
             heads = {name: _read_header(member) for name, member in members.items()}
@@ -108,4 +112,4 @@ def _as_array(piece: pa.Table, name: str, kind: np.dtype) -> np.ndarray:
         return np.asarray(column.flatten(), dtype=kind)
     if kind.kind == "U":
         return np.array([text or "" for text in column.to_pylist()], dtype=kind)
-    return np.asarray(column, dtype=kind)
+    return np.asarray(column.fill_null(UNKNOWN), dtype=kind)

@@ -65,7 +65,7 @@ def search_images(
         ...     for name in ("red", "green"):
         ...         Image.new("RGB", (40, 40), name).save(Path(folder) / f"{name}.png")
         ...     model = Embedder("resnet20", pooling="gap", dim=8)
-        ...     _ = embed_corpus(model, folder, Path(folder) / "vectors.lance")
+        ...     _ = embed_corpus(model, f"{folder}/*.png", Path(folder) / "vectors.lance")
         ...     answer = next(search_images(model, open_index(Path(folder) / "vectors.lance"), f"{folder}/green.png"))
         >>> len(answer.hits), round(answer.hits[0].score, 3)
         (2, 1.0)

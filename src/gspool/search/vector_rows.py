@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float
 
-COLUMNS = ("row", "path", "label", "width", "height", "vector")
+COLUMNS = ("row", "path", "label", "width", "height", "vector", "size", "modified", "source")
+# What tells whether a picture is still the one that was embedded.
+REMEMBERED = ("row", "path", "label", "size", "modified", "source")
 # The key under which a schema carries the settings; Arrow's metadata is bytes.
 KEY = b"gspool"
 
@@ -39,6 +42,10 @@ class VectorSettings(NamedTuple):
                 pa.field("width", pa.int32()),
                 pa.field("height", pa.int32()),
                 pa.field("vector", pa.list_(pa.float32(), self.dim), nullable=False),
+                # Files of earlier versions have none of these.
+                pa.field("size", pa.int64()),
+                pa.field("modified", pa.int64()),
+                pa.field("source", pa.string()),
             ],
             metadata={KEY: json.dumps({**self._asdict(), "gspool": __version__}).encode()},
         )
@@ -74,6 +81,18 @@ def settings_of(schema: pa.Schema, path: Path) -> VectorSettings:
         ) from error
 
 
+class Origin(NamedTuple):
+    """Where a vector came from: the file's size in bytes, its time of change in nanoseconds, the source that named it.
+
+    ``row`` is the row that it takes the place of, None for a new one.
+    """
+
+    size: int | None = None
+    modified: int | None = None
+    source: str | None = None
+    row: int | None = None
+
+
 class VectorRows(NamedTuple):
     """Some images in a row: where they are, what they show if that is known, their sizes and their vectors."""
 
@@ -82,17 +101,23 @@ class VectorRows(NamedTuple):
     widths: Sequence[int]
     heights: Sequence[int]
     vectors: Float[np.ndarray, "N D"]
+    origins: Sequence[Origin] | None = None
+
+    @property
+    def replacing(self) -> int:
+        """Count the rows that take the place of others."""
+        return sum(origin.row is not None for origin in self.origins or ())
 
     def table(self, settings: VectorSettings, first_row: int) -> pa.Table:
-        """Give the rows as an Arrow table, numbered from ``first_row``.
+        """Give the rows as an Arrow table, new ones numbered from ``first_row``.
 
         Raises:
             ValueError: if the vectors are not of the length that the settings say, or not finite.
 
         Example:
             >>> rows = VectorRows(["a.jpg"], ["ant"], [4], [3], np.ones((1, 2), dtype=np.float32))
-            >>> rows.table(VectorSettings("model", "0f", 2), first_row=7).to_pylist()
-            [{'row': 7, 'path': 'a.jpg', 'label': 'ant', 'width': 4, 'height': 3, 'vector': [1.0, 1.0]}]
+            >>> rows.table(VectorSettings("model", "0f", 2), first_row=7).select(["row", "label", "vector"]).to_pylist()
+            [{'row': 7, 'label': 'ant', 'vector': [1.0, 1.0]}]
         """
         vectors = np.ascontiguousarray(self.vectors, dtype=np.float32)
         if vectors.shape != (len(self.paths), settings.dim):
@@ -103,14 +128,19 @@ class VectorRows(NamedTuple):
                 f"the model gives a vector that is not finite for {self.paths[row]}; if this is half precision, "
                 "use precision float32"
             )
+        origins = self.origins or [Origin()] * len(self.paths)
+        numbers = itertools.count(first_row)
         return pa.table(
             [
-                pa.array(range(first_row, first_row + len(self.paths)), pa.int64()),
+                pa.array([next(numbers) if each.row is None else each.row for each in origins], pa.int64()),
                 pa.array(self.paths, pa.string()),
                 pa.array(self.labels, pa.string()),
                 pa.array(self.widths, pa.int32()),
                 pa.array(self.heights, pa.int32()),
                 pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), settings.dim),
+                pa.array([each.size for each in origins], pa.int64()),
+                pa.array([each.modified for each in origins], pa.int64()),
+                pa.array([each.source for each in origins], pa.string()),
             ],
             schema=settings.schema(),
         )

@@ -1,0 +1,400 @@
+"""A corpus that changes from day to day: a file of vectors follows pictures that change, get other labels, or go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import lancedb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gspool.search import approximate, corpus_sources, embed_corpus, embed_stream, open_index, search_images
+from gspool.search.commands import run
+from gspool.search.lance_table import LanceWriter, open_table
+from gspool.search.vector_files import open_writer, read_pieces
+from gspool.search.vector_rows import Origin, VectorRows, VectorSettings
+from search.drawn_picture import draw_picture
+
+KINDS = ("lance", "parquet", "npz")
+OLD = ["row", "path", "label", "width", "height", "vector"]
+
+
+@pytest.fixture(params=KINDS)
+def out(request, tmp_path):
+    return tmp_path / f"vectors.{request.param}"
+
+
+def table_of(path) -> pa.Table:
+    table = open_table(path).to_arrow() if path.suffix == ".lance" else pa.concat_tables(read_pieces(path))
+    return table.sort_by("row")
+
+
+def rows_of(path) -> dict[str, dict]:
+    """Give the rows by the last two parts of their paths, of which there must be one each."""
+    rows = {"/".join(row["path"].split("/")[-2:]): row for row in table_of(path).to_pylist()}
+    assert len(rows) == len(table_of(path))
+    return rows
+
+
+def counts(result) -> tuple[int, ...]:
+    return result.embedded, result.changed, result.skipped, result.relabelled, result.gone, result.removed, result.rows
+
+
+def make_old(path) -> None:
+    """Write a file once more as version 0.1.0 first did: without sizes, times and sources."""
+    table = table_of(path).select(OLD)
+    if path.suffix == ".lance":
+        lancedb.connect(path.parent).create_table(path.stem, table, mode="overwrite")
+        assert open_table(path).schema.names == OLD
+    elif path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with np.load(path) as arrays:
+            np.savez(path, **{name: arrays[name] for name in (*OLD, "settings")})
+
+
+def later(path, seconds: int = 5) -> None:
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + seconds * 10**9 + 1))
+
+
+def test_rows_remember_size_time_and_source(small_model, pictures, out):
+    embed_corpus(small_model, pictures, out)
+    for name, row in rows_of(out).items():
+        status = (pictures / name).stat()
+        assert (row["size"], row["modified"], row["source"]) == (status.st_size, status.st_mtime_ns, str(pictures))
+
+
+def test_a_changed_picture_takes_the_place_of_its_row(small_model, pictures, out):
+    embed_corpus(small_model, pictures, out)
+    before = rows_of(out)
+    draw_picture(pictures / "bee" / "2.png", 999, size=(60, 50))
+    draw_picture(pictures / "bee" / "new.png", 998)
+    result = embed_corpus(small_model, pictures, out)
+    assert counts(result) == (2, 1, 14, 0, 0, 0, 16)
+    after = rows_of(out)
+    assert (after["bee/2.png"]["row"], after["bee/2.png"]["width"]) == (before["bee/2.png"]["row"], 60)
+    assert after["bee/new.png"]["row"] == 15
+    assert {name for name in before if before[name] != after[name]} == {"bee/2.png"}
+    answer = next(search_images(small_model, open_index(out), pictures / "bee" / "2.png", k=16))
+    assert answer.hits[0].path == answer.query
+    assert answer.hits[0].score == pytest.approx(1, abs=1e-6)
+    assert len({hit.path for hit in answer.hits}) == 16
+    # What was taken over is remembered: the next time there is nothing to do, and a fresh file says the same.
+    assert counts(embed_corpus(small_model, pictures, out)) == (0, 0, 16, 0, 0, 0, 16)
+    fresh = out.with_name(f"fresh{out.suffix}")
+    embed_corpus(small_model, pictures, fresh)
+    for name, row in rows_of(fresh).items():
+        np.testing.assert_allclose(row.pop("vector"), after[name].pop("vector"), rtol=1e-5, atol=1e-6)
+        assert {**after[name], "row": row["row"]} == row
+
+
+def test_another_time_is_enough_and_the_same_time_with_another_size_too(small_model, pictures, tmp_path):
+    out = tmp_path / "v.lance"
+    touched, same_size, same_time = (pictures / "ant" / f"{number}.png" for number in range(3))
+    for path, seed in ((same_size, 1), (same_time, 2)):
+        draw_picture(path.with_suffix(".bmp"), seed)
+        os.replace(path.with_suffix(".bmp"), path)
+    embed_corpus(small_model, pictures, out)
+    before = rows_of(out)
+    later(touched)
+    # A picture without compression has as many bytes whatever it shows.
+    size = same_size.stat().st_size
+    draw_picture(same_size.with_suffix(".bmp"), 77)
+    os.replace(same_size.with_suffix(".bmp"), same_size)
+    later(same_size)
+    assert same_size.stat().st_size == size
+    time = same_time.stat().st_mtime_ns
+    draw_picture(same_time, 78)
+    os.utime(same_time, ns=(time, time))
+    assert counts(embed_corpus(small_model, pictures, out)) == (3, 3, 12, 0, 0, 0, 15)
+    after = rows_of(out)
+    np.testing.assert_allclose(after["ant/0.png"]["vector"], before["ant/0.png"]["vector"], rtol=1e-5, atol=1e-6)
+    for name in ("ant/1.png", "ant/2.png"):
+        assert np.abs(np.subtract(after[name]["vector"], before[name]["vector"])).max() > 1e-3
+    assert counts(embed_corpus(small_model, pictures, out)) == (0, 0, 15, 0, 0, 0, 15)
+
+
+def test_a_picture_that_changes_while_it_is_read_is_noticed_the_next_time(small_model, pictures, tmp_path, monkeypatch):
+    embed = embed_stream.embed_batch
+
+    def meanwhile(*arguments):
+        draw_picture(pictures / "ant" / "3.png", 500)
+        later(pictures / "ant" / "3.png")
+        return embed(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(embed_stream, "embed_batch", meanwhile)
+        embed_corpus(small_model, pictures, tmp_path / "v.lance")
+    assert counts(embed_corpus(small_model, pictures, tmp_path / "v.lance"))[:3] == (1, 1, 14)
+
+
+def test_a_changed_picture_that_cannot_be_read_keeps_its_row_and_is_tried_again(small_model, pictures, out):
+    embed_corpus(small_model, pictures, out)
+    before = rows_of(out)
+    (pictures / "cat" / "1.png").write_bytes(b"half of a pict")
+    result = embed_corpus(small_model, pictures, out)
+    assert (result.bad, result.skipped, result.gone, result.rows) == (1, 14, 0, 15)
+    assert rows_of(out) == before
+    draw_picture(pictures / "cat" / "1.png", 321)
+    assert counts(embed_corpus(small_model, pictures, out))[:2] == (1, 1)
+
+
+def test_gone_pictures_are_counted_and_taken_out_when_asked_for(small_model, pictures, out):
+    embed_corpus(small_model, pictures, out)
+    before = rows_of(out)
+    for name in ("ant/4.png", "cat/4.png"):
+        (pictures / name).unlink()
+    assert counts(embed_corpus(small_model, pictures, out)) == (0, 0, 13, 0, 2, 0, 15)
+    assert rows_of(out) == before
+    draw_picture(pictures / "bee" / "new.png", 500)
+    assert counts(embed_corpus(small_model, pictures, out, remove_gone=True)) == (1, 0, 13, 0, 2, 2, 14)
+    after = rows_of(out)
+    assert {*before} - {*after} == {"ant/4.png", "cat/4.png"}
+    assert all(after[name] == before[name] for name in {*before} & {*after})
+    # A number belongs to one picture, also where the count of rows falls below it.
+    assert after["bee/new.png"]["row"] == 15
+    assert counts(embed_corpus(small_model, pictures, out, remove_gone=True)) == (0, 0, 14, 0, 0, 0, 14)
+
+
+def test_rows_of_other_sources_stay(small_model, pictures, out, tmp_path):
+    for name in ("a", "b"):
+        draw_picture(tmp_path / "scans" / f"{name}.png", ord(name))
+    (tmp_path / "list.csv").write_text(f"path\n{pictures}/cat/0.png\n{pictures}/cat/1.png\n")
+    glob, listed = f"{tmp_path}/scans/*.png", tmp_path / "list.csv"
+    embed_corpus(small_model, [pictures / "ant", glob, listed, pictures / "bee" / "0.png"], out)
+    for path in ("ant/0.png", "bee/0.png", "cat/0.png", "../scans/a.png"):
+        (pictures / path).unlink()
+    (tmp_path / "list.csv").write_text(f"path\n{pictures}/cat/0.png\n")
+    # Of the list, a picture that is still there and no longer named; and one that is named and no longer there.
+    for sources, gone in (
+        ([pictures / "ant"], {"ant/0.png"}),
+        ([glob], {"scans/a.png"}),
+        ([pictures / "bee"], {"bee/0.png"}),
+        ([listed], {"cat/0.png", "cat/1.png"}),
+    ):
+        before = {*rows_of(out)}
+        result = embed_corpus(small_model, sources, out, remove_gone=True)
+        assert result.removed == len(gone)
+        assert before - {*rows_of(out)} == gone
+    assert {*rows_of(out)} == {"ant/1.png", "ant/2.png", "ant/3.png", "ant/4.png", "scans/b.png"} | {
+        f"bee/{number}.png" for number in range(1, 5)
+    }
+
+
+def test_what_cannot_be_reached_today_is_not_gone(small_model, pictures, tmp_path, monkeypatch):
+    out = tmp_path / "v.lance"
+    embed_corpus(small_model, pictures, out)
+    os.rename(pictures / "bee", tmp_path / "elsewhere")
+    stat = os.stat
+
+    def failing(path, *arguments, **options):
+        if str(path).startswith(str(pictures / "bee")):
+            raise OSError(5, "Input/output error")
+        return stat(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_sources.os, "stat", failing)
+        assert embed_corpus(small_model, pictures, out, remove_gone=True).gone == 0
+    assert embed_corpus(small_model, pictures, out, remove_gone=True).removed == 5
+
+
+def test_labels_follow_their_source_without_embedding(small_model, pictures, out, tmp_path):
+    listed = tmp_path / "list.csv"
+    lines = [f"{path},{path.parent.name}" for path in sorted(pictures.glob("*/*.png"))]
+    listed.write_text("\n".join(["path,label", *lines]))
+    embed_corpus(small_model, listed, out)
+    before = rows_of(out)
+    listed.write_text("\n".join(["path,label", *lines]).replace(",bee", ",wasp"))
+    assert counts(embed_corpus(small_model, listed, out)) == (0, 0, 15, 5, 0, 0, 15)
+    after = rows_of(out)
+    assert open_index(out).labels() == ["ant", "cat", "wasp"]
+    assert all({**after[name], "label": before[name]["label"]} == before[name] for name in before)
+    # A glob knows no labels: it forgets none, not even of a picture that has changed.
+    draw_picture(pictures / "bee" / "0.png", 444)
+    assert counts(embed_corpus(small_model, f"{pictures}/*/*.png", out)) == (1, 1, 14, 0, 0, 0, 15)
+    assert rows_of(out)["bee/0.png"]["label"] == "wasp"
+
+
+def test_a_file_of_an_earlier_version_goes_on(small_model, pictures, out):
+    embed_corpus(small_model, pictures, out)
+    whole = rows_of(out)
+    make_old(out)
+    query = pictures / "ant" / "1.png"
+    assert next(search_images(small_model, open_index(out), query)).hits[0].path == str(query)
+    # What changed before it was known when, is not noticed; what is gone, is.
+    draw_picture(pictures / "ant" / "0.png", 600)
+    (pictures / "cat" / "4.png").unlink()
+    draw_picture(pictures / "cat" / "new.png", 601)
+    assert counts(embed_corpus(small_model, pictures, out)) == (1, 0, 14, 0, 1, 0, 16)
+    rows = rows_of(out)
+    assert rows["ant/0.png"]["vector"] == whole["ant/0.png"]["vector"]
+    assert rows["cat/new.png"]["modified"] == (pictures / "cat" / "new.png").stat().st_mtime_ns
+    assert (rows["cat/4.png"]["size"], rows["cat/4.png"]["source"]) == (None, None)
+    # From here on the times are known.
+    for name in whole:
+        if name not in ("ant/0.png", "cat/4.png"):
+            assert rows[name] == whole[name]
+    draw_picture(pictures / "ant" / "0.png", 602)
+    later(pictures / "ant" / "0.png")
+    assert counts(embed_corpus(small_model, pictures, out, remove_gone=True)) == (1, 1, 14, 0, 1, 1, 15)
+
+
+def test_rows_of_an_earlier_version_that_lie_elsewhere_stay(small_model, pictures, out, tmp_path):
+    draw_picture(tmp_path / "other" / "x.png", 1)
+    embed_corpus(small_model, [pictures, tmp_path / "other"], out)
+    make_old(out)
+    (tmp_path / "other" / "x.png").unlink()
+    assert embed_corpus(small_model, pictures, out, remove_gone=True).gone == 0
+    (tmp_path / "list.csv").write_text(f"path\n{pictures}/ant/0.png\n")
+    assert embed_corpus(small_model, tmp_path / "list.csv", out, remove_gone=True).removed == 1
+    assert len(rows_of(out)) == 15
+
+
+@pytest.mark.parametrize("kind", ["lance", "parquet"])
+def test_a_kill_in_the_middle_of_embedding_again(kind, model_folder, small_model, pictures, tmp_path):
+    out = tmp_path / f"vectors.{kind}"
+    embed_corpus(small_model, pictures, out, batch_size=4)
+    before = rows_of(out)
+    for number, path in enumerate(sorted(pictures.glob("*/*.png"))):
+        draw_picture(path, 700 + number)
+        later(path)
+    # The third batch never ends, so that the kill comes in the middle.
+    program = f"""
+import time
+from gspool.search import corpus, embed_stream
+corpus.SECONDS_AT_ONCE = 0.0
+embed, calls = embed_stream.embed_batch, []
+def stuck(*arguments):
+    calls.append(1)
+    if len(calls) == 3:
+        print("stuck", flush=True)
+        time.sleep(600)
+    return embed(*arguments)
+embed_stream.embed_batch = stuck
+corpus.embed_corpus({str(model_folder)!r}, {str(pictures)!r}, {str(out)!r}, batch_size=4, device="cpu")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"stuck\n"
+        with pytest.raises(ValueError, match="another process is writing"):
+            embed_corpus(small_model, pictures, out)
+        process.send_signal(signal.SIGKILL)
+    # A picture that is replaced twice, before and after the kill, and has three vectors in parts and file by then.
+    draw_picture(pictures / "ant" / "0.png", 800)
+    later(pictures / "ant" / "0.png", 10)
+    assert counts(embed_corpus(small_model, pictures, out, batch_size=4)) == (8, 8, 7, 0, 0, 0, 15)
+    after = rows_of(out)
+    assert {name: row["row"] for name, row in after.items()} == {name: row["row"] for name, row in before.items()}
+    fresh = embed_corpus(small_model, pictures, tmp_path / f"fresh.{kind}", batch_size=4)
+    for name, row in rows_of(fresh.path).items():
+        np.testing.assert_allclose(row.pop("vector"), after[name].pop("vector"), rtol=1e-5, atol=1e-6)
+        assert row == after[name]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npz"])
+def test_parts_that_were_joined_before_a_crash_change_nothing(kind, small_model, pictures, tmp_path, monkeypatch):
+    out = tmp_path / f"vectors.{kind}"
+    embed_corpus(small_model, pictures, out)
+    draw_picture(pictures / "ant" / "0.png", 900)
+    later(pictures / "ant" / "0.png")
+    with monkeypatch.context() as patch:
+        patch.setattr("gspool.search.parts_writer.shutil.rmtree", lambda *_, **__: None)
+        embed_corpus(small_model, pictures, out)
+    assert [*(tmp_path / f"vectors.{kind}.parts").glob("*.parquet")]
+    whole = rows_of(out)
+    assert counts(embed_corpus(small_model, pictures, out)) == (0, 0, 15, 0, 0, 0, 15)
+    assert rows_of(out) == whole
+    assert not (tmp_path / f"vectors.{kind}.parts").exists()
+
+
+def drawn(count: int, seed: int, origins=None) -> VectorRows:
+    vectors = np.random.default_rng(seed).normal(size=(count, 12)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return VectorRows(
+        [f"/{row}.jpg" for row in range(count)], [None] * count, [1] * count, [1] * count, vectors, origins
+    )
+
+
+def test_an_approximate_index_follows_what_is_replaced_and_taken_out(tmp_path, monkeypatch):
+    path, settings = tmp_path / "vectors.lance", VectorSettings("runs/one", "0f", 12)
+    first = drawn(2_000, seed=1)
+    writer = open_writer(path, settings)
+    writer.append(first)
+    writer.finish()
+    open_index(path).build(recall=0.9, queries=20)
+    # Open since before, as a server's is.
+    served = open_index(path)
+    writer = LanceWriter(path, settings)
+    second = drawn(50, seed=2, origins=[Origin(row=row) for row in range(50)])
+    writer.append(second)
+    writer.amend(pa.table({"row": [60, 61], "label": ["ant", "bee"]}))
+    writer.remove([*range(100, 150)])
+    for step in ("written", "finished"):
+        for index in (served, open_index(path)):
+            assert len(index) == 1_950
+            assert index.approximation is not None
+            assert [hits[0].row for hits in index.search(second.vectors, 1)] == [*range(50)], step
+            # The old vectors of rows that were replaced, or taken out, find others.
+            old = np.concatenate([first.vectors[:50], first.vectors[100:150]])
+            assert max(hits[0].score for hits in index.search(old, 1)) < 0.999
+            assert [(hits[0].row, hits[0].label) for hits in index.search(first.vectors[60:62], 1)] == [
+                (60, "ant"),
+                (61, "bee"),
+            ]
+            assert all(len({hit.row for hit in hits}) == 20 for hits in index.search(second.vectors, 20))
+        writer.finish()
+    assert open_table(path).index_stats("vector_idx").num_unindexed_rows == 0
+    monkeypatch.setattr(approximate, "SEED", 1)
+    again = open_index(path).build(recall=0.9, queries=20)
+    assert (again.rows, again.recall >= 0.9) == (1_950, True)
+
+
+def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
+    path, settings = tmp_path / "vectors.lance", VectorSettings("runs/one", "0f", 12)
+    first, second = drawn(5, seed=1), drawn(5, seed=2, origins=[Origin(row=row) for row in range(5)])
+    LanceWriter(path, settings).append(first)
+    index = open_index(path)
+    query, calls = type(index.table.search(first.vectors[0])), []
+    ask = query.to_arrow
+
+    def overtaken(request):
+        calls.append(1)
+        if len(calls) == 1:
+            writer = LanceWriter(path, settings)
+            writer.append(second)
+            writer.finish()
+            raise RuntimeError("lance error: Not found: vectors.lance/data/0.lance")
+        return ask(request)
+
+    monkeypatch.setattr(query, "to_arrow", overtaken)
+    hit = index.search(second.vectors[3], 1)[0][0]
+    assert (hit.row, round(hit.score, 5)) == (3, 1.0)
+    monkeypatch.setattr(query, "to_arrow", lambda request: (_ for _ in ()).throw(RuntimeError("something else")))
+    with pytest.raises(RuntimeError, match="something else"):
+        index.search(second.vectors[3], 1)
+
+
+def test_the_command_says_what_changed_and_what_is_gone(model_folder, pictures, tmp_path, capsys):
+    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.lance"), "--progress", "false"]
+    assert run("embed", words) == 0
+    said = capsys.readouterr().out
+    assert "again" not in said
+    assert "gone" not in said
+    draw_picture(pictures / "ant" / "0.png", 5, size=(50, 50))
+    draw_picture(pictures / "ant" / "new.png", 6)
+    (pictures / "ant" / "4.png").unlink()
+    assert run("embed", words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("2 embedded in ")
+    assert "images/s, 1 of them again because they changed; 13 were there already" in said
+    assert "already; 1 is gone (--remove_gone takes the rows out)" in said
+    assert f"{tmp_path / 'v.lance'}: 16 vectors" in said
+    assert run("embed", [*words, "--remove_gone"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "15 were there already; 1 was gone, and its row is taken out" in said
+    assert f"{tmp_path / 'v.lance'}: 15 vectors" in said
