@@ -44,7 +44,7 @@ for package in {packages!r}:
 def hidden_without(*missing: str) -> set[str]:
     """Tell which names are not shown where libraries are missing, having looked that all others can be had."""
     names = {
-        "gspool": [*gspool._LATER],
+        "gspool": [*gspool._HOME],
         "gspool.models": [*gspool.models._HOME],
         "gspool.search": [*gspool.search._HOME],
     }
@@ -69,7 +69,7 @@ def test_without_a_library_of_the_index_the_model_is_shown_and_the_index_is_not(
 
 def test_with_everything_installed_every_name_is_shown() -> None:
     assert hidden_without() == set()
-    assert sorted(gspool._LATER) == [name for name in dir(gspool) if name != "__version__"]
+    assert sorted(gspool._HOME) == [name for name in dir(gspool) if name != "__version__"]
 
 
 def test_packages_of_the_api_page_can_be_reached_from_the_package() -> None:

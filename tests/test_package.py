@@ -24,6 +24,6 @@ def test_a_missing_dependency_says_what_to_install(monkeypatch):
     def without(name, *rest):
         raise ModuleNotFoundError("No module named 'torchvision'", name="torchvision")
 
-    monkeypatch.setattr(gspool, "import_module", without)
-    with pytest.raises(ImportError, match=r"needs torchvision.*gspool\[train\]"):
+    monkeypatch.setattr(gspool.on_demand, "import_module", without)
+    with pytest.raises(ImportError, match=r"gspool\.Embedder needs torchvision.*gspool\[train\]"):
         gspool.Embedder  # noqa: B018

@@ -14,10 +14,9 @@ Example:
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gspool.on_demand import at_hand
+from gspool.on_demand import at_hand, import_on_demand
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -44,21 +43,21 @@ __all__ = [
     "training",
 ]
 
-_LATER = {
-    "GSP": "gspool.pooling.gsp",
-    "Embedder": "gspool.models",
-    "ZSRLoss": "gspool.losses.zsr",
-    "replace_pooling": "gspool.models",
-    "bench": "gspool.bench",
-    "data": "gspool.data",
-    "evaluation": "gspool.evaluation",
-    "experiments": "gspool.experiments",
-    "functional": "gspool.functional",
-    "losses": "gspool.losses",
-    "models": "gspool.models",
-    "pooling": "gspool.pooling",
-    "search": "gspool.search",
-    "training": "gspool.training",
+_HOME = {
+    "GSP": "pooling.gsp",
+    "Embedder": "models",
+    "ZSRLoss": "losses.zsr",
+    "replace_pooling": "models",
+    "bench": "bench",
+    "data": "data",
+    "evaluation": "evaluation",
+    "experiments": "experiments",
+    "functional": "functional",
+    "losses": "losses",
+    "models": "models",
+    "pooling": "pooling",
+    "search": "search",
+    "training": "training",
 }
 _NEEDS = {
     "Embedder": ("huggingface_hub", "safetensors"),
@@ -71,18 +70,7 @@ if not TYPE_CHECKING:
     __all__ = at_hand(__all__, _NEEDS)
 
     def __getattr__(name: str) -> Any:
-        if name not in _LATER:
-            raise AttributeError(f"module 'gspool' has no attribute {name!r}; it has {', '.join(_LATER)}")
-        try:
-            module = import_module(_LATER[name])
-        except ModuleNotFoundError as missing:
-            if missing.name is None or missing.name.startswith("gspool"):
-                raise
-            raise ImportError(
-                f"gspool.{name} needs {missing.name}, which is not installed; install what training needs with "
-                '`pip install "gspool[train]"`'
-            ) from missing
-        return module if _LATER[name] == f"gspool.{name}" else getattr(module, name)
+        return import_on_demand("gspool", _HOME, name, "train")
 
     def __dir__() -> list[str]:
         return sorted(__all__)

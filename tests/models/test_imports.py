@@ -30,5 +30,5 @@ def test_public_names_are_there_and_others_are_not() -> None:
     for name in gspool.models.__all__:
         assert getattr(gspool.models, name) is not None
     assert dir(gspool.models) == gspool.models.__all__
-    with pytest.raises(AttributeError, match="has no 'Embeder'; it has Backbone"):
+    with pytest.raises(AttributeError, match="has no attribute 'Embeder'; it has Backbone"):
         gspool.models.Embeder  # noqa: B018

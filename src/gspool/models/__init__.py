@@ -5,10 +5,9 @@ Names are imported when they are asked for: the swap needs torch alone, the embe
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gspool.on_demand import at_hand
+from gspool.on_demand import at_hand, import_on_demand
 
 if TYPE_CHECKING:
     from gspool.models.backbone import Backbone
@@ -55,16 +54,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a public name from its file when it is first asked for."""
-        if name not in _HOME:
-            raise AttributeError(f"gspool.models has no {name!r}; it has {', '.join(_HOME)}")
-        try:
-            return getattr(import_module(f"gspool.models.{_HOME[name]}"), name)
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("gspool"):
-                raise
-            raise ModuleNotFoundError(
-                f"gspool.models.{name} needs {error.name}: pip install 'gspool[train]'", name=error.name
-            ) from error
+        return import_on_demand("gspool.models", _HOME, name, "train")
 
     def __dir__() -> list[str]:
         """Name what can be imported."""

@@ -10,10 +10,9 @@ Example:
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gspool.on_demand import at_hand
+from gspool.on_demand import at_hand, import_on_demand
 
 if TYPE_CHECKING:
     from gspool.search.corpus import EmbeddedCorpus, embed_corpus
@@ -86,16 +85,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a public name from its file when it is first asked for."""
-        if name not in _HOME:
-            raise AttributeError(f"gspool.search has no {name!r}; it has {', '.join(_HOME)}")
-        try:
-            return getattr(import_module(f"gspool.search.{_HOME[name]}"), name)
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("gspool"):
-                raise
-            raise ModuleNotFoundError(
-                f"gspool.search.{name} needs {error.name}: pip install 'gspool[search]'", name=error.name
-            ) from error
+        return import_on_demand("gspool.search", _HOME, name, "search")
 
     def __dir__() -> list[str]:
         """Name what can be imported."""
