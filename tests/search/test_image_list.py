@@ -36,6 +36,8 @@ def test_below_split_folders_the_second_folder_is_the_label(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert names(tmp_path) == [("3.png", None), ("2.png", "bee"), ("1.png", "ant")]
+    (tmp_path / "vectors.lance").mkdir()
+    assert ("1.png", "ant") in names(tmp_path)
     (tmp_path / "cat").mkdir()
     assert ("1.png", "train") in names(tmp_path)
 
@@ -112,3 +114,14 @@ def test_the_folder_of_a_class_may_be_a_link_as_in_training(tmp_path):
     (tmp_path / "pictures" / "ant").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "deep" / "round").symlink_to(tmp_path / "elsewhere")
     assert names(tmp_path / "pictures") == [("1.png", "ant"), ("2.png", "ant"), ("3.png", "bee")]
+
+
+def test_what_embed_writes_into_the_folder_is_no_picture_left_out(tree, recwarn):
+    for notes in tree.rglob("notes.txt"):
+        notes.unlink()
+    before = names(tree)
+    (tree / "vectors.lance" / "data").mkdir(parents=True)
+    for name in ("vectors.lance/data/0.lance", "vectors.lance/data/odd.png", "v.npz", "v.npz.bad.csv"):
+        (tree / name).touch()
+    assert names(tree) == before
+    assert not recwarn.list

@@ -379,6 +379,13 @@ def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
         index.search(second.vectors[3], 1)
 
 
+def test_what_is_left_out_is_told_once(small_model, pictures, tmp_path):
+    (pictures / "notes.txt").touch()
+    with pytest.warns(UserWarning, match="left out by name") as told:
+        embed_corpus(small_model, pictures, tmp_path / "v.lance")
+    assert len(told) == 1
+
+
 def test_the_command_says_what_changed_and_what_is_gone(model_folder, pictures, tmp_path, capsys):
     words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.lance"), "--progress", "false"]
     assert run("embed", words) == 0

@@ -44,7 +44,7 @@ class CorpusSources:
     def pictures(self) -> Iterator[tuple[Listed, str | None]]:
         """Give the pictures, each with the name of the source that holds it."""
         for source, name in zip(self.given, self.names, strict=True):
-            for listed in list_images([source]):
+            for listed in list_images([source], warn=False):
                 yield listed, name
 
     def hold_no_more(self, path: str, source: str | None) -> bool:

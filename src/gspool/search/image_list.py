@@ -15,6 +15,9 @@ from gspool.data.decode import IMAGE_SUFFIXES
 
 PATH, LABEL = "path", "label"
 
+# What gspool embed writes, perhaps into the folder itself: vectors, their parts, and the list of bad pictures.
+WRITTEN = (".lance", ".parquet", ".npz", ".parts", ".csv")
+
 
 class Listed(NamedTuple):
     """One image of a corpus: its absolute path, and its label where that is known."""
@@ -23,7 +26,7 @@ class Listed(NamedTuple):
     label: str | None = None
 
 
-def list_images(sources: Sequence[str | Path]) -> Iterator[Listed]:
+def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[Listed]:
     """Give the images of folders, globs, CSV lists and files, in an order that is the same every time.
 
     A folder is walked through, hidden files left out; pictures are told by the ends of their names (.jpg .jpeg .png
@@ -31,6 +34,10 @@ def list_images(sources: Sequence[str | Path]) -> Iterator[Listed]:
     the folder of a class may be a link, and links further down are not followed. A CSV list has a column path and may
     have a column label; its paths are absolute or relative to the list. What a glob finds, and files named one by one,
     have no label.
+
+    Args:
+        sources: the folders, globs, lists and files.
+        warn: say what is left out; once is enough for who lists the same twice.
 
     Raises:
         FileNotFoundError: if there is nothing of that name.
@@ -56,7 +63,7 @@ def list_images(sources: Sequence[str | Path]) -> Iterator[Listed]:
             yield image
         if not found:
             raise ValueError(f"{source} holds no pictures; they end in {', '.join(IMAGE_SUFFIXES)}")
-        if others.count:
+        if others.count and warn:
             warnings.warn(f"{source}: {others}", stacklevel=2)
 
 
@@ -107,7 +114,7 @@ def _list_one(source: str | Path, others: LeftOut) -> Iterator[Listed]:
 
 def _in_folder(root: Path, others: LeftOut) -> Iterator[Listed]:
     """Walk through a folder, one folder's names in memory at a time."""
-    top = [entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")]
+    top = [entry.name for entry in os.scandir(root) if entry.is_dir() and _may_hold_pictures(entry.name)]
     # As in training: nothing but split folders means that classes are one level further down.
     depth = 1 if "train" in top and all(name in SPLIT_FOLDERS for name in top) else 0
     for folder, folders, files in os.walk(os.path.abspath(root), followlinks=True):
@@ -117,16 +124,20 @@ def _in_folder(root: Path, others: LeftOut) -> Iterator[Listed]:
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".") and (may_be_link or not os.path.islink(os.path.join(folder, name)))
+            if _may_hold_pictures(name) and (may_be_link or not os.path.islink(os.path.join(folder, name)))
         )
         label = parts[depth] if len(parts) > depth else None
         for name in sorted(files):
-            if name.startswith("."):
+            if not _may_hold_pictures(name):
                 continue
             if name.lower().endswith(IMAGE_SUFFIXES):
                 yield Listed(os.path.join(folder, name), label)
             else:
                 others.add(name)
+
+
+def _may_hold_pictures(name: str) -> bool:
+    return not name.startswith(".") and not name.endswith(WRITTEN)
 
 
 def _in_csv(path: Path) -> Iterator[Listed]:
