@@ -18,7 +18,9 @@ def at_hand(names: Iterable[str], needs: Mapping[str, tuple[str, ...]]) -> list[
         >>> at_hand(["GSP", "Embedder", "page"], {"Embedder": ("torch",), "page": ("torch", "no_such_library")})
         ['GSP', 'Embedder']
     """
-    return [name for name in names if all(find_spec(library) is not None for library in needs.get(name, ()))]
+    # Each library once, however many names need it: this is done whenever the package is imported.
+    missing = {library for library in set().union(*needs.values()) if find_spec(library) is None}
+    return [name for name in names if missing.isdisjoint(needs.get(name, ()))]
 
 
 def import_on_demand(package: str, homes: Mapping[str, str], name: str, extra: str) -> Any:

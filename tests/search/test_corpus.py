@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -20,6 +17,7 @@ from gspool.search.index import open_index
 from gspool.search.lance_table import open_table
 from gspool.search.vector_files import PartsWriter, only_writer, read_pieces
 from search.drawn_picture import draw_picture
+from search.stuck_embedding import stuck_in_batch
 
 KINDS = ("lance", "parquet", "npz")
 
@@ -88,23 +86,8 @@ def test_a_killed_process_leaves_whole_rows(model_folder, small_model, tmp_path)
         draw_picture(root / f"{number:03d}.png", number)
     out = tmp_path / "vectors.lance"
     # The fourth batch never ends, so that the kill comes in the middle.
-    program = f"""
-import time
-from gspool.search import corpus, embed_stream
-corpus.SECONDS_AT_ONCE = 0.0
-embed, calls = embed_stream.embed_batch, []
-def stuck(*arguments):
-    calls.append(1)
-    if len(calls) == 4:
-        print("stuck", flush=True)
-        time.sleep(600)
-    return embed(*arguments)
-embed_stream.embed_batch = stuck
-corpus.embed_corpus({str(model_folder)!r}, {str(root)!r}, {str(out)!r}, batch_size=4, device="cpu")
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"stuck\n"
-        process.send_signal(signal.SIGKILL)
+    with stuck_in_batch(4, model_folder, root, out):
+        pass
     result = embed_corpus(small_model, root, out, batch_size=4)
     assert (result.skipped, result.embedded, result.rows) == (12, 18, 30)
     rows = rows_of(out)

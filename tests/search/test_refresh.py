@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 
 import lancedb
 import numpy as np
@@ -19,6 +16,7 @@ from gspool.search.lance_table import LanceWriter, open_table
 from gspool.search.vector_files import open_writer, read_pieces
 from gspool.search.vector_rows import Origin, VectorRows, VectorSettings
 from search.drawn_picture import draw_picture
+from search.stuck_embedding import stuck_in_batch
 
 KINDS = ("lance", "parquet", "npz")
 OLD = ["row", "path", "label", "width", "height", "vector"]
@@ -265,25 +263,11 @@ def test_a_kill_in_the_middle_of_embedding_again(kind, model_folder, small_model
         draw_picture(path, 700 + number)
         later(path)
     # The third batch never ends, so that the kill comes in the middle.
-    program = f"""
-import time
-from gspool.search import corpus, embed_stream
-corpus.SECONDS_AT_ONCE = 0.0
-embed, calls = embed_stream.embed_batch, []
-def stuck(*arguments):
-    calls.append(1)
-    if len(calls) == 3:
-        print("stuck", flush=True)
-        time.sleep(600)
-    return embed(*arguments)
-embed_stream.embed_batch = stuck
-corpus.embed_corpus({str(model_folder)!r}, {str(pictures)!r}, {str(out)!r}, batch_size=4, device="cpu")
-"""
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"stuck\n"
-        with pytest.raises(ValueError, match="another process is writing"):
-            embed_corpus(small_model, pictures, out)
-        process.send_signal(signal.SIGKILL)
+    with (
+        stuck_in_batch(3, model_folder, pictures, out),
+        pytest.raises(ValueError, match="another process is writing"),
+    ):
+        embed_corpus(small_model, pictures, out)
     # A picture that is replaced twice, before and after the kill, and has three vectors in parts and file by then.
     draw_picture(pictures / "ant" / "0.png", 800)
     later(pictures / "ant" / "0.png", 10)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gspool.search.image_list import Listed, list_images
+from gspool.search.image_list import Listed, kind_of, list_images
 
 
 class CorpusSources:
@@ -25,15 +25,14 @@ class CorpusSources:
         self.folders: list[str] = []
         self.looked_at: list[str] = []
         for source in given:
-            path = Path(source).expanduser()
-            place = os.path.abspath(path)
+            place, kind = os.path.abspath(Path(source).expanduser()), kind_of(source)
             name: str | None = _text(place)
-            if path.is_dir():
+            if kind == "folder":
                 self.folders.append(os.path.join(place, ""))
-            elif path.suffix.lower() == ".csv" and path.is_file():
+            elif kind == "list":
                 self.lists.add(_text(place))
                 self.looked_at.append("")
-            elif path.exists():
+            elif kind == "file":
                 name = None
                 self.looked_at.append(os.path.join(os.path.dirname(place), ""))
             else:

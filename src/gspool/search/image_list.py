@@ -8,12 +8,13 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gspool.data.class_folders import SPLIT_FOLDERS
 from gspool.data.decode import IMAGE_SUFFIXES
 
 PATH, LABEL = "path", "label"
+Kind = Literal["folder", "glob", "list", "file"]
 
 # What gspool embed writes, perhaps into the folder itself: vectors, their parts, and the list of bad pictures.
 WRITTEN = (".lance", ".parquet", ".npz", ".parts", ".csv")
@@ -92,14 +93,14 @@ class LeftOut:
 
 
 def _list_one(source: str | Path, others: LeftOut) -> Iterator[Listed]:
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path, kind = Path(source).expanduser(), kind_of(source)
+    if kind == "folder":
         yield from _in_folder(path, others)
-    elif path.suffix.lower() == ".csv" and path.is_file():
+    elif kind == "list":
         yield from _in_csv(path)
-    elif path.exists():
+    elif kind == "file":
         yield Listed(os.path.abspath(path))
-    elif glob.has_magic(str(source)):
+    else:
         # Sorted, because the order of a folder's entries differs from one file system to the next.
         for name in sorted(glob.iglob(str(path), recursive=True)):
             if os.path.isdir(name):
@@ -108,8 +109,24 @@ def _list_one(source: str | Path, others: LeftOut) -> Iterator[Listed]:
                 yield Listed(os.path.abspath(name))
             else:
                 others.add(name)
-    else:
-        raise FileNotFoundError(f"there is no {source}; give a folder, a glob in quotes, a CSV list or an image")
+
+
+def kind_of(source: str | Path) -> Kind:
+    """Say what a source is, by what is there.
+
+    Raises:
+        FileNotFoundError: if there is nothing of that name, and it is no glob.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return "folder"
+    if path.suffix.lower() == ".csv" and path.is_file():
+        return "list"
+    if path.exists():
+        return "file"
+    if glob.has_magic(str(source)):
+        return "glob"
+    raise FileNotFoundError(f"there is no {source}; give a folder, a glob in quotes, a CSV list or an image")
 
 
 def _in_folder(root: Path, others: LeftOut) -> Iterator[Listed]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
-from filelock import FileLock, Timeout
 
 from gspool.search.lance_table import LanceWriter
 from gspool.search.parts_writer import PartsWriter
 from gspool.search.vector_pieces import read_pieces, read_settings
 from gspool.search.vector_rows import VectorRows, VectorSettings
+from gspool.terminal.held_alone import held_alone
 
 SUFFIXES = (".lance", ".parquet", ".npz")
 
@@ -63,16 +63,9 @@ def only_writer(path: Path) -> Iterator[None]:
         ValueError: if another process is writing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise ValueError(f"another process is writing to {path}; wait for it, or write to another file") from error
-    try:
+    taken = f"another process is writing to {path}; wait for it, or write to another file"
+    with held_alone(path.with_name(f".{path.name}.lock"), taken):
         yield
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
 
 
 def copy_to_lance(source: Path, out: Path) -> None:

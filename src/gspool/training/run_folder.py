@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.terminal.held_alone import held_alone
 from gspool.terminal.output import check_writable
 from gspool.training.checkpoint import LAST
 from gspool.training.config import TrainConfig
@@ -46,22 +46,13 @@ def only_training(folder: Path) -> Iterator[None]:
     """
     check_writable(folder, "--output.folder")
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise ValueError(
-            f"another process is training in {folder}; wait until it has ended, or end it and go on with: "
-            f"gspool train --resume {folder}"
-        ) from error
-    except NotImplementedError:
-        pass  # a file system without locks: better unguarded than not at all
-    try:
+    taken = (
+        f"another process is training in {folder}; wait until it has ended, or end it and go on with: "
+        f"gspool train --resume {folder}"
+    )
+    # On a file system without locks better unguarded than not at all.
+    with held_alone(folder / ".lock", taken, or_unguarded=True):
         yield
-    finally:
-        if lock.is_locked:
-            Path(lock.lock_file).unlink(missing_ok=True)
-            lock.release()
 
 
 def process_rank() -> int:

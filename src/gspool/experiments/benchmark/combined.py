@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gspool.experiments.benchmark.figures import paired_difference
-from gspool.experiments.benchmark.store import Run
+from gspool.experiments.benchmark.store import Run, runs_by_arm
 from gspool.experiments.paired import in_words, verdict
 
 # What is compared, and with what: the paper says that the first is ahead of the second on every data set.
@@ -18,9 +18,7 @@ COMPARED = {
 
 def beside_layers(runs: Sequence[Run]) -> str:
     """Say how far GSP brings other layers, and how far it is ahead of DeLF, loss by loss, in pairs of runs."""
-    by_arm: dict[str, list[Run]] = {}
-    for run in runs:
-        by_arm.setdefault(run.asked["arm"], []).append(run)
+    by_arm = runs_by_arm(runs)
     said, words = [], []
     for what, (one, other) in COMPARED.items():
         told = []

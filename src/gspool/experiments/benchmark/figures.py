@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gspool.evaluation import mean_and_std
 from gspool.experiments.benchmark.joined import joined_of
+from gspool.experiments.benchmark.store import Run, Store, runs_by_arm
 from gspool.experiments.benchmark.taken_over import map_taken_over
 from gspool.experiments.paired import Difference, deviation, difference_of
 
 if TYPE_CHECKING:
     from gspool.evaluation import Protocol
     from gspool.experiments.benchmark.stand_in import Ground
-    from gspool.experiments.benchmark.store import Run, Store
-
 
 # What a table shows the mean of, besides the metrics.
 MEANS = ("steps", "best_step", "seconds")
@@ -136,10 +135,8 @@ def study_figures(
         wanted: names of arms; None takes all that the store holds.
         known: runs of the result that is there, whose order remains.
     """
-    by_arm: dict[str, list[Run]] = {}
     places = {(run.asked["arm"], *run.place): place for place, run in enumerate(known)}
-    for run in sorted(store.runs(), key=lambda run: places.get((run.asked["arm"], *run.place), len(places))):
-        by_arm.setdefault(run.asked["arm"], []).append(run)
+    by_arm = runs_by_arm(sorted(store.runs(), key=lambda run: places.get((run.asked["arm"], *run.place), len(places))))
     names = [*by_arm] if wanted is None else [name for name in wanted if name in by_arm]
     asks, labels = ground.test.asks, ground.test.labels
     questions, gallery = (labels, None) if asks is None else (labels[asks], labels[~asks])

@@ -36,6 +36,20 @@ class Run(NamedTuple):
         return self.asked["fold"], self.asked["seed"]
 
 
+def runs_by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group runs by the names of their arms, both in the order in which they come.
+
+    Example:
+        >>> runs = [Run({"arm": arm, "seed": seed}, {}) for seed, arm in enumerate(("c2 gap", "c2 gsp", "c2 gap"))]
+        >>> {arm: [run.asked["seed"] for run in own] for arm, own in runs_by_arm(runs).items()}
+        {'c2 gap': [0, 2], 'c2 gsp': [1]}
+    """
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.asked["arm"], []).append(run)
+    return found
+
+
 def runs_of(value: Mapping[str, Any]) -> list[Run]:
     """Give the trainings of a result."""
     return [Run(each["asked"], each["found"]) for each in value["runs"]]
