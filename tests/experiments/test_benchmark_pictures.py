@@ -67,7 +67,9 @@ def test_losses_count_once_a_fold_and_the_paper_s_gains_are_looked_for_in_the_in
 def test_every_line_stands_in_one_picture_with_what_it_is_compared_with() -> None:
     # GAP with another draw of its embedding is no setting of GSP.
     apart = (Arm("ms", "gap", "drawn apart"), [0.1] * 4)
-    settings = [*((arm, [0.1, 0.2, 0.3, 0.4]) for arm in search_arms(("c2",))[:2]), apart]
+    # Nor are runs of an earlier step another setting, however far they are ahead.
+    earlier = [(Arm("c2", "gsp", each), [9.0] * 4) for each in ("earlier step", "epsilon 20, earlier step")]
+    settings = [*((arm, [0.1, 0.2, 0.3, 0.4]) for arm in search_arms(("c2",))[:2]), apart, *earlier]
     layers = [(Arm("c2", "gmp"), [0.5] * 4), (Arm("c2", "vlad", "64x128"), [-1.0])]
     found = forests(value_of([*GSP, *settings, *layers]))
     assert {end: [*panels] for end, (_, panels) in found.items()} == {
@@ -81,7 +83,8 @@ def test_every_line_stands_in_one_picture_with_what_it_is_compared_with() -> Non
     gmp, vlad = found["layers"][1]["c2"]
     assert (gmp.label, vlad.label) == ("gmp, 4 pairs", "vlad 64x128, 1 pair")
     assert (gmp.beside, vlad.beside) == pytest.approx((20.66 - 20.58, 16.67 - 20.58))
-    sharp = found["settings"][1]["c2"][0]
+    sharp, learned = found["settings"][1]["c2"]
+    assert learned.label == "gsp learned, 4 pairs"
     assert sharp.label == "gsp epsilon 20, 4 pairs"
     # What was watched on validation classes is the same here as on test classes.
     assert sharp.beside == pytest.approx(sharp.found["mean"])

@@ -32,7 +32,7 @@ from gspool.experiments import (
 from gspool.experiments.benchmark import experiment as benchmark
 from gspool.experiments.benchmark import study, study_pictures
 from gspool.experiments.benchmark.arms import LOSSES, Arm, settings_of
-from gspool.experiments.benchmark.draws import draws_told
+from gspool.experiments.benchmark.kept_rows import draws_told, earlier_steps_told
 from gspool.experiments.benchmark.runs import draws_apart
 from gspool.experiments.benchmark.stand_in import made_tiny, stand_in
 from gspool.experiments.benchmark.store import Run
@@ -225,10 +225,13 @@ def test_what_a_draw_of_the_embedding_does_is_told() -> None:
     both = runs("c2 gap", (20.0, 20.2, 20.4, 20.6)) + runs("c2 gap drawn apart", (20.0, 20.0, 20.0, 20.0))
     told = draws_told([*both, *runs("ms gap", (1.0, 1.0, 1.0, 1.0))])
     assert "less GAP with its own: c2 +0.30 (95 % interval -0.11 to +0.71), a single pair deviates by 0.26." in told
-    assert told.endswith("What that does to a difference has not been measured.")
     assert "Of these 4 pairs 2 have one run from before and one from after" in told
     assert "one run from before" not in components.told(component_runs(20.0, 20.2, 20.25, 20.6))
     assert draws_told(runs("c2 gap", (20.0, 20.2, 20.4, 20.6))) == ""
+    gsp = runs("c2 gsp", (20.0, 20.2, 20.4, 20.6))
+    assert earlier_steps_told(gsp) == ""
+    told = earlier_steps_told([*gsp, *runs("c2 gsp earlier step", (20.0, 20.0, 20.0, 20.0)), *both])
+    assert told.endswith("earlier one: c2 +0.30 (95 % interval -0.11 to +0.71), a single pair deviates by 0.26.")
 
 
 def test_mu_is_measured_on_validation_classes_and_drawn(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,7 @@ def mixed_steps_told(
     among = f", among them all with {' and '.join(whole)}," if whole else ""
     return (
         f"Of these {pairs} pairs {differ}{among} have one run from before and one from after the step of training got "
-        "kernels of its own, which make the same steps faster and round otherwise. What that does to a difference has "
-        "not been measured."
+        "kernels of its own, which make the same steps faster and round otherwise."
     )
 
 

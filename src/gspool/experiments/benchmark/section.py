@@ -10,7 +10,7 @@ from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, SEEDS
 from gspool.experiments.benchmark.combined import beside_layers
 from gspool.experiments.benchmark.conventional import rendered as rendered_conventional
-from gspool.experiments.benchmark.draws import draws_told
+from gspool.experiments.benchmark.kept_rows import draws_told, earlier_steps_told
 from gspool.experiments.benchmark.overall import over_losses
 from gspool.experiments.benchmark.pair_steps import mixed_steps_told
 from gspool.experiments.benchmark.paper import paper_values
@@ -65,7 +65,7 @@ def render_study(value: dict[str, Any], pictures: Mapping[str, str] | None = Non
     if tried:
         parts += ["Other settings. Only the validation classes choose among them:", table(tried_rows(tried, promised))]
         parts.append(SETTINGS_EXPLAINED)
-        parts.append(draws_told(runs))
+        parts += [draws_told(runs), earlier_steps_told(runs)]
         parts += [verdicts_of_search(arms, runs, promised), drawn.get("_settings", "")]
     parts += [untried(value["arms"]), drawn.get("", ""), drawn.get("_looks", "")]
     return "\n\n".join(part for part in parts if part)
