@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gspool.evaluation import RunResult, concatenate_embeddings, fair_average, mean_and_std
+from gspool.evaluation import RunResult, concatenate_embeddings, fair_average, mean_and_std, separate_average
 
 
 def runs_of(labels, folds, repeats, dim=3, noise=1.5):
@@ -45,6 +45,7 @@ def test_eighty_one_combinations_by_hand(oracle):
         assert combination.separate["map@r"] == pytest.approx(separate[-1], abs=1e-12)
         assert combination.concatenated == pytest.approx(concatenated[-1], abs=1e-12)
     assert average.separate["map@r"] == pytest.approx((np.mean(separate), np.std(separate)), abs=1e-12)
+    assert separate_average({place: run.metrics for place, run in runs.items()}) == average.separate
     for name, value in average.concatenated.items():
         column = [one[name] for one in concatenated]
         assert value == pytest.approx((np.mean(column), np.std(column)), abs=1e-12)

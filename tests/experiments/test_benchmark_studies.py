@@ -515,7 +515,7 @@ PROMISED = {"prototypes": -0.1, "mu": -1.0, "epsilon": -3.0, "zsr": -1.0}
         ({**PROMISED, "prototypes": -6.0}, 0.0, 3, "partly"),
         # Prototypes that count nearly as much as epsilon do not hardly count.
         ({**PROMISED, "prototypes": -2.0}, 0.0, 3, "partly"),
-        ({"prototypes": -2.9, "mu": -0.01, "epsilon": -3.0, "zsr": -0.01}, 0.0, 3, "partly"),
+        ({"prototypes": -2.9, "mu": -0.01, "epsilon": -3.0, "zsr": -0.01}, 0.0, 3, "no"),
         (dict.fromkeys(PROMISED, -0.1), 20.0, 3, "no"),
         (dict.fromkeys(PROMISED, 1.0), 0.0, 3, "no"),
     ],

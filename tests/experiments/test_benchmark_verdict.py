@@ -122,11 +122,11 @@ def test_the_deviation_of_the_table_is_named_where_both_arms_have_repeats() -> N
     paper = finished(PAPER, over_folds(0.19, 0.2, 0.21, 0.22))
     arms = [arm_figures(gap, gap), arm_figures(paper, gap)]
     for arm, repeats, std in zip(arms, (3, 3), (0.2, 0.4), strict=True):
-        arm["joined"] = {"repeats": repeats, "map_128D": {"mean": 20.0, "std": std}}
+        arm["separate"] = {"repeats": repeats, "map": {"mean": 20.0, "std": std}}
     assert "(1.29) and more than repeats do (GAP 0.20, GSP 0.40)." in verdicts(arms, 12)
-    arms[0]["joined"]["map_128D"]["std"] = 0.6
+    arms[0]["separate"]["map"]["std"] = 0.6
     assert "and less than repeats do" in verdicts(arms, 12)
-    arms[0]["joined"]["repeats"] = 1
+    arms[0]["separate"]["repeats"] = 1
     assert "repeats do" not in verdicts(arms, 12)
 
 
@@ -177,7 +177,9 @@ def test_a_section_has_the_tables_that_there_are_rows_for() -> None:
         "Other settings": [SHARP],
     }
     for head, arms in every.items():
-        figures = [{**arm_figures(finished(arm, over_folds(0.2, 0.21)), gap), "joined": None} for arm in arms]
+        figures = [
+            {**arm_figures(finished(arm, over_folds(0.2, 0.21)), gap), "separate": None, "joined": None} for arm in arms
+        ]
         shown = render_study(
             {"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": figures, "runs": []}
         )
@@ -186,7 +188,7 @@ def test_a_section_has_the_tables_that_there_are_rows_for() -> None:
 
 def test_part_of_a_table_says_how_much_there_is_and_what_is_missing() -> None:
     gap, paper = finished(GAP, over_folds(0.2, 0.2)), finished(PAPER, over_folds(0.21, 0.2))
-    arms = [{**arm_figures(runs, gap), "joined": None} for runs in (gap, paper)]
+    arms = [{**arm_figures(runs, gap), "separate": None, "joined": None} for runs in (gap, paper)]
     shown = render_study({"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": arms, "runs": []})
     assert "| 2 of 12 |" in shown
     assert "+0.50 (error 0.50, 1 of 2 ahead)" in shown
@@ -195,11 +197,12 @@ def test_part_of_a_table_says_how_much_there_is_and_what_is_missing() -> None:
 
 def test_a_deviation_of_few_repeats_and_a_wide_embedding_are_said_to_be_so() -> None:
     gap = finished(GAP, over_folds(0.2, 0.2, 0.2, 0.2))
-    joined = {"repeats": 2, "combinations": 16}
-    joined |= {f"{name}_{size}": {"mean": 20.0, "std": 0.3} for name in ("map", "p1") for size in ("128D", "512D")}
-    part = {**arm_figures(finished(SHARP, over_folds(0.2, 0.2, 0.2, 0.2)), gap), "joined": joined, "runs": 8}
+    around = {"mean": 20.0, "std": 0.3}
+    joined, single = {"repeats": 2, "combinations": 16, "map_512D": around}, {"repeats": 2, "map": around}
+    figures = arm_figures(finished(SHARP, over_folds(0.2, 0.2, 0.2, 0.2)), gap)
+    part = {**figures, "separate": single, "joined": joined, "runs": 8}
     assert separate(part, "map") == concatenated(part) == "20.00 ± 0.30 (2 repeats)"
-    whole = {**part, "joined": {**joined, "repeats": 3}, "runs": 12}
+    whole = {**part, "separate": {**single, "repeats": 3}, "joined": {**joined, "repeats": 3}, "runs": 12}
     assert separate(whole, "map") == concatenated(whole) == "20.00 ± 0.30"
-    wide = {**arm_figures(finished(Arm("c2", "vlad", "64x128"), {(0, 0): 0.2}), gap), "joined": None}
+    wide = {**arm_figures(finished(Arm("c2", "vlad", "64x128"), {(0, 0): 0.2}), gap), "separate": None, "joined": None}
     assert fair_rows("cub", [wide], 12)[0]["setting"] == "64x128 (8192D)"

@@ -95,7 +95,9 @@ def float16_overflows_to_infinity(backend, device="cpu"):
     assert beyond.any()
     assert not beyond.all()
     assert torch.equal(narrow[beyond].double(), wide[beyond].sign() * torch.inf)
-    assert_close(narrow[~beyond].double(), wide[~beyond], rtol=3e-3, atol=1.0)
+    # Summed from factors in float16, small elements of the gradient are as far off as large ones.
+    error = float((narrow - wide)[~beyond].abs().max() / wide.abs().max())
+    assert error <= ERROR[torch.float16]["gradient"]
 
 
 def tokens_on_prototypes_are_exact(device="cpu"):

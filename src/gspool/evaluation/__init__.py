@@ -8,6 +8,7 @@ from gspool.evaluation.averages import (
     concatenate_embeddings,
     fair_average,
     mean_and_std,
+    separate_average,
 )
 from gspool.evaluation.folds import Fold, FoldRows, contiguous_folds
 from gspool.evaluation.neighbours import Neighbours, nearest_neighbours
@@ -36,5 +37,6 @@ __all__ = [
     "nearest_neighbours",
     "retrieval_metrics",
     "run_protocol",
+    "separate_average",
     "zero_shot_prediction",
 ]

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from gspool.evaluation.retrieval import retrieval_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -95,6 +95,39 @@ def concatenate_embeddings(parts: Sequence[Float[Tensor, "N D"]]) -> Float[Tenso
     return normalize(torch.cat([normalize(part) for part in widened], dim=1))
 
 
+def one_repeat_a_fold(runs: Collection[tuple[int, int]]) -> list[tuple[tuple[int, int], ...]]:
+    """List every way to choose one repeat for each fold, from the (fold, repeat) that there are.
+
+    Raises:
+        ValueError: if a (fold, repeat) is missing.
+
+    Example:
+        >>> one_repeat_a_fold([(0, 0), (0, 1), (1, 0), (1, 1)])[:2]
+        [((0, 0), (1, 0)), ((0, 0), (1, 1))]
+    """
+    folds, repeats = (sorted({pair[axis] for pair in runs}) for axis in (0, 1))
+    missing = [pair for pair in itertools.product(folds, repeats) if pair not in runs]
+    if missing or not runs:
+        raise ValueError(f"every fold needs every repeat, but (fold, repeat) {missing or 'all'} are missing")
+    choices = itertools.product(repeats, repeat=len(folds))
+    return [tuple(zip(folds, choice, strict=True)) for choice in choices]
+
+
+def separate_average(metrics: Mapping[tuple[int, int], Mapping[str, float]]) -> dict[str, MeanStd]:
+    """Average what single models reach over every combination of one repeat a fold: `fair_average` without embeddings.
+
+    Raises:
+        ValueError: if a (fold, repeat) is missing, or models were not measured alike.
+
+    Example:
+        >>> reached = {(0, 0): 0.2, (0, 1): 0.4, (1, 0): 0.3, (1, 1): 0.3}
+        >>> print(separate_average({place: {"map@r": value} for place, value in reached.items()})["map@r"])
+        0.3000 ± 0.0500
+    """
+    means = [mean_and_std([metrics[pair] for pair in pairs]) for pairs in one_repeat_a_fold(metrics)]
+    return mean_and_std([{name: value.mean for name, value in each.items()} for each in means])
+
+
 def fair_average(
     runs: Mapping[tuple[int, int], RunResult],
     labels: Int[Tensor, " Q"],
@@ -119,13 +152,9 @@ def fair_average(
     Raises:
         ValueError: if a (fold, repeat) is missing, or the results do not fit each other or the labels.
     """
-    folds, repeats = (sorted({pair[axis] for pair in runs}) for axis in (0, 1))
-    missing = [pair for pair in itertools.product(folds, repeats) if pair not in runs]
-    if missing or not runs:
-        raise ValueError(f"every fold needs every repeat, but (fold, repeat) {missing or 'all'} are missing")
     combinations = []
-    for choice in itertools.product(repeats, repeat=len(folds)):
-        chosen = [runs[pair] for pair in zip(folds, choice, strict=True)]
+    for pairs in one_repeat_a_fold(runs):
+        chosen = [runs[pair] for pair in pairs]
         joined = retrieval_metrics(
             concatenate_embeddings([result.embeddings for result in chosen]),
             labels,
@@ -135,7 +164,7 @@ def fair_average(
             device=device,
         )
         separate = {name: value.mean for name, value in mean_and_std([result.metrics for result in chosen]).items()}
-        combinations.append(Combination(choice, separate, dict(joined)))
+        combinations.append(Combination(tuple(repeat for _, repeat in pairs), separate, dict(joined)))
         if on_combination is not None:
             on_combination()
     return FairAverage(

@@ -43,11 +43,12 @@ training.
 on the promised side, whatever its size; none is corrected for how many there are. *Yes*: every part is seen, and by
 means of folds too where there are folds. *Partly*: some of it is seen, or only in some ways of looking: by pairs of
 runs while means of folds do not tell, or by some cuts of mu. *No*: no part is seen, and what was promised is ruled out,
-because an interval lies on the other side or, though it holds no effect, leaves out even the paper's smallest gain
-(classification). *Cannot tell*: an interval holds both no effect and the promised one, or there are too few runs for
-one. Exceptions: collage asks for twice GAP, *no* where one loss has less, and for a *yes* also that GSP is first of its
-size and near the paper; tokens asks it of more than half of the seeds, toy is not random, and computation compares
-times with bounds of ours, these three without intervals.
+because an interval lies on the other side or, though it holds no effect, leaves out the paper's gain (benchmark: that
+on average over losses; classification: even the smallest); in screening an effect that one corner of the design makes
+is no effect, on whichever side. *Cannot tell*: an interval holds both no effect and the promised one, or there are too
+few runs for one. Exceptions: collage asks for twice GAP, *no* where one loss has less, and for a *yes* also that GSP is
+first of its size and near the paper; tokens asks it of more than half of the seeds, toy is not random, and computation
+compares times with bounds of ours, these three without intervals.
 """
 
 

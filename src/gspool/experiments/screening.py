@@ -31,7 +31,7 @@ __all__ = ["EXPERIMENT", "ScreeningSettings", "factorial_arms", "grid_arms", "ru
 
 FILE = "screening"
 # The paper averages three repeats of an arm (Supp., Training Procedure). One of each makes a main effect a mean over
-# eight trainings, and leaves its error unknown; `--seeds 0,1,2` trains all three.
+# eight trainings, and leaves its error unknown; `--part factorial --seeds 0,1,2` trains all three of the corners.
 SEEDS = (0,)
 
 
@@ -105,6 +105,6 @@ EXPERIMENT = Experiment(
     unfinished=lambda results: still_missing(results, FILE, all_arms("both"), SEEDS),
     headlines=headlines,
     verdict=lambda record: seen(record["value"]),
-    not_attempted="repeats two and three of most settings; the number of prototypes on SOP and In-shop, (b) of the "
+    not_attempted="repeats two and three of the grid; the number of prototypes on SOP and In-shop, (b) of the "
     "search (the data are not to be had here)",
 )

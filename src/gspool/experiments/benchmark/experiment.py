@@ -256,9 +256,8 @@ EXPERIMENT = Experiment(
     check=check,
     unfinished=unfinished,
     verdict=judge,
-    not_attempted="repeats two and three of the losses beside C2 and ProxyNCA++ and of the layers beside GAP and GSP; "
-    "folds beside the first of the layers that the pooling table alone has; the fourth fold of the search with "
-    "ProxyNCA++; the rows of C1 without XBM and of LIBC; "
+    not_attempted="repeats two and three of the layers beside GAP and GSP; folds beside the first of the layers that "
+    "the pooling table alone has; the rows of C1 without XBM and of LIBC; "
     "Cars196, SOP, In-shop and BN-Inception, whose data and weights are not to be had here (`--data`, "
     "`--backbone` and `--weights` take them where they are)",
     headlines=headlines,

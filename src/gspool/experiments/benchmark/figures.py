@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gspool.evaluation import mean_and_std
-from gspool.experiments.benchmark.joined import joined_of
+from gspool.evaluation import mean_and_std, separate_average
+from gspool.experiments.benchmark.joined import in_percent, joined_of
 from gspool.experiments.benchmark.store import Run, Store, runs_by_arm
-from gspool.experiments.benchmark.taken_over import map_taken_over
+from gspool.experiments.benchmark.taken_over import map_taken_over, whole_repeats
 from gspool.experiments.paired import Difference, deviation, difference_of
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
         "runs": len(runs),
         "folds": sorted({run.asked["fold"] for run in runs}),
         "seeds": sorted({run.asked["seed"] for run in runs}),
-        "map": {"mean": 100 * metrics["map@r"].mean, "std": 100 * metrics["map@r"].std},
-        "p1": {"mean": 100 * metrics["p@1"].mean, "std": 100 * metrics["p@1"].std},
+        "map": in_percent(metrics["map@r"]),
+        "p1": in_percent(metrics["p@1"]),
         "recall": {name: 100 * value.mean for name, value in metrics.items() if name.startswith("r@")},
         "validation_map": 100 * fmean(watched) if watched else None,
         "validation_std": 100 * deviation(watched),
@@ -84,6 +84,22 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
             word: sum(run.found["ending"] == word for run in runs) for word in ("patience", "max_steps", "time")
         },
         **{f"mean_{name}": fmean(run.found[name] for run in runs) for name in MEANS},
+    }
+
+
+def separate_figures(runs: Sequence[Run], folds: int) -> dict[str, Any] | None:
+    """Give what single models reach over all combinations of one repeat a fold, in percent.
+
+    Repeats count of which every fold has been trained; None where there is none.
+    """
+    whole = whole_repeats(runs, folds)
+    if not whole:
+        return None
+    average = separate_average({run.place: run.found["metrics"] for run in whole})
+    return {
+        "repeats": len(whole) // folds,
+        "map": in_percent(average["map@r"]),
+        "p1": in_percent(average["p@1"]),
     }
 
 
@@ -146,8 +162,9 @@ def study_figures(
         baseline = by_arm.get(f"{runs[0].asked['loss']} gap", runs)
         figures = arm_figures(runs, baseline)
         figures["mean_weights"] = map_taken_over(store, runs) or figures["mean_weights"]
-        figures["joined"] = None
+        figures["separate"], figures["joined"] = None, None
         if protocol.report == "combinations":
+            figures["separate"] = separate_figures(runs, protocol.folds)
             figures["joined"] = joined_of(store, runs, protocol.folds, questions, gallery)
         figures["best_run"] = {"metrics": max((run.found["metrics"] for run in runs), key=lambda one: one["p@1"])}
         arms.append(figures)

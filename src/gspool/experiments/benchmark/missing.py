@@ -28,14 +28,14 @@ def unfinished(results: Path) -> str:
     rare = [arm for arm in pooling_table_arms(main) if arm.pooling not in POOLINGS]
     groups = {
         "C2 and ProxyNCA++ with GAP and GSP": count(paper_arms(main), folds, SEEDS),
-        "the other losses with GAP and GSP": count(paper_arms(others), folds, SEEDS[:1]),
+        "the other losses with GAP and GSP": count(paper_arms(others), folds, SEEDS),
         "the other layers of Table 2": count(paper_arms(main, layers), folds, SEEDS[:1]),
         "the layers that the pooling table alone has, one fold": count(rare, range(1), SEEDS[:1]),
     }
     missing = [f"{left} of {of} trainings of {what}" for what, (left, of) in groups.items() if left]
-    left, of = count(search_arms(main), range(2), SEEDS[:1])
+    left, of = count(search_arms(main), folds, SEEDS[:1])
     if left:
-        missing.append(f"{left} of {of} trainings of the search on two folds")
+        missing.append(f"{left} of {of} trainings of the search")
     for loss in main:
         choice = chosen_by_validation(runs_of(value), loss)
         if choice is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from gspool.experiments.benchmark.figures import paired_difference
 from gspool.experiments.benchmark.forest import paper_gain
 from gspool.experiments.benchmark.store import Run
-from gspool.experiments.benchmark.verdict import FEWEST, at_the_papers_setting
+from gspool.experiments.benchmark.tables import in_order
+from gspool.experiments.benchmark.verdict import FEWEST, at_the_papers_setting, seen
+from gspool.experiments.experiment import Verdict
 from gspool.experiments.paired import in_words, interval, seed_difference
 
 
@@ -25,8 +27,16 @@ def gains_by_fold(runs: Sequence[Run], loss: str) -> dict[int, float]:
     return gains
 
 
-def over_losses(value: dict[str, Any], runs: Sequence[Run], folds: int) -> str:
-    """Say what GSP gains on average over the losses that every fold has; nothing where there are less than two.
+class Together(NamedTuple):
+    """What GSP gains on average over losses, by fold; the paper's gains with the same losses, where it has all."""
+
+    losses: int
+    ours: dict[str, Any]
+    paper: float | None
+
+
+def together(value: dict[str, Any], runs: Sequence[Run], folds: int) -> Together | None:
+    """Average over the losses that every fold has; None where there are less than two.
 
     Losses of a fold share its classes, so that the means over losses are the pairs, one a fold.
     """
@@ -34,17 +44,41 @@ def over_losses(value: dict[str, Any], runs: Sequence[Run], folds: int) -> str:
     gains = {arm["loss"]: gains_by_fold(runs, arm["loss"]) for arm in arms}
     whole = {loss: gain for loss, gain in gains.items() if len(gain) == folds}
     if len(whole) < 2:
-        return ""
+        return None
     found = seed_difference([fmean(gain[fold] for gain in whole.values()) for fold in range(folds)])
-    told = f"- all {len(whole)} losses, means over them by fold: {in_words(found)} points of MAP@R."
-    paper = [(arm["difference_from_gap"], gain) for arm in arms if (gain := paper_gain(value["data"], arm)) is not None]
-    known = [(interval(found), gain) for found, gain in paper if found["pairs"] >= FEWEST]
-    if not known:
+    paper = [gain for arm in arms if arm["loss"] in whole and (gain := paper_gain(value["data"], arm)) is not None]
+    return Together(len(whole), found, fmean(paper) if len(paper) == len(whole) else None)
+
+
+def over_losses(value: dict[str, Any], runs: Sequence[Run], folds: int) -> str:
+    """Say what GSP gains on average over losses, and how many of the paper's gains lie within our intervals."""
+    found = together(value, runs, folds)
+    if found is None:
+        return ""
+    told = f"- all {found.losses} losses, means over them by fold: {in_words(found.ours)} points of MAP@R."
+    arms = [arm for arm in at_the_papers_setting(value["arms"]) if arm["difference_from_gap"]["pairs"] >= FEWEST]
+    known = [
+        (interval(arm["difference_from_gap"]), gain)
+        for arm in arms
+        if (gain := paper_gain(value["data"], arm)) is not None
+    ]
+    if found.paper is None or not known:
         return told
     within = sum(low <= gain <= high for (low, high), gain in known)
-    mean = fmean(gain for _, gain in paper)
     chance = 100 * (1 - 0.95 ** len(known))
     return (
-        f"{told} The paper's gains are {mean:+.2f} on average; {within} of {len(known)} lie within our intervals. Were "
-        f"there no gain, one or more of {len(known)} such intervals would leave 0 out in some {chance:.0f} % of cases."
+        f"{told} The paper's gains are {found.paper:+.2f} on average; {within} of {len(known)} lie within our "
+        f"intervals. Were there no gain, one or more of {len(known)} such intervals would leave 0 out in some "
+        f"{chance:.0f} % of cases."
     )
+
+
+def judged_together(value: dict[str, Any], runs: Sequence[Run], folds: int) -> Verdict:
+    """Judge loss by loss; where that tells nothing, "no" if the mean over losses rules the paper's mean gain out."""
+    by_loss, found = seen(in_order(value["arms"]), folds), together(value, runs, folds)
+    if found is None or found.paper is None:
+        return by_loss
+    ruled_out = interval(found.ours)[1] < found.paper
+    holds = "no" if by_loss.holds == "cannot tell" and ruled_out else by_loss.holds
+    means = f"{in_words(found.ours)} on average over {found.losses} losses, the paper's {found.paper:+.2f}"
+    return Verdict(holds, f"{by_loss.because}; {means}")

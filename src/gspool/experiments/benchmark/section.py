@@ -11,7 +11,7 @@ from gspool.experiments.benchmark.arms import DATA, SEEDS
 from gspool.experiments.benchmark.combined import beside_layers
 from gspool.experiments.benchmark.conventional import rendered as rendered_conventional
 from gspool.experiments.benchmark.kept_rows import draws_told, earlier_steps_told
-from gspool.experiments.benchmark.overall import over_losses
+from gspool.experiments.benchmark.overall import judged_together, over_losses
 from gspool.experiments.benchmark.pair_steps import mixed_steps_told
 from gspool.experiments.benchmark.paper import paper_values
 from gspool.experiments.benchmark.pictures import pictures_of
@@ -33,7 +33,7 @@ from gspool.experiments.benchmark.tables import (
     table,
     tried_rows,
 )
-from gspool.experiments.benchmark.verdict import seen, verdicts, verdicts_of_search
+from gspool.experiments.benchmark.verdict import verdicts, verdicts_of_search
 from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, Headline, Verdict
 from gspool.experiments.report import caption
@@ -130,4 +130,5 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
 
 def judge(record: dict[str, Any]) -> Verdict:
     """Say whether GSP is ahead of GAP on CUB in the fair protocol."""
-    return seen(in_order(record["value"]["arms"]), PROTOCOLS["fair"].folds)
+    value = record["value"]
+    return judged_together(value, runs_of(value), PROTOCOLS["fair"].folds)

@@ -67,10 +67,10 @@ def _point(data: str, arm: dict[str, Any], gap: dict[str, Any] | None, side: str
         paper = paper_values(data, arm["loss"], arm["pooling"])
         around = paper_deviations(data, arm["loss"], arm["pooling"])
         return None if paper is None or around is None else Point(paper.map, around.map, True)
-    joined = arm["joined"]
-    if joined is not None and (gap is None or arm["runs"] == gap["runs"]):
-        return Point(joined["map_128D"]["mean"], joined["map_128D"]["std"] if joined["repeats"] > 1 else None, True)
+    whole = arm["separate"]
+    if whole is not None and (gap is None or arm["runs"] == gap["runs"]):
+        return Point(whole["map"]["mean"], whole["map"]["std"] if whole["repeats"] > 1 else None, True)
     base, found = (None, None) if gap is None else (_point(data, gap, None, side), arm["difference_from_gap"])
     if base is None or found is None or not base.whole:
         return Point(arm["map"]["mean"], None, False)
-    return Point(base.mean + found["mean"], None, joined is not None)
+    return Point(base.mean + found["mean"], None, whole is not None)

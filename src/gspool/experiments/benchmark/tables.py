@@ -25,9 +25,9 @@ def separate(arm: Mapping[str, Any], metric: str) -> str:
 
     Where folds are missing the deviation would be theirs, which is greater than that of repeats.
     """
-    joined = arm["joined"] or {}
-    whole = joined.get("combinations", 1) > 1 and joined["repeats"] * len(arm["folds"]) == arm["runs"]
-    return f"{spread(joined[f'{metric}_128D'])}{_few(joined)}" if whole else number(arm[metric]["mean"])
+    found = arm["separate"] or {"repeats": 0}
+    whole = found["repeats"] > 1 and found["repeats"] * len(arm["folds"]) == arm["runs"]
+    return f"{spread(found[metric])}{_few(found)}" if whole else number(arm[metric]["mean"])
 
 
 def concatenated(arm: Mapping[str, Any]) -> str:
@@ -40,9 +40,9 @@ def concatenated(arm: Mapping[str, Any]) -> str:
     return f"{spread(joined['map_512D'])}{_few(joined)}"
 
 
-def _few(joined: Mapping[str, Any]) -> str:
+def _few(found: Mapping[str, Any]) -> str:
     """Say so where a deviation comes from less than the promised repeats."""
-    return f" ({joined['repeats']} repeats)" if joined["repeats"] < len(SEEDS) else ""
+    return f" ({found['repeats']} repeats)" if found["repeats"] < len(SEEDS) else ""
 
 
 def number(value: float | None, style: str = ".2f") -> str:

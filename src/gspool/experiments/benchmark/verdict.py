@@ -74,8 +74,8 @@ def _by_folds(found: dict[str, Any]) -> str:
 def _against_deviations(found: dict[str, Any], arm: dict[str, Any], gap: dict[str, Any] | None) -> str:
     """Compare with the deviation of single pairs, and with that which the tables show of whole repeats."""
     single = f"{_than(found['mean'], found['std'])} a single pair deviates ({found['std']:.2f})"
-    joined = [each.get("joined") for each in (gap, arm) if each is not None]
-    known = [each["map_128D"]["std"] for each in joined if each is not None and each["repeats"] > 1]
+    separate = [each.get("separate") for each in (gap, arm) if each is not None]
+    known = [each["map"]["std"] for each in separate if each is not None and each["repeats"] > 1]
     if len(known) < 2:
         return f"It is {single}."
     repeats = f"{_than(found['mean'], max(known))} repeats do (GAP {known[0]:.2f}, GSP {known[1]:.2f})"
