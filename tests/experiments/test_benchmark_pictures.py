@@ -17,6 +17,7 @@ from gspool.experiments.benchmark.experiment import _draw
 from gspool.experiments.benchmark.figures import arm_figures
 from gspool.experiments.benchmark.forest import forests
 from gspool.experiments.benchmark.overall import gains_by_fold, judged_together, over_losses
+from gspool.experiments.benchmark.picture import _draw_curves
 from gspool.experiments.benchmark.pictures import PICTURES, pictures_of
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.section import render_study
@@ -122,6 +123,29 @@ def test_pictures_are_written_and_shown_where_there_is_something_to_show(tmp_pat
     more["arms"][1]["mean_weights"] = [0.5, 1.5, 1.5, 0.5]
     _draw(more, tmp_path / "benchmark_cub.png")
     assert len([*tmp_path.iterdir()]) == len(PICTURES) == len(pictures_of("benchmark_cub", more))
+
+
+def test_curves_are_means_over_the_places_that_gap_and_gsp_share() -> None:
+    from matplotlib import pyplot
+
+    value = value_of([(Arm("c2", "gsp"), [1.0, 1.0, 1.0]), (Arm("c2", "delf"), [1.0] * 4), (Arm("c2", "gmp"), [1.0])])
+    for run in value["runs"]:
+        # The fourth fold, which GSP lacks, would pull the mean of the others up.
+        run["found"]["curve"] = f"100:{90 if run['asked']['fold'] == 3 else 20}.00"
+    _, axes = pyplot.subplots()
+    _draw_curves(value, value["arms"], axes)
+    assert axes.get_title() == "cub, c2, means of 3 runs"
+    assert {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()} == {
+        "gap": [20.0],
+        "gsp": [20.0],
+        "delf": [20.0],
+    }
+    for run in value["runs"]:
+        run["found"]["curve"] = ""
+    axes.clear()
+    _draw_curves(value, value["arms"], axes)
+    assert not axes.get_lines()
+    pyplot.close("all")
 
 
 def test_every_picture_stands_once_and_after_the_table_that_it_draws() -> None:

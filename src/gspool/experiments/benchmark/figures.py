@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gspool.evaluation import mean_and_std, separate_average
+from gspool.experiments.benchmark.arms import COMPARED
 from gspool.experiments.benchmark.joined import in_percent, joined_of
 from gspool.experiments.benchmark.store import Run, Store, runs_by_arm
 from gspool.experiments.benchmark.taken_over import map_taken_over, whole_repeats
@@ -119,16 +120,20 @@ def mean_map(maps: Sequence[Sequence[float] | str | None]) -> list[float] | None
 
 
 def maps_of(arms: Sequence[Mapping[str, Any]], most: int = MOST_MAPS) -> dict[str, list[float]]:
-    """Give the mean maps of the arms whose places differ most, by their names; average pooling's says nothing.
+    """Give mean maps by the names of their arms: GSP with C2 and ProxyNCA++, then those whose places differ most.
+
+    Average pooling's says nothing.
 
     Example:
-        >>> kept = [("c2 gsp", [0.9, 1.1]), ("c2 delf", [0.5, 1.5]), ("c2 gmp", None)]
-        >>> arms = [{"arm": name, "pooling": name[3:], "mean_weights": weights} for name, weights in kept]
-        >>> maps_of(arms), list(maps_of(arms, 1))
-        ({'c2 delf': [0.5, 1.5], 'c2 gsp': [0.9, 1.1]}, ['c2 delf'])
+        >>> kept = [("c2 delf", [0.5, 1.5]), ("c2 gsp", [0.9, 1.1]), ("c2 gmp", None), ("pnca delf", [0.4, 1.6])]
+        >>> arms = [{"arm": name, "pooling": name.split()[1], "mean_weights": weights} for name, weights in kept]
+        >>> list(maps_of(arms)), list(maps_of(arms, 2))
+        (['c2 gsp', 'pnca delf', 'c2 delf'], ['c2 gsp', 'pnca delf'])
     """
     maps = {arm["arm"]: arm["mean_weights"] for arm in arms if arm["pooling"] != "gap" and arm.get("mean_weights")}
-    return {name: maps[name] for name in sorted(maps, key=lambda name: -max(maps[name]))[:most]}
+    first = [f"{loss} gsp" for loss in COMPARED["fair"][0]]
+    ranked = sorted(maps, key=lambda name: (first.index(name) if name in first else len(first), -max(maps[name])))
+    return {name: maps[name] for name in ranked[:most]}
 
 
 def _means(values: Sequence[dict[str, float]]) -> dict[str, float]:

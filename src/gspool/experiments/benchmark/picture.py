@@ -17,11 +17,16 @@ from gspool.experiments.benchmark.tables import in_order, row_name
 from gspool.experiments.benchmark.verdict import FEWEST
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 MOST_IN_A_ROW = 3
+
+Place = tuple[int, int]
+Run = dict[str, Any]
 
 
 def validation_curve(runs: list[dict[str, Any]]) -> tuple[list[int], list[float]]:
@@ -60,16 +65,38 @@ def draw(value: dict[str, Any], path: Path) -> None:
 
 
 def _draw_curves(value: dict[str, Any], arms: list[dict[str, Any]], axes: Axes) -> None:
-    # Folds differ by more than layers do: a curve of one fold beside the mean of four would mislead.
-    most = max(arm["runs"] for arm in arms)
-    for arm in (arm for arm in arms if arm["runs"] == most):
-        runs = [run for run in value["runs"] if run["asked"]["arm"] == arm["arm"] and run["found"]["curve"]]
-        if runs:
-            name = row_name(arm)
-            axes.plot(*validation_curve(runs), label=name, color="black" if name == "gap" else None)
-    title = f"{value['data']}, {arms[0]['loss']}, means of {most} runs"
+    made = {arm["arm"]: _by_place(value["runs"], arm["arm"]) for arm in arms}
+    shared = shared_places(made, arms[0]["loss"])
+    if not shared:
+        axes.set_axis_off()
+        return
+    for arm in (arm for arm in arms if shared <= set(made[arm["arm"]])):
+        name = row_name(arm)
+        runs = [made[arm["arm"]][place] for place in sorted(shared)]
+        axes.plot(*validation_curve(runs), label=name, color="black" if name == "gap" else None)
+    title = f"{value['data']}, {arms[0]['loss']}, means of {len(shared)} run{'s' * (len(shared) > 1)}"
     axes.set(title=title, xlabel="step", ylabel="validation MAP@R, %")
     axes.legend(fontsize=8)
+
+
+def shared_places(made: Mapping[str, Collection[Place]], loss: str) -> set[Place]:
+    """Give the folds and seeds that GAP and GSP share; where one is missing, those of the arm that has most.
+
+    Folds differ by more than layers do: a curve of one fold beside the mean of four would mislead.
+
+    Example:
+        >>> shared_places({"c2 gap": [(0, 0), (0, 1)], "c2 gsp": [(0, 0)]}, "c2")
+        {(0, 0)}
+    """
+    both = [made[name] for name in (f"{loss} gap", f"{loss} gsp") if name in made]
+    shared = set(both[0]) & set(both[1]) if len(both) > 1 else set()
+    return shared or max((set(places) for places in made.values()), key=len)
+
+
+def _by_place(runs: Sequence[Run], arm: str) -> dict[Place, Run]:
+    """Give the runs of an arm that have kept their curve, by fold and seed."""
+    own = [run for run in runs if run["asked"]["arm"] == arm and run["found"]["curve"]]
+    return {(run["asked"]["fold"], run["asked"]["seed"]): run for run in own}
 
 
 def save(figure: Figure, path: Path) -> None:
