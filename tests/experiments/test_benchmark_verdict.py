@@ -9,7 +9,7 @@ from scipy import stats
 from finished_runs import Values, finished
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.benchmark.choice import best_arms
-from gspool.experiments.benchmark.figures import arm_figures
+from gspool.experiments.benchmark.figures import arm_figures, arms_of, separate_figures
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.section import render_study
 from gspool.experiments.benchmark.store import Run
@@ -51,8 +51,8 @@ def test_the_words_hold_the_pairs_the_interval_and_the_entropy() -> None:
     told = verdicts([arm_figures(gap, gap), arm_figures(paper, gap)], 12)
     assert told == (
         "- c2, the paper's setting: **cannot tell**, +0.50 points of MAP@R (95 % interval -1.55 to +2.55 over 4 of 12 "
-        "pairs of runs). It is less than a single pair deviates (1.29). On validation classes: +0.50, standard error "
-        "0.65. Entropy of the weights: 0.9000."
+        "pairs of runs). It is less than a single pair deviates (1.29). On validation classes: +0.50 (95 % interval "
+        "-1.55 to +2.55). Entropy of the weights: 0.9000."
     )
     ahead = finished(PAPER, over_folds(0.21, 0.211, 0.212, 0.213), ending="time")
     told = verdicts([arm_figures(ahead, gap)], 12)
@@ -122,12 +122,55 @@ def test_the_deviation_of_the_table_is_named_where_both_arms_have_repeats() -> N
     paper = finished(PAPER, over_folds(0.19, 0.2, 0.21, 0.22))
     arms = [arm_figures(gap, gap), arm_figures(paper, gap)]
     for arm, repeats, std in zip(arms, (3, 3), (0.2, 0.4), strict=True):
-        arm["separate"] = {"repeats": repeats, "map": {"mean": 20.0, "std": std}}
+        arm |= {"separate": {"repeats": repeats, "map": {"mean": 20.0, "std": std}}, "runs": 12}
     assert "(1.29) and more than repeats do (GAP 0.20, GSP 0.40)." in verdicts(arms, 12)
     arms[0]["separate"]["map"]["std"] = 0.6
     assert "and less than repeats do" in verdicts(arms, 12)
-    arms[0]["separate"]["repeats"] = 1
+    # Of a repeat that lacks a fold, the deviation over whole repeats is not that of all runs.
+    arms[1]["runs"] = 11
     assert "repeats do" not in verdicts(arms, 12)
+    arms[1]["runs"] = 12
+    arms[0] |= {"separate": {**arms[0]["separate"], "repeats": 1}, "runs": 4}
+    assert "repeats do" not in verdicts(arms, 12)
+
+
+def test_what_single_models_reach_follows_from_whole_repeats_of_the_runs() -> None:
+    reached = np.random.default_rng(0).normal(0.2, 0.01, (4, 2))
+    places = {(fold, seed): float(reached[fold, seed]) for fold in range(4) for seed in range(2)}
+    runs = finished(PAPER, places | {(0, 2): 0.9})
+    found = separate_figures(runs, 4)
+    assert found is not None
+    choices = [np.mean([reached[fold, seed] for fold, seed in enumerate(chosen)]) for chosen in np.ndindex(2, 2, 2, 2)]
+    assert found["repeats"] == 2
+    assert (found["map"]["mean"], found["map"]["std"]) == pytest.approx((100 * np.mean(choices), 100 * np.std(choices)))
+    assert separate_figures(finished(PAPER, over_folds(0.2, 0.2)), 4) is None
+    # A result of any age is enough, and one repeat deviates from nothing.
+    once = finished(GAP, over_folds(0.2, 0.2, 0.21, 0.2))
+    value = {"protocol": "fair", "arms": [{**arm_figures(once, once), "joined": None}]}
+    value["runs"] = [run._asdict() for run in once]
+    (arm,) = arms_of(value)
+    assert arm["separate"]["repeats"] == 1
+    assert separate(arm, "map") == "20.25"
+
+
+def test_a_fold_with_fewer_runs_counts_as_much_as_the_others() -> None:
+    uneven = finished(PAPER, {(0, 0): 0.3, (1, 0): 0.2, (1, 1): 0.1, (1, 2): 0.3})
+    assert arm_figures(uneven, uneven)["map"]["mean"] == pytest.approx(25.0)
+    even = finished(PAPER, {(0, 0): 0.3, (1, 0): 0.2})
+    assert arm_figures(even, even)["map"]["mean"] == pytest.approx(25.0)
+
+
+def test_a_choice_is_held_to_the_pairs_that_took_no_part_in_it() -> None:
+    first = over_folds(0.2, 0.2, 0.2, 0.2)
+    later = {(fold, seed): 0.2 for fold in range(4) for seed in (1, 2)}
+    gap = finished(GAP, first | later)
+    sharp = finished(SHARP, dict.fromkeys(first, 0.25) | {place: 0.2 + 0.001 * place[0] for place in later})
+    told = told_of_search(gap, sharp, finished(LEARNED, dict.fromkeys(first, 0.21)))
+    low, high = stats.ttest_1samp([0.1 * fold for fold in range(4) for _ in range(2)], 0.0).confidence_interval(0.95)
+    expected = f"In the 8 pairs that took no part in the choice: +0.15 (95 % interval {low:+.2f} to {high:+.2f})"
+    assert "chose out of 2 settings, +5.00 in the 4 pairs that all have" in told
+    assert expected in told
+    assert "took no part" not in told_of_search(gap[:4], finished(SHARP, dict.fromkeys(first, 0.25)))
 
 
 def told_of_search(gap: list[Run], *others: list[Run]) -> str:
@@ -177,9 +220,7 @@ def test_a_section_has_the_tables_that_there_are_rows_for() -> None:
         "Other settings": [SHARP],
     }
     for head, arms in every.items():
-        figures = [
-            {**arm_figures(finished(arm, over_folds(0.2, 0.21)), gap), "separate": None, "joined": None} for arm in arms
-        ]
+        figures = [{**arm_figures(finished(arm, over_folds(0.2, 0.21)), gap), "joined": None} for arm in arms]
         shown = render_study(
             {"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": figures, "runs": []}
         )
@@ -188,7 +229,7 @@ def test_a_section_has_the_tables_that_there_are_rows_for() -> None:
 
 def test_part_of_a_table_says_how_much_there_is_and_what_is_missing() -> None:
     gap, paper = finished(GAP, over_folds(0.2, 0.2)), finished(PAPER, over_folds(0.21, 0.2))
-    arms = [{**arm_figures(runs, gap), "separate": None, "joined": None} for runs in (gap, paper)]
+    arms = [{**arm_figures(runs, gap), "joined": None} for runs in (gap, paper)]
     shown = render_study({"data": "cub", "protocol": "fair", "backbone": "keras/resnet50", "arms": arms, "runs": []})
     assert "| 2 of 12 |" in shown
     assert "+0.50 (error 0.50, 1 of 2 ahead)" in shown
@@ -204,5 +245,5 @@ def test_a_deviation_of_few_repeats_and_a_wide_embedding_are_said_to_be_so() -> 
     assert separate(part, "map") == concatenated(part) == "20.00 ± 0.30 (2 repeats)"
     whole = {**part, "separate": {**single, "repeats": 3}, "joined": {**joined, "repeats": 3}, "runs": 12}
     assert separate(whole, "map") == concatenated(whole) == "20.00 ± 0.30"
-    wide = {**arm_figures(finished(Arm("c2", "vlad", "64x128"), {(0, 0): 0.2}), gap), "separate": None, "joined": None}
+    wide = {**arm_figures(finished(Arm("c2", "vlad", "64x128"), {(0, 0): 0.2}), gap), "joined": None}
     assert fair_rows("cub", [wide], 12)[0]["setting"] == "64x128 (8192D)"

@@ -22,7 +22,9 @@ def test_only_pairs_across_the_change_are_counted():
 def test_what_has_no_other_pairs_is_named_as_the_page_calls_it():
     other = ("ms gsp", "ms gap")
     runs = [run("c2 gsp", EARLY), run("c2 gap", LATE), run("ms gsp", LATE), run("ms gap", LATE)]
-    assert "Of these 2 pairs 1, among them all with c2 gsp, have one" in mixed_steps_told(runs, [PAIR, other])
+    assert "Of these 2 pairs 1, all with c2 gsp, have one" in mixed_steps_told(runs, [PAIR, other])
+    more = [*runs, run("ms gsp", EARLY, 1), run("ms gap", LATE, 1)]
+    assert "Of these 3 pairs 2, among them all with c2 gsp, have one" in mixed_steps_told(more, [PAIR, other])
     assert "all with both, have one" in mixed_steps_told(runs, [PAIR, other], {"c2 gsp": "both"})
 
 

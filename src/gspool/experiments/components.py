@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.arms import Arm
+from gspool.experiments.benchmark.figures import arms_of
 from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
 from gspool.experiments.benchmark.study_sections import study_sections
 from gspool.experiments.benchmark.tables import concatenated, difference, number, separate, table
@@ -40,7 +41,7 @@ def run(options: RunOptions) -> None:
 def rows_of(value: dict[str, Any]) -> str:
     """Write the table, the paper's values beside ours."""
     rows = []
-    for arm in value["arms"]:
+    for arm in arms_of(value):
         zsr, gsp = MARKS[arm["arm"]]
         paper = paper_figures(value["data"], arm["arm"])
         rows.append(
@@ -73,7 +74,7 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
             f"{paper_figures(value['data'], arm['arm'])[1]:.2f}",
             separate(arm, "map"),
         )
-        for arm in value["arms"]
+        for arm in arms_of(value)
     ]
 
 

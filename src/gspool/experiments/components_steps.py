@@ -7,9 +7,9 @@ from typing import Any
 from gspool.experiments.benchmark.figures import paired_difference
 from gspool.experiments.benchmark.pair_steps import mixed_steps_told
 from gspool.experiments.benchmark.store import Run, runs_of
-from gspool.experiments.components_paper import NAMES, paper_order
+from gspool.experiments.components_paper import NAMES, paper_figures, paper_order
 from gspool.experiments.experiment import Verdict
-from gspool.experiments.paired import folds_in_doubt, in_words, judged, verdict
+from gspool.experiments.paired import by_folds, folds_in_doubt, in_words, interval, judged, verdict
 
 # From each to the other; a step adds one of the two parts.
 STEPS = (("neither", "GSP"), ("neither", "ZSR"), ("GSP", "both"), ("ZSR", "both"))
@@ -40,12 +40,32 @@ def told(value: dict[str, Any]) -> str:
         return ""
     ahead = ", ".join(f"{name} {in_words(found['neither', name])}" for name in ("GSP", "ZSR", "both"))
     further = " and ".join(f"{in_words(found[name, 'both'])} ahead of {name} alone" for name in ("GSP", "ZSR"))
-    figures = f"Ahead of neither, in pairs of runs: {ahead}{in_doubt(found[WHOLE])}. Both together are {further}."
+    figures = (
+        f"Ahead of neither, in pairs of runs: {ahead}{in_doubt(found[WHOLE])}. Both together are {further}. "
+        f"{paper_told(found, value['data'])}"
+    )
     said = f"**{against_average_pooling(found)}** {order_told(found, value)}"
     rows = {name: arm for arm, name in NAMES.items()}
     steps = [(rows[after], rows[before]) for before, after in (*STEPS, WHOLE)]
     parts = (figures, said, selecting_told(found, value), mixed_steps_told(runs_of(value), steps, NAMES))
     return "\n\n".join(part for part in parts if part)
+
+
+def paper_told(found: Differences, data: str) -> str:
+    """Say what the paper gains with each, and which of that our intervals leave out, by pairs and by means of folds."""
+    theirs = {name: paper_figures(data, arm)[1] for arm, name in NAMES.items()}
+    gains = {name: theirs[name] - theirs["neither"] for name in ("GSP", "ZSR", "both")}
+
+    def outside(ours: dict[str, Any], gain: float) -> bool:
+        low, high = interval(ours)
+        return not low <= gain <= high
+
+    pairs = [name for name, gain in gains.items() if outside(found["neither", name], gain)]
+    folds = [name for name in pairs if outside(by_folds(found["neither", name]), gains[name])]
+    left_out = f"of these our intervals leave out {' and '.join(pairs) or 'none'}"
+    if pairs:
+        left_out += f", by means of folds {' and '.join(folds) or 'none'}"
+    return f"The paper gains {', '.join(f'{name} {gain:+.2f}' for name, gain in gains.items())}; {left_out}."
 
 
 def in_doubt(found: dict[str, Any]) -> str:
@@ -85,9 +105,9 @@ def order_told(found: Differences, value: dict[str, Any]) -> str:
     means = {"neither": 0.0, **{name: found["neither", name]["mean"] for name in ("GSP", "ZSR", "both")}}
     same = sorted(means, key=lambda name: means[name]) == paper_order(value["data"])
     beyond = [f"{before} to {after}" for before, after in STEPS if verdict(found[before, after]) != "cannot tell"]
-    steps = f"beyond their interval are the steps {', '.join(beyond)}"
+    steps = f"told from 0 are the steps {', '.join(beyond)}"
     if not beyond:
-        steps = "no single step between them is beyond its interval"
+        steps = "no single step between them can be told from 0"
     joined = ", but " if same and not beyond else "; "
     return f"The order of the four means is {'' if same else 'not '}the paper's{joined}{steps}."
 
@@ -97,9 +117,9 @@ def selecting_told(found: Differences, value: dict[str, Any]) -> str:
     entropies = {NAMES[arm["arm"]]: arm["entropy"] for arm in value["arms"]}
     alone = {name: found["neither", name] for name in ALONE}
     beyond = [f"{name} alone" for name, each in alone.items() if verdict(each) != "cannot tell"]
-    so = f"Beyond its interval: {' and '.join(beyond)}."
+    so = f"Told from 0: {' and '.join(beyond)}."
     if not beyond:
-        so = "Neither is beyond its interval: how much of the gain of both comes from selecting cannot be told."
+        so = "Neither can be told from 0: how much of the gain of both comes from selecting cannot be told."
     lowest = min(entropies["GSP"], entropies["both"])
     return (
         f"At the paper's epsilon the entropy of the weights of GSP is {lowest:.2f} on {value['data']}; it is 1 where "
@@ -121,6 +141,6 @@ def seen(value: dict[str, Any]) -> Verdict:
     if holds in ("no", "cannot tell") and verdict(found[WHOLE]) == "ahead":
         holds = "partly"
     beyond = sum(verdict(found[step]) == "ahead" for step in STEPS)
-    steps = f"{beyond or 'none'} of the {len(STEPS)} single steps {'are' if beyond > 1 else 'is'} beyond its interval"
+    steps = f"{beyond or 'none'} of the {len(STEPS)} single steps can be told from 0"
     whole = f"{in_words(found[WHOLE])} points of MAP@R ahead of average pooling"
     return Verdict(holds, f"both together {whole}{in_doubt(found[WHOLE])}; {steps}")

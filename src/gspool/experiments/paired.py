@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gspool.experiments.experiment import Holds
+
+if TYPE_CHECKING:
+    from gspool.evaluation import MeanStd
 
 # Half widths of 95 % intervals in standard errors, Student's t at 97.5 %, for 1, 2, 3 ... degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201)
@@ -68,6 +71,17 @@ def deviation(values: Sequence[float]) -> float:
         (1.4142135623730951, 0.0)
     """
     return stdev(values) if len(values) > 1 else 0.0
+
+
+def in_percent(value: MeanStd) -> dict[str, float]:
+    """Give a mean and its deviation as results keep them.
+
+    Example:
+        >>> from gspool.evaluation import MeanStd
+        >>> in_percent(MeanStd(0.25, 0.5))
+        {'mean': 25.0, 'std': 50.0}
+    """
+    return {"mean": 100 * value.mean, "std": 100 * value.std}
 
 
 class Difference(NamedTuple):

@@ -44,11 +44,11 @@ on the promised side, whatever its size; none is corrected for how many there ar
 means of folds too where there are folds. *Partly*: some of it is seen, or only in some ways of looking: by pairs of
 runs while means of folds do not tell, or by some cuts of mu. *No*: no part is seen, and what was promised is ruled out,
 because an interval lies on the other side or, though it holds no effect, leaves out the paper's gain (benchmark: that
-on average over losses; classification: even the smallest); in screening an effect that one corner of the design makes
-is no effect, on whichever side. *Cannot tell*: an interval holds both no effect and the promised one, or there are too
-few runs for one. Exceptions: collage asks for twice GAP, *no* where one loss has less, and for a *yes* also that GSP is
-first of its size and near the paper; tokens asks it of more than half of the seeds, toy is not random, and computation
-compares times with bounds of ours, these three without intervals.
+on average over losses; classification: even the smallest). *Cannot tell*: an interval holds both no effect and the
+promised one, there are too few runs for one, or one corner of the screening makes an effect that its factors share.
+Exceptions: collage asks for twice GAP, *no* where one loss has less, and for a *yes* also that GSP is first of its size
+and near the paper; tokens asks it of more than half of the seeds, toy is not random, and computation compares times
+with bounds of ours, these three without intervals.
 """
 
 

@@ -4,6 +4,7 @@ Paper, CUB, validation MAP@R: epsilon matters most, lower mu and lambda are bett
 counts; 40.63 (C2) and 40.85 (PNCA) at best against 39.77 and 39.90 with average pooling. Ours: results/screening.json.
 
     gspool reproduce screening --weights resnet50.safetensors --device cuda
+    gspool reproduce screening --part factorial --seeds 0,1,2    # without which no effect has an interval
     gspool reproduce screening --part grid
     gspool reproduce screening --quick
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from gspool.experiments import screening_design as design
@@ -21,11 +23,9 @@ from gspool.experiments.benchmark.study import StudySettings, check_of, run_stud
 from gspool.experiments.benchmark.study_sections import study_sections
 from gspool.experiments.experiment import Experiment, Headline, RunOptions
 from gspool.experiments.screening_design import all_arms, factorial_arms, grid_arms
-from gspool.experiments.screening_effects import effects
+from gspool.experiments.screening_effects import effects_of, paper_effects
 from gspool.experiments.screening_promise import grid_of, seen
 from gspool.experiments.screening_section import rendered, whole_grids, written
-from gspool.experiments.screening_seeds import over_shared_seeds
-from gspool.experiments.tuning_text import seeds_told
 
 __all__ = ["EXPERIMENT", "ScreeningSettings", "factorial_arms", "grid_arms", "run"]
 
@@ -78,15 +78,14 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     """Give the main effect of every factor, from its low level to its high."""
     found = []
     for loss in design.LOSSES:
-        corners = over_shared_seeds(value, [each.name for each in design.corner_arms(loss)])
-        ours = effects({"arms": [*corners.values()]}, loss)
-        paper = [{"arm": name, "validation_map": figure} for name, figure in design.paper_figures(loss).items()]
-        theirs = effects({"arms": paper}, loss)
-        if ours is not None and theirs is not None:
-            seeds = seeds_told([*corners.values()])
-            for factor in design.FACTORS:
-                what = f"effect of {factor}, {value['data']}, {loss}, points of validation MAP@R"
-                found.append(Headline(what, f"{theirs[factor]:+.2f}", f"{ours[factor]:+.2f} ({seeds})"))
+        ours, paper = effects_of(value, loss), paper_effects(loss)
+        if ours is None:
+            continue
+        seeds = f"{ours.seeds} seeds" if ours.seeds > 1 else "one seed"
+        for factor, points in ours.whole.items():
+            what = f"effect of {factor}, {value['data']}, {loss}, points of validation MAP@R"
+            corner = ", of one corner" if ours.of_one_corner(factor) else ""
+            found.append(Headline(what, f"{paper.whole[factor][0]:+.2f}", f"{fmean(points):+.2f} ({seeds}{corner})"))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.arms import Arm
 from gspool.experiments.mu_trend import by_seed
-from gspool.experiments.paired import in_words, seed_difference
+from gspool.experiments.paired import in_words, seed_difference, verdict
 
 
 class Effects(NamedTuple):
@@ -37,20 +37,17 @@ class Effects(NamedTuple):
         means = {name: (fmean(points), fmean(self.without[name])) for name, points in self.whole.items()}
         return [name for name, (points, left) in means.items() if points and 0.5 <= left / points <= 2]
 
+    def of_one_corner(self, factor: str) -> bool:
+        """Say whether the interval of an effect leaves 0 out, and the effect does not stand without the lowest corner.
+
+        It is there, but cannot be given to one of the factors that meet in a corner.
+        """
+        return verdict(seed_difference(self.whole[factor])) != "cannot tell" and factor not in self.standing()
+
     def told(self, factor: str) -> str:
         """Write the effect of a factor with its interval, where there are seeds for one."""
         points = seed_difference(self.whole[factor])
         return in_words(points) if self.seeds > 1 else f"{points['mean']:+.2f}"
-
-
-def effects(value: dict[str, Any], loss: str) -> dict[str, float] | None:
-    """Give the main effect of each factor: the mean at its high level less the mean at its low, in points.
-
-    None until all eight corners have been trained.
-    """
-    found = {arm["arm"]: arm["validation_map"] for arm in value["arms"]}
-    corners = corners_of(found, loss)
-    return None if corners is None else main_effects(corners)
 
 
 def corners_of(found: dict[str, float], loss: str) -> dict[design.Corner, float] | None:
@@ -77,8 +74,23 @@ def effects_of(value: dict[str, Any], loss: str) -> Effects | None:
     The lowest corner is that of the means over these seeds, the same one for all of them.
     """
     seeds = [found for reached in by_seed(value).values() if (found := corners_of(reached, loss)) is not None]
-    if not seeds:
-        return None
+    return _effects(seeds, loss) if seeds else None
+
+
+def paper_effects(loss: str) -> Effects:
+    """Give the effects of the paper's own table, as of one seed.
+
+    Example:
+        >>> found = paper_effects("c2")
+        >>> found.standing(), found.lowest.variant
+        (['epsilon', 'zsr'], 'm 128, mu 0.7, epsilon 20, zsr 0.5')
+    """
+    figures = design.paper_figures(loss)
+    arms = zip(design.CORNERS, design.corner_arms(loss), strict=True)
+    return _effects([{corner: figures[arm.name] for corner, arm in arms}], loss)
+
+
+def _effects(seeds: Sequence[dict[design.Corner, float]], loss: str) -> Effects:
     means = {corner: fmean(found[corner] for found in seeds) for corner in design.CORNERS}
     lowest = min(means, key=means.__getitem__)
     below = fmean(figure for corner, figure in means.items() if corner is not lowest) - means[lowest]

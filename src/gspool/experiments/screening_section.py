@@ -8,7 +8,7 @@ from typing import Any
 from gspool.experiments import screening_design as design
 from gspool.experiments.benchmark.tables import number, table
 from gspool.experiments.pictured import pictured
-from gspool.experiments.screening_effects import Effects, corners_of, effects_of, foretold, main_effects
+from gspool.experiments.screening_effects import Effects, effects_of, paper_effects
 from gspool.experiments.screening_promise import HARDLY, LOWER_IS_BETTER, grid_of, grid_told, in_groups, parts_of
 from gspool.experiments.screening_seeds import over_shared_seeds
 from gspool.experiments.tuning_text import protocol_told, seeds_told
@@ -34,7 +34,8 @@ def written(value: dict[str, Any], name: str = "screening") -> str:
     said = (
         f"{protocol_told(value)} Ours: {seeds_told(selects)} an arm with GSP; the rows of a loss in a table, or the "
         "lines of a picture, are means over the seeds that all of them have. "
-        "m is the number of prototypes, zsr the weight lambda of the zero-shot regularisation."
+        "m is the number of prototypes, zsr the weight lambda of the zero-shot regularisation; `mu` varies mu alone, "
+        "on the same held-out classes."
     )
     drawn = whole_grids(value)
     picture = pictured(
@@ -60,7 +61,8 @@ def told(value: dict[str, Any]) -> str:
         if single
         else ""
     )
-    return "\n".join(lines) + f"\n\n{unknown}{rules_told(value['data'])}{alike_told(value)}"
+    apart = "" if single else f" {repeats_told(value).strip()}"
+    return "\n".join(lines) + f"\n\n{unknown}{rules_told(value['data'])}{apart}{alike_told(value)}"
 
 
 def repeats_told(value: dict[str, Any]) -> str:
@@ -93,6 +95,7 @@ def effects_told(loss: str, found: Effects) -> str:
     whole = ", ".join(f"{factor} {found.told(factor)}" for factor in found.whole)
     without = ", ".join(f"{factor} {fmean(points):+.2f}" for factor, points in found.without.items())
     standing = found.standing()
+    same = "which is that of" if found.lowest == paper_effects(loss).lowest else "which is not that of"
     if found.seeds < 2:
         # One seed is no ground for saying that an effect stands.
         which = f"of {', '.join(standing)} the effect keeps" if standing else "no effect keeps"
@@ -102,24 +105,22 @@ def effects_told(loss: str, found: Effects) -> str:
         seeds, said = f", {found.seeds} seeds", f"**{stands}.** Promised, {in_groups(parts_of(found))}."
     return (
         f"- {loss}, from the low level to the high, points of MAP@R{seeds}: {whole}. The lowest corner, "
-        f"{found.lowest.variant}, lies {found.below:.2f} below the mean of the others; without it, by least squares "
-        f"over these: {without}. {said}"
+        f"{found.lowest.variant}, {same} the paper's table, lies {found.below:.2f} below the mean of the others; "
+        f"without it, by least squares over these: {without}. {said}"
     )
 
 
 def rules_told(data: str) -> str:
     """Say when an effect stands, when it is seen, and how little is hardly; with the paper's effects as a measure."""
-    papers = []
-    for loss in design.LOSSES:
-        papers.append(paper_told(loss))
     where = "" if data == design.DATA else f", on {design.DATA},"
     return (
         "An effect keeps sign and size without the lowest corner if that leaves its sign, and its size within a factor "
         f"of two; with several seeds it then *stands*. With these, lower {' and '.join(LOWER_IS_BETTER)} count as "
         "better where the effect stands and its 95 % interval over seeds lies below 0, epsilon as what matters most "
         "where its effect exceeds every other beyond the interval; the prototypes *hardly* count where their interval "
-        f"lies within {HARDLY:g} points to either side of 0. The paper's table{where} gives, without an error: "
-        f"{'; '.join(papers)}."
+        f"lies within {HARDLY:g} points to either side of 0. What does not stand is *made by one corner*: its interval "
+        "leaves 0 out, but corners are where all factors meet, and it cannot be given to one of them. The paper's "
+        f"table{where} gives, without an error: {'; '.join(map(paper_told, design.LOSSES))}.{other_side_told()}"
     )
 
 
@@ -130,16 +131,22 @@ def paper_told(loss: str) -> str:
         >>> paper_told("pnca").partition(" (")[0]
         'pnca prototypes -0.27, mu +0.11, epsilon -0.67, zsr +0.17'
     """
-    found = corners_of(design.paper_figures(loss), loss)
-    if found is None:
-        raise ValueError(f"the paper's table has no figure for some corner of {loss}")
-    lowest = min(found, key=found.__getitem__)
+    paper = paper_effects(loss)
     whole, without = (
-        ", ".join(f"{factor} {points:+.2f}" for factor, points in main_effects(corners).items())
-        for corners in (found, found | {lowest: foretold(found, lowest)})
+        ", ".join(f"{factor} {points:+.2f}" for factor, (points,) in each.items())
+        for each in (paper.whole, paper.without)
     )
-    corner = design.corner_arms(loss)[design.CORNERS.index(lowest)].variant
-    return f"{loss} {whole} (without its lowest corner, {corner}: {without})"
+    return f"{loss} {whole} (without its lowest corner, {paper.lowest.variant}: {without})"
+
+
+def other_side_told() -> str:
+    """Name the losses in whose row of the paper's table lower is not better, against what the paper says of it."""
+    told = [
+        f"{' and '.join(there)} with {loss}"
+        for loss in design.LOSSES
+        if (there := [factor for factor in LOWER_IS_BETTER if paper_effects(loss).whole[factor][0] > 0])
+    ]
+    return f" There a higher {', and a higher '.join(told)} is better, whatever the text says." if told else ""
 
 
 def alike_told(value: dict[str, Any]) -> str:

@@ -33,5 +33,5 @@ def beside_layers(runs: Sequence[Run]) -> str:
     return (
         "The paper has GSP improve GMP and GeMean as well, and gain more than DeLF. In pairs of runs, points of MAP@R: "
         f"{'; '.join(said)}. On the promised side of 0 lie {words.count('ahead')} of {len(words)} intervals, on the "
-        f"other {words.count('behind')}."
+        f"other {words.count('behind')}; against a layer that is itself behind GAP, that is no gain of GSP."
     )

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gspool.evaluation import mean_and_std, separate_average
+from gspool.evaluation import PROTOCOLS, mean_and_std, separate_average
 from gspool.experiments.benchmark.arms import COMPARED
-from gspool.experiments.benchmark.joined import in_percent, joined_of
-from gspool.experiments.benchmark.store import Run, Store, runs_by_arm
+from gspool.experiments.benchmark.joined import joined_of
+from gspool.experiments.benchmark.store import Run, Store, runs_by_arm, runs_of
 from gspool.experiments.benchmark.taken_over import map_taken_over, whole_repeats
-from gspool.experiments.paired import Difference, deviation, difference_of
+from gspool.experiments.paired import Difference, deviation, difference_of, in_percent
 
 if TYPE_CHECKING:
     from gspool.evaluation import Protocol
@@ -71,8 +71,8 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
         "runs": len(runs),
         "folds": sorted({run.asked["fold"] for run in runs}),
         "seeds": sorted({run.asked["seed"] for run in runs}),
-        "map": in_percent(metrics["map@r"]),
-        "p1": in_percent(metrics["p@1"]),
+        "map": in_percent(metrics["map@r"]) | _folds_alike(runs, "map@r"),
+        "p1": in_percent(metrics["p@1"]) | _folds_alike(runs, "p@1"),
         "recall": {name: 100 * value.mean for name, value in metrics.items() if name.startswith("r@")},
         "validation_map": 100 * fmean(watched) if watched else None,
         "validation_std": 100 * deviation(watched),
@@ -86,6 +86,26 @@ def arm_figures(runs: Sequence[Run], baseline: Sequence[Run]) -> dict[str, Any]:
         },
         **{f"mean_{name}": fmean(run.found[name] for run in runs) for name in MEANS},
     }
+
+
+def _folds_alike(runs: Sequence[Run], metric: str) -> dict[str, float]:
+    """Give the mean over the means of folds where some have fewer runs: folds differ by more than runs of one do."""
+    by_fold: dict[int, list[float]] = {}
+    for run in runs:
+        by_fold.setdefault(run.asked["fold"], []).append(run.found["metrics"][metric])
+    if len({len(values) for values in by_fold.values()}) == 1:
+        return {}
+    return {"mean": 100 * fmean(fmean(values) for values in by_fold.values())}
+
+
+def arms_of(value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give the arms of a result, with what their single models reach over repeats, which follows from its runs."""
+    by_arm, protocol = runs_by_arm(runs_of(value)), PROTOCOLS[value["protocol"]]
+    combined = protocol.report == "combinations"
+    return [
+        {**arm, "separate": separate_figures(by_arm.get(arm["arm"], []), protocol.folds) if combined else None}
+        for arm in value["arms"]
+    ]
 
 
 def separate_figures(runs: Sequence[Run], folds: int) -> dict[str, Any] | None:
@@ -120,7 +140,7 @@ def mean_map(maps: Sequence[Sequence[float] | str | None]) -> list[float] | None
 
 
 def maps_of(arms: Sequence[Mapping[str, Any]], most: int = MOST_MAPS) -> dict[str, list[float]]:
-    """Give mean maps by the names of their arms: GSP with C2 and ProxyNCA++, then those whose places differ most.
+    """Give mean maps by the names of their arms: GSP with C2 and ProxyNCA++, then the highest weights.
 
     Average pooling's says nothing.
 
@@ -167,9 +187,8 @@ def study_figures(
         baseline = by_arm.get(f"{runs[0].asked['loss']} gap", runs)
         figures = arm_figures(runs, baseline)
         figures["mean_weights"] = map_taken_over(store, runs) or figures["mean_weights"]
-        figures["separate"], figures["joined"] = None, None
+        figures["joined"] = None
         if protocol.report == "combinations":
-            figures["separate"] = separate_figures(runs, protocol.folds)
             figures["joined"] = joined_of(store, runs, protocol.folds, questions, gallery)
         figures["best_run"] = {"metrics": max((run.found["metrics"] for run in runs), key=lambda one: one["p@1"])}
         arms.append(figures)

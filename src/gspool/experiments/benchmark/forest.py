@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gspool.experiments.benchmark.arms import POOLINGS
-from gspool.experiments.benchmark.kept_rows import EARLIER_STEP
+from gspool.experiments.benchmark.kept_rows import is_kept
 from gspool.experiments.benchmark.paper import paper_values, pooling_table_value
 from gspool.experiments.benchmark.tables import in_order, row_name
 from gspool.experiments.benchmark.verdict import at_the_papers_setting
@@ -29,9 +29,7 @@ def forests(value: dict[str, Any]) -> dict[str, tuple[str, dict[str, list[Line]]
     """
     arms = [arm for arm in in_order(value["arms"]) if arm["difference_from_gap"] is not None]
     layers = [arm for arm in arms if arm["pooling"] not in ("gap", "gsp")]
-    settings = [
-        arm for arm in arms if arm["pooling"] == "gsp" and arm["variant"] and not arm["variant"].endswith(EARLIER_STEP)
-    ]
+    settings = [arm for arm in arms if arm["pooling"] == "gsp" and arm["variant"] and not is_kept(arm)]
     data = value["data"]
     by_layer = _by_loss(layers, lambda arm: _line(arm, row_name(arm), paper_gain(data, arm)))
     by_setting = _by_loss(settings, lambda arm: _line(arm, row_name(arm), _watched(arm)))

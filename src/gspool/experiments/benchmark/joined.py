@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from gspool.evaluation import fair_average
 from gspool.experiments.benchmark.taken_over import joined_taken_over, named, whole_repeats
+from gspool.experiments.paired import in_percent
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
     from torch import Tensor
 
-    from gspool.evaluation import MeanStd, RunResult
+    from gspool.evaluation import RunResult
     from gspool.experiments.benchmark.store import Run, Store
 
 
@@ -30,7 +31,7 @@ def joined_of(
     there = whole_repeats([run for run in whole if store.path(run.asked).is_file()], folds)
     figures = joined_taken_over(store, whole, folds)
     if figures is not None and figures["repeats"] > len(there) // folds:
-        return figures
+        return _kept(figures)
     if not there:
         return None
     asked = {"folds": folds, "runs": named(store, there)}
@@ -40,8 +41,12 @@ def joined_of(
         results = {run.place: store.result(run, labels.device) for run in there}
         found = {"figures": joined_figures(results, folds, labels, gallery)}
         store.joined.put(asked, found)
-    figures = found["figures"]
-    return figures
+    return _kept(found["figures"])
+
+
+def _kept(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what a result keeps; ledgers and results of earlier hold more."""
+    return {name: figures[name] for name in ("repeats", "combinations", "map_512D", "p1_512D")}
 
 
 def joined_figures(
@@ -66,14 +71,3 @@ def joined_figures(
         "map_512D": in_percent(average.concatenated["map@r"]),
         "p1_512D": in_percent(average.concatenated["p@1"]),
     }
-
-
-def in_percent(value: MeanStd) -> dict[str, float]:
-    """Give a mean and its deviation as results keep them.
-
-    Example:
-        >>> from gspool.evaluation import MeanStd
-        >>> in_percent(MeanStd(0.25, 0.5))
-        {'mean': 25.0, 'std': 50.0}
-    """
-    return {"mean": 100 * value.mean, "std": 100 * value.std}

@@ -10,7 +10,7 @@ from gspool.experiments.benchmark.figures import paired_difference
 from gspool.experiments.benchmark.forest import paper_gain
 from gspool.experiments.benchmark.store import Run
 from gspool.experiments.benchmark.tables import in_order
-from gspool.experiments.benchmark.verdict import FEWEST, at_the_papers_setting, seen
+from gspool.experiments.benchmark.verdict import at_the_papers_setting, seen
 from gspool.experiments.experiment import Verdict
 from gspool.experiments.paired import in_words, interval, seed_difference
 
@@ -28,49 +28,50 @@ def gains_by_fold(runs: Sequence[Run], loss: str) -> dict[int, float]:
 
 
 class Together(NamedTuple):
-    """What GSP gains on average over losses, by fold; the paper's gains with the same losses, where it has all."""
+    """What GSP gains on average over losses, by fold, and the paper's mean gain with the same; None if it has none."""
 
-    losses: int
+    losses: tuple[str, ...]
     ours: dict[str, Any]
     paper: float | None
 
 
 def together(value: dict[str, Any], runs: Sequence[Run], folds: int) -> Together | None:
-    """Average over the losses that every fold has; None where there are less than two.
+    """Average over the losses that every fold has, those of the paper where it has some; None where there is one.
 
     Losses of a fold share its classes, so that the means over losses are the pairs, one a fold.
     """
     arms = at_the_papers_setting(value["arms"])
     gains = {arm["loss"]: gains_by_fold(runs, arm["loss"]) for arm in arms}
-    whole = {loss: gain for loss, gain in gains.items() if len(gain) == folds}
+    paper = {arm["loss"]: gain for arm in arms if (gain := paper_gain(value["data"], arm)) is not None}
+    whole = {loss: gain for loss, gain in gains.items() if len(gain) == folds and loss in (paper or gains)}
     if len(whole) < 2:
         return None
     found = seed_difference([fmean(gain[fold] for gain in whole.values()) for fold in range(folds)])
-    paper = [gain for arm in arms if arm["loss"] in whole and (gain := paper_gain(value["data"], arm)) is not None]
-    return Together(len(whole), found, fmean(paper) if len(paper) == len(whole) else None)
+    return Together(tuple(whole), found, fmean(paper[loss] for loss in whole) if paper else None)
 
 
 def over_losses(value: dict[str, Any], runs: Sequence[Run], folds: int) -> str:
     """Say what GSP gains on average over losses, and how many of the paper's gains lie within our intervals."""
-    found = together(value, runs, folds)
+    found, arms = together(value, runs, folds), at_the_papers_setting(value["arms"])
     if found is None:
         return ""
-    told = f"- all {found.losses} losses, means over them by fold: {in_words(found.ours)} points of MAP@R."
-    arms = [arm for arm in at_the_papers_setting(value["arms"]) if arm["difference_from_gap"]["pairs"] >= FEWEST]
-    known = [
-        (interval(arm["difference_from_gap"]), gain)
-        for arm in arms
-        if (gain := paper_gain(value["data"], arm)) is not None
-    ]
-    if found.paper is None or not known:
+    which = f"all {len(arms)}" if len(found.losses) == len(arms) else f"{len(found.losses)} of {len(arms)}"
+    told = f"- {which} losses, means over them by fold: {in_words(found.ours)} points of MAP@R."
+    if found.paper is None:
         return told
-    within = sum(low <= gain <= high for (low, high), gain in known)
-    chance = 100 * (1 - 0.95 ** len(known))
+    own = [arm for arm in arms if arm["loss"] in found.losses]
+    within = sum(_holds(arm["difference_from_gap"], paper_gain(value["data"], arm)) for arm in own)
+    chance = 100 * (1 - 0.95 ** len(own))
     return (
-        f"{told} The paper's gains are {found.paper:+.2f} on average; {within} of {len(known)} lie within our "
-        f"intervals. Were there no gain, one or more of {len(known)} such intervals would leave 0 out in some "
-        f"{chance:.0f} % of cases."
+        f"{told} The paper's gains are {found.paper:+.2f} on average; {within} of {len(own)} lie within our intervals "
+        f"over pairs. Were there no gain, one or more of {len(own)} such intervals would leave 0 out in some "
+        f"{chance:.0f} % of cases, if they were independent."
     )
+
+
+def _holds(ours: dict[str, Any], gain: float | None) -> bool:
+    low, high = interval(ours)
+    return gain is not None and low <= gain <= high
 
 
 def judged_together(value: dict[str, Any], runs: Sequence[Run], folds: int) -> Verdict:
@@ -80,5 +81,6 @@ def judged_together(value: dict[str, Any], runs: Sequence[Run], folds: int) -> V
         return by_loss
     ruled_out = interval(found.ours)[1] < found.paper
     holds = "no" if by_loss.holds == "cannot tell" and ruled_out else by_loss.holds
-    means = f"{in_words(found.ours)} on average over {found.losses} losses, the paper's {found.paper:+.2f}"
-    return Verdict(holds, f"{by_loss.because}; {means}")
+    means = f"{in_words(found.ours)} on average over {len(found.losses)} losses, the paper's {found.paper:+.2f}"
+    where = f"on {value['data']} with {value['backbone']}, no other data set was run"
+    return Verdict(holds, f"{by_loss.because}; {means}; {where}")

@@ -43,7 +43,8 @@ def mixed_steps_told(
         return ""
     counts = {one: steps_differ(runs, [pair for pair in arms if pair[0] == one]) for one, _ in arms}
     whole = [(called or {}).get(one, one) for one, (mixed, there) in counts.items() if mixed == there > 0]
-    among = f", among them all with {' and '.join(whole)}," if whole else ""
+    word = "all" if differ == sum(mixed for mixed, there in counts.values() if mixed == there) else "among them all"
+    among = f", {word} with {' and '.join(whole)}," if whole else ""
     return (
         f"Of these {pairs} pairs {differ}{among} have one run from before and one from after the step of training got "
         "kernels of its own, which make the same steps faster and round otherwise."

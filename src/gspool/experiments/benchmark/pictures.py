@@ -35,13 +35,14 @@ PICTURES = {
     "": (
         "Validation against the step",
         "Validation MAP@R against the step, means over the folds and seeds that GAP and GSP share, for all that have "
-        "these, up to the step that all runs reached; the peak of a mean lies below the mean of each run's best.",
+        "these, up to the step that all runs of a line reached; the peak of a mean lies below the mean of each run's "
+        "best.",
     ),
     "_looks": (
         "Mean weight of every place of the map",
         "Where layers look: what a place of the map weighs on average over the test images, after training, relative "
         "to equal weights; means over the runs that have kept it. Shown are GSP at the paper's settings with C2 and "
-        "ProxyNCA++, and those whose places differ most.",
+        "ProxyNCA++, where they have, and those with the highest weight of a place.",
     ),
 }
 

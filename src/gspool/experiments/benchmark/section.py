@@ -10,7 +10,9 @@ from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import DATA, SEEDS
 from gspool.experiments.benchmark.combined import beside_layers
 from gspool.experiments.benchmark.conventional import rendered as rendered_conventional
-from gspool.experiments.benchmark.kept_rows import draws_told, earlier_steps_told
+from gspool.experiments.benchmark.figures import arms_of
+from gspool.experiments.benchmark.kept_rows import draws_told, earlier_steps_told, is_kept
+from gspool.experiments.benchmark.noticed import equal_weights_told, memory_told, told_from_gap
 from gspool.experiments.benchmark.overall import judged_together, over_losses
 from gspool.experiments.benchmark.pair_steps import mixed_steps_told
 from gspool.experiments.benchmark.paper import paper_values
@@ -45,7 +47,7 @@ def render_study(value: dict[str, Any], pictures: Mapping[str, str] | None = Non
     if value["protocol"] == "conventional":
         return rendered_conventional(value)
     promised, runs = PROTOCOLS["fair"].folds * len(SEEDS), runs_of(value)
-    arms = in_order(value["arms"])
+    arms = in_order(arms_of(value))
     main = [arm for arm in arms if arm["pooling"] in ("gap", "gsp")]
     losses = [arm for arm in main if not arm["variant"]]
     tried = [arm for arm in main if arm["variant"]]
@@ -57,14 +59,15 @@ def render_study(value: dict[str, Any], pictures: Mapping[str, str] | None = Non
         told = [verdicts(losses, promised), over_losses(value, runs, PROTOCOLS["fair"].folds)]
         parts.append("\n".join(line for line in told if line))
         pairs = [(f"{loss} gsp", f"{loss} gap") for loss in dict.fromkeys(arm["loss"] for arm in losses)]
-        parts.append(mixed_steps_told(runs, pairs))
+        parts += [equal_weights_told(losses), memory_told(runs), mixed_steps_told(runs, pairs)]
         parts += [drawn.get("_summary", ""), drawn.get("_losses", "")]
     if layers:
         parts += ["Other layers, at the paper's settings:", table(fair_rows(value["data"], layers, promised))]
-        parts += [beside_layers(runs), drawn.get("_layers", "")]
+        parts += [told_from_gap(layers), beside_layers(runs), drawn.get("_layers", "")]
     if tried:
-        parts += ["Other settings. Only the validation classes choose among them:", table(tried_rows(tried, promised))]
-        parts.append(SETTINGS_EXPLAINED)
+        head = "Other settings, among which only the validation classes choose, and rows of earlier ways of training:"
+        parts += [head, table(tried_rows(tried, promised)), SETTINGS_EXPLAINED]
+        parts.append(told_from_gap([arm for arm in tried if not is_kept(arm)]))
         parts += [draws_told(runs), earlier_steps_told(runs)]
         parts += [verdicts_of_search(arms, runs, promised), drawn.get("_settings", "")]
     parts += [untried(value["arms"]), drawn.get("", ""), drawn.get("_looks", "")]
@@ -117,13 +120,13 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     The paper's are means over all folds: a row stands here once every fold has been trained.
     """
     found = []
-    for arm in in_order(value["arms"]):
+    for arm in in_order(arms_of(value)):
         paper = paper_values(value["data"], arm["loss"], arm["pooling"])
-        if arm["variant"] or arm["pooling"] not in ("gap", "gsp") or paper is None or arm["joined"] is None:
+        if arm["variant"] or arm["pooling"] not in ("gap", "gsp") or paper is None or arm["separate"] is None:
             continue
         what = f"MAP@R 128D; 512D, {value['data']}, {arm['loss']}, {arm['pooling']}"
-        once = " (one repeat)" if arm["joined"]["repeats"] == 1 else ""
-        ours = f"{separate(arm, 'map')}; {concatenated(arm)}{once}"
+        once = " (one repeat)" if arm["separate"]["repeats"] == 1 else ""
+        ours = f"{separate(arm, 'map')}; 512D {concatenated(arm) or 'not kept'}{once}"
         found.append(Headline(what, f"{paper.map:.2f}; {paper.map_joined:.2f}", ours))
     return found
 

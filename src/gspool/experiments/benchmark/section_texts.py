@@ -11,8 +11,8 @@ MADE_BY = (
     "Made by these calls, with the weights and the device as below: `gspool reproduce benchmark` (C2 and "
     "ProxyNCA++ with GAP and GSP), with `--losses ms,triplet,panchor,xbm+c1`, with `--poolings all --seeds 0`, with "
     "`--poolings table --folds 0 --seeds 0`, with `--arms search --seeds 0`, and with `--arms search --variants best`. "
-    "The setting *mu 1* is of `gspool reproduce components`; rows *drawn apart* and *earlier step* are not made any "
-    "more."
+    "The setting *mu 1*, and *without zsr* with C2, are of `gspool reproduce components`; rows *drawn apart* and "
+    "*earlier step* are not made any more."
 )
 SETTINGS_EXPLAINED = (
     "*Epsilon 20* and *50*: instead of the paper's 5 (C2) and 0.5 (ProxyNCA++). *Learned*: mu and epsilon are "

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from matplotlib.lines import Line2D
 
 from gspool.experiments.benchmark.arms import POOLINGS
+from gspool.experiments.benchmark.figures import arms_of
 from gspool.experiments.benchmark.paper import paper_deviations, paper_values
 from gspool.experiments.benchmark.picture import pyplot, save
 from gspool.experiments.benchmark.tables import in_order
@@ -18,7 +19,7 @@ APART = 0.8 / len(POOLINGS)
 
 def draw_summary(value: dict[str, Any], path: Path) -> None:
     """Save MAP@R by loss and layer, for the layers of Table 2."""
-    own = [arm for arm in in_order(value["arms"]) if not arm["variant"] and arm["pooling"] in POOLINGS]
+    own = [arm for arm in in_order(arms_of(value)) if not arm["variant"] and arm["pooling"] in POOLINGS]
     arms = {(arm["loss"], arm["pooling"]): arm for arm in own}
     losses = [*dict.fromkeys(loss for loss, _ in arms)]
     layers = [*dict.fromkeys(pooling for _, pooling in arms)]
@@ -67,7 +68,7 @@ def _point(data: str, arm: dict[str, Any], gap: dict[str, Any] | None, side: str
         paper = paper_values(data, arm["loss"], arm["pooling"])
         around = paper_deviations(data, arm["loss"], arm["pooling"])
         return None if paper is None or around is None else Point(paper.map, around.map, True)
-    whole = arm["separate"]
+    whole = arm.get("separate")
     if whole is not None and (gap is None or arm["runs"] == gap["runs"]):
         return Point(whole["map"]["mean"], whole["map"]["std"] if whole["repeats"] > 1 else None, True)
     base, found = (None, None) if gap is None else (_point(data, gap, None, side), arm["difference_from_gap"])

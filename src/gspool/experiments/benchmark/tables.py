@@ -25,18 +25,27 @@ def separate(arm: Mapping[str, Any], metric: str) -> str:
 
     Where folds are missing the deviation would be theirs, which is greater than that of repeats.
     """
-    found = arm["separate"] or {"repeats": 0}
-    whole = found["repeats"] > 1 and found["repeats"] * len(arm["folds"]) == arm["runs"]
-    return f"{spread(found[metric])}{_few(found)}" if whole else number(arm[metric]["mean"])
+    found = repeated(arm)
+    return number(arm[metric]["mean"]) if found is None else f"{spread(found[metric])}{_few(found)}"
+
+
+def repeated(arm: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Give what single models reach over repeats; None where there is one, or runs beside those of whole repeats."""
+    found: Mapping[str, Any] | None = arm.get("separate")
+    if found is None or found["repeats"] < 2 or found["repeats"] * len(arm["folds"]) != arm["runs"]:
+        return None
+    return found
 
 
 def concatenated(arm: Mapping[str, Any]) -> str:
-    """Write MAP@R of the concatenated models of all folds; nothing where no repeat is complete."""
+    """Write MAP@R of the concatenated models of all folds; nothing where no repeat has kept all its embeddings."""
     joined = arm["joined"]
     if joined is None:
         return ""
     if joined["combinations"] == 1:
-        return number(joined["map_512D"]["mean"])
+        # Where single models have one repeat as well, the column of runs says so.
+        more = (arm.get("separate") or joined)["repeats"] > 1
+        return number(joined["map_512D"]["mean"]) + " (one repeat)" * more
     return f"{spread(joined['map_512D'])}{_few(joined)}"
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gspool.experiments.benchmark.choice import chosen_by_validation
+from gspool.experiments.benchmark.choice import Choice, chosen_by_validation
+from gspool.experiments.benchmark.figures import paired_difference
 from gspool.experiments.benchmark.store import Run
+from gspool.experiments.benchmark.tables import repeated
 from gspool.experiments.experiment import Verdict
 from gspool.experiments.paired import by_folds, folds_in_doubt, in_words, interval, judged, verdict
 
@@ -36,8 +38,25 @@ def verdicts_of_search(arms: Sequence[dict[str, Any]], runs: Sequence[Run], prom
         count = len(choice.places)
         among = f"{choice.among} settings, {choice.ahead:+.2f} in the {count} pair{'s' * (count > 1)} that all have"
         what = f"{loss}, {choice.arm.variant}, which validation chose out of {among}"
-        lines.append(_line(what, by_name[choice.arm.name], promised, _gap(arms, by_name[choice.arm.name])))
+        line = _line(what, by_name[choice.arm.name], promised, _gap(arms, by_name[choice.arm.name]))
+        lines.append(" ".join(part for part in (line, apart_from_the_choice(choice, runs, loss)) if part))
     return "\n".join(lines)
+
+
+def apart_from_the_choice(choice: Choice, runs: Sequence[Run], loss: str) -> str:
+    """Say what the chosen setting gains in pairs that took no part in the choice, which flatters those that did."""
+    ours, gap = (
+        [run for run in runs if run.asked["arm"] == name and run.place not in choice.places]
+        for name in (choice.arm.name, f"{loss} gap")
+    )
+    test, watched = paired_difference(ours, gap), paired_difference(ours, gap, "validation")
+    if test is None or watched is None or test.pairs < FEWEST:
+        return ""
+    told = f"{in_words(test._asdict())}{folds_in_doubt(test._asdict())}"
+    return (
+        f"In the {test.pairs} pairs that took no part in the choice: {told} on test, {in_words(watched._asdict())} on "
+        "validation."
+    )
 
 
 def _gap(arms: Sequence[dict[str, Any]], like: dict[str, Any]) -> dict[str, Any] | None:
@@ -74,12 +93,12 @@ def _by_folds(found: dict[str, Any]) -> str:
 def _against_deviations(found: dict[str, Any], arm: dict[str, Any], gap: dict[str, Any] | None) -> str:
     """Compare with the deviation of single pairs, and with that which the tables show of whole repeats."""
     single = f"{_than(found['mean'], found['std'])} a single pair deviates ({found['std']:.2f})"
-    separate = [each.get("separate") for each in (gap, arm) if each is not None]
-    known = [each["map"]["std"] for each in separate if each is not None and each["repeats"] > 1]
+    repeats = [repeated(each) for each in (gap, arm) if each is not None]
+    known = [each["map"]["std"] for each in repeats if each is not None]
     if len(known) < 2:
         return f"It is {single}."
-    repeats = f"{_than(found['mean'], max(known))} repeats do (GAP {known[0]:.2f}, GSP {known[1]:.2f})"
-    return f"It is {single} and {repeats}."
+    over_repeats = f"{_than(found['mean'], max(known))} repeats do (GAP {known[0]:.2f}, GSP {known[1]:.2f})"
+    return f"It is {single} and {over_repeats}."
 
 
 def _than(difference: float, deviation: float) -> str:
@@ -87,11 +106,12 @@ def _than(difference: float, deviation: float) -> str:
 
 
 def _on_validation(arm: dict[str, Any]) -> str:
-    """Say what the classes that choose settings see of the difference."""
+    """Say what the classes that choose settings see of the difference, and whether it is told from 0."""
     watched = arm.get("validation_difference")
     if not watched or watched["pairs"] < 2:
         return ""
-    return f"On validation classes: {watched['mean']:+.2f}, standard error {watched['error']:.2f}."
+    word = "" if (told := verdict(watched)) == "cannot tell" else f" it is {told}"
+    return f"On validation classes{word}: {in_words(watched)}{folds_in_doubt(watched)}."
 
 
 def seen(arms: Sequence[dict[str, Any]], folds: int) -> Verdict:
