@@ -327,6 +327,15 @@ def test_the_readme_names_every_experiment_once_beside_its_verdict(project: Path
     }
 
 
+def test_every_section_opens_with_its_verdict(project: Path) -> None:
+    page = (project / "docs" / "reproduction.md").read_text()
+    for name in registry.names():
+        experiment = registry.find(name)
+        opening = page.partition(f"## {reproduction_report.heading(experiment)}\n\n")[2].partition("\n")[0]
+        found = reproduction_report.verdict(experiment, project / "results")
+        assert opening.endswith(f", says the paper. Seen here: **{found.holds}** ([why](#what-came-out)).")
+
+
 def test_the_words_of_the_first_table_are_defined() -> None:
     defined = reproduction_report.INTRODUCTION.partition("**Seen here**")[2]
     for word in get_args(Holds):

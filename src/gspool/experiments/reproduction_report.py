@@ -84,7 +84,8 @@ def page(results: Path) -> str:
     ]
     for name in registry.names():
         experiment = registry.find(name)
-        promise = f"{experiment.promise[0].upper()}{experiment.promise[1:]}, says the paper."
+        seen = f"Seen here: **{verdict(experiment, results).holds}** ([why](#what-came-out))."
+        promise = f"{experiment.promise[0].upper()}{experiment.promise[1:]}, says the paper. {seen}"
         sections.append(
             f"## {heading(experiment)}\n\n{promise}\n\n{how_to_run(experiment)}\n\n{experiment.render(results).strip()}"
         )
