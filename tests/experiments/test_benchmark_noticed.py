@@ -52,5 +52,5 @@ def test_models_from_before_the_memory_are_counted_layer_by_layer() -> None:
         return [Run(asked, {"best_step": step}) for step in steps]
 
     told = memory_told([*runs("gap", 300, 1000, 1100), *runs("gsp", 1500)])
-    assert "kept, 2 of 3 with gap and 0 of 1 with gsp are from before it" in told
+    assert "kept, 2 of 3 with gap, 0 of 1 with gsp are from before it" in told
     assert memory_told(GAP) == ""

@@ -89,7 +89,7 @@ def test_a_mean_over_losses_that_leaves_the_paper_s_gain_out_rules_the_promise_o
     assert "The paper's gains are +0.53 on average; 2 of 2 lie within our intervals over pairs." in told
     value = value_of(GSP)
     because = judged_together(value, runs_of(value), 4).because
-    assert " on average over 2 losses, the paper's +0.53; on cub with keras/resnet50" in because
+    assert " on average over 2 losses, the paper's +0.53; all this on cub with keras/resnet50" in because
 
 
 def test_every_line_stands_in_one_picture_with_what_it_is_compared_with() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gspool.experiments.benchmark.arms import COMPARED
 from gspool.experiments.benchmark.figures import paired_difference
+from gspool.experiments.benchmark.noticed import memory_told
 from gspool.experiments.benchmark.paper import conventional_values
 from gspool.experiments.benchmark.store import Run, runs_of
 from gspool.experiments.benchmark.tables import named, number, table
@@ -19,7 +20,8 @@ def rendered(value: dict[str, Any]) -> str:
     """Write the table, and a line a loss about the layers that the paper compares."""
     runs = runs_of(value)
     lines = [line for loss in dict.fromkeys(arm["loss"] for arm in value["arms"]) if (line := told(runs, loss))]
-    return "\n\n".join(part for part in (table(conventional_rows(value, runs)), "\n".join(lines)) if part)
+    parts = (table(conventional_rows(value, runs)), "\n".join(lines), memory_told(runs))
+    return "\n\n".join(part for part in parts if part)
 
 
 def conventional_rows(value: dict[str, Any], runs: Sequence[Run]) -> list[dict[str, str]]:

@@ -67,7 +67,7 @@ def memory_told(runs: Sequence[Run]) -> str:
     Example:
         >>> asked = {"loss": "xbm+c1", "pooling": "gap", "variant": "", "arm": "xbm+c1 gap"}
         >>> print(memory_told([Run(asked, {"best_step": step}) for step in (600, 1700)]).partition(":")[2].strip())
-        of the models that validation kept, 1 of 2 with gap are from before it, and have learned by C1 alone.
+        of the models that were kept, 1 of 2 with gap are from before it, and have learned by C1 alone.
     """
     own = [run for run in runs if run.asked["loss"].startswith("xbm+") and not run.asked["variant"]]
     told = []
@@ -77,6 +77,6 @@ def memory_told(runs: Sequence[Run]) -> str:
     if not told:
         return ""
     return (
-        f"XBM remembers from step {XBM_START:,} on: of the models that validation kept, {' and '.join(told)} are from "
-        "before it, and have learned by C1 alone."
+        f"XBM remembers from step {XBM_START:,} on: of the models that were kept, {', '.join(told)} are from before "
+        "it, and have learned by C1 alone."
     )

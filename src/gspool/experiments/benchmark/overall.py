@@ -82,5 +82,5 @@ def judged_together(value: dict[str, Any], runs: Sequence[Run], folds: int) -> V
     ruled_out = interval(found.ours)[1] < found.paper
     holds = "no" if by_loss.holds == "cannot tell" and ruled_out else by_loss.holds
     means = f"{in_words(found.ours)} on average over {len(found.losses)} losses, the paper's {found.paper:+.2f}"
-    where = f"on {value['data']} with {value['backbone']}, no other data set was run"
+    where = f"all this on {value['data']} with {value['backbone']}"
     return Verdict(holds, f"{by_loss.because}; {means}; {where}")
