@@ -79,6 +79,10 @@ def mean_and_std(metrics: Sequence[Mapping[str, float]]) -> dict[str, MeanStd]:
     }
 
 
+def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: value.mean for name, value in mean_and_std(metrics).items()}
+
+
 def concatenate_embeddings(parts: Sequence[Float[Tensor, "N D"]]) -> Float[Tensor, "N E"]:
     """Join the embeddings of several models: each normalised, concatenated, and normalised again.
 
@@ -124,8 +128,7 @@ def separate_average(metrics: Mapping[tuple[int, int], Mapping[str, float]]) -> 
         >>> print(separate_average({place: {"map@r": value} for place, value in reached.items()})["map@r"])
         0.3000 ± 0.0500
     """
-    means = [mean_and_std([metrics[pair] for pair in pairs]) for pairs in one_repeat_a_fold(metrics)]
-    return mean_and_std([{name: value.mean for name, value in each.items()} for each in means])
+    return mean_and_std([_means([metrics[pair] for pair in pairs]) for pairs in one_repeat_a_fold(metrics)])
 
 
 def fair_average(
@@ -163,7 +166,7 @@ def fair_average(
             ks=ks,
             device=device,
         )
-        separate = {name: value.mean for name, value in mean_and_std([result.metrics for result in chosen]).items()}
+        separate = _means([result.metrics for result in chosen])
         combinations.append(Combination(tuple(repeat for _, repeat in pairs), separate, dict(joined)))
         if on_combination is not None:
             on_combination()

@@ -9,7 +9,7 @@ from gspool.experiments.benchmark.pair_steps import mixed_steps_told
 from gspool.experiments.benchmark.store import Run, runs_of
 from gspool.experiments.components_paper import NAMES, paper_figures, paper_order
 from gspool.experiments.experiment import Verdict
-from gspool.experiments.paired import by_folds, folds_in_doubt, in_words, interval, judged, verdict
+from gspool.experiments.paired import by_folds, folds_in_doubt, holds, in_words, judged, verdict
 
 # From each to the other; a step adds one of the two parts.
 STEPS = (("neither", "GSP"), ("neither", "ZSR"), ("GSP", "both"), ("ZSR", "both"))
@@ -55,13 +55,8 @@ def paper_told(found: Differences, data: str) -> str:
     """Say what the paper gains with each, and which of that our intervals leave out, by pairs and by means of folds."""
     theirs = {name: paper_figures(data, arm)[1] for arm, name in NAMES.items()}
     gains = {name: theirs[name] - theirs["neither"] for name in ("GSP", "ZSR", "both")}
-
-    def outside(ours: dict[str, Any], gain: float) -> bool:
-        low, high = interval(ours)
-        return not low <= gain <= high
-
-    pairs = [name for name, gain in gains.items() if outside(found["neither", name], gain)]
-    folds = [name for name in pairs if outside(by_folds(found["neither", name]), gains[name])]
+    pairs = [name for name, gain in gains.items() if not holds(found["neither", name], gain)]
+    folds = [name for name in pairs if not holds(by_folds(found["neither", name]), gains[name])]
     left_out = f"of these our intervals leave out {' and '.join(pairs) or 'none'}"
     if pairs:
         left_out += f", by means of folds {' and '.join(folds) or 'none'}"

@@ -27,6 +27,17 @@ def interval(found: dict[str, Any]) -> tuple[float, float]:
     return found["mean"] - half, found["mean"] + half
 
 
+def holds(found: dict[str, Any], value: float) -> bool:
+    """Say whether a value lies within the interval of a mean difference.
+
+    Example:
+        >>> holds({"mean": 1.0, "error": 0.1, "pairs": 12}, 1.2), holds({"mean": 1.0, "error": 0.1, "pairs": 12}, 1.3)
+        (True, False)
+    """
+    low, high = interval(found)
+    return low <= value <= high
+
+
 def verdict(found: dict[str, Any]) -> str:
     """Say "ahead", "behind" or "cannot tell": the first two only where the interval leaves 0 out.
 

@@ -14,6 +14,8 @@ from gspool.experiments.headline_table import headline_table
 from gspool.experiments.run_status import files_there, status
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gspool.experiments.experiment import Experiment
 
 # What an experiment is advised to be run with that says nothing of its own and can train several at a time.
@@ -77,14 +79,15 @@ def show_list(results: Path) -> None:
 
 def page(results: Path) -> str:
     """Write the whole of docs/reproduction.md."""
+    found = verdicts(results)
     sections = [
         INTRODUCTION,
-        f"## What came out\n\n{overview(results)}",
+        f"## What came out\n\n{overview(found)}",
         f"## What has not been run\n\n{not_run(results)}",
     ]
     for name in registry.names():
         experiment = registry.find(name)
-        seen = f"Seen here: **{verdict(experiment, results).holds}** ([why](#what-came-out))."
+        seen = f"Seen here: **{found[name].holds}** ([why](#what-came-out))."
         promise = f"{experiment.promise[0].upper()}{experiment.promise[1:]}, says the paper. {seen}"
         sections.append(
             f"## {heading(experiment)}\n\n{promise}\n\n{how_to_run(experiment)}\n\n{experiment.render(results).strip()}"
@@ -117,15 +120,19 @@ def how_to_run(experiment: Experiment) -> str:
     return f"Run: `{' '.join(words)}` ({experiment.cost}).{needed}{tiny}"
 
 
-def overview(results: Path) -> str:
+def verdicts(results: Path) -> dict[str, Verdict]:
+    """Judge every experiment, which reads its results and compares all their runs."""
+    return {name: verdict(registry.find(name), results) for name in registry.names()}
+
+
+def overview(found: Mapping[str, Verdict]) -> str:
     """Write the table of all experiments: what the paper promises, and whether it was seen."""
     lines = ["| experiment | of the paper | what the paper promises | seen here | because |", "|---|---|---|---|---|"]
-    for name in registry.names():
+    for name, each in found.items():
         experiment = registry.find(name)
-        found = verdict(experiment, results)
         lines.append(
-            f"| [{name}](#{anchor(experiment)}) | {experiment.shows} | {experiment.promise} | {found.holds} "
-            f"| {found.because} |"
+            f"| [{name}](#{anchor(experiment)}) | {experiment.shows} | {experiment.promise} | {each.holds} "
+            f"| {each.because} |"
         )
     return "\n".join(lines)
 
@@ -133,8 +140,8 @@ def overview(results: Path) -> str:
 def promises_told(results: Path) -> str:
     """Name the experiments by whether what the paper promises was seen."""
     found: dict[str, list[str]] = {word: [] for word in get_args(Holds)}
-    for name in registry.names():
-        found[verdict(registry.find(name), results).holds].append(name)
+    for name, each in verdicts(results).items():
+        found[each.holds].append(name)
     told = "; ".join(f"**{word}** {', '.join(names)}" for word, names in found.items() if names)
     return f"What the paper promises, seen here: {told}."
 

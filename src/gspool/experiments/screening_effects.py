@@ -85,9 +85,9 @@ def paper_effects(loss: str) -> Effects:
         >>> found.standing(), found.lowest.variant
         (['epsilon', 'zsr'], 'm 128, mu 0.7, epsilon 20, zsr 0.5')
     """
-    figures = design.paper_figures(loss)
-    arms = zip(design.CORNERS, design.corner_arms(loss), strict=True)
-    return _effects([{corner: figures[arm.name] for corner, arm in arms}], loss)
+    corners = corners_of(design.paper_figures(loss), loss)
+    assert corners is not None
+    return _effects([corners], loss)
 
 
 def _effects(seeds: Sequence[dict[design.Corner, float]], loss: str) -> Effects:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from statistics import fmean
 from typing import Any
 
-from gspool.experiments.benchmark.store import Run, runs_of
+from gspool.experiments.benchmark.store import Run, runs_by_arm, runs_of
 
 
 def over_shared_seeds(value: dict[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -24,8 +24,8 @@ def over_shared_seeds(value: dict[str, Any], names: Collection[str]) -> dict[str
         [(40.0, 1), (41.0, 1)]
     """
     arms = {arm["arm"]: arm for arm in value["arms"] if arm["arm"] in names}
-    made = runs_of(value)
-    runs = {name: [run for run in made if run.asked["arm"] == name] for name in arms}
+    by_arm = runs_by_arm(runs_of(value))
+    runs = {name: by_arm.get(name, []) for name in arms}
     seeds = [{run.asked["seed"] for run in each} for each in runs.values()]
     shared = set.intersection(*seeds) if seeds else set()
     if not shared:

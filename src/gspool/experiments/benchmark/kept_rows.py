@@ -7,7 +7,7 @@ from typing import Any
 
 from gspool.experiments.benchmark.figures import paired_difference
 from gspool.experiments.benchmark.pair_steps import mixed_steps_told
-from gspool.experiments.benchmark.store import Run
+from gspool.experiments.benchmark.store import Run, runs_by_arm
 from gspool.experiments.paired import folds_in_doubt, in_words
 
 # Before every layer began with the embedding that GSP draws.
@@ -69,10 +69,9 @@ def _losses(runs: Sequence[Run]) -> list[str]:
 
 def _differences(runs: Sequence[Run], pairs: Mapping[str, tuple[str, str]], metric: str = "map@r") -> dict[str, str]:
     """Write for every loss how far the first of two rows is ahead of the second; losses that lack one are left out."""
-    told = {}
-    for loss, names in pairs.items():
-        after, before = ([run for run in runs if run.asked["arm"] == name] for name in names)
-        found = paired_difference(after, before, metric)
+    told, by_arm = {}, runs_by_arm(runs)
+    for loss, (after, before) in pairs.items():
+        found = paired_difference(by_arm.get(after, []), by_arm.get(before, []), metric)
         if found is not None:
             points = f"{in_words(found._asdict())}{folds_in_doubt(found._asdict())}"
             told[loss] = f"{loss} {points}, a single pair deviates by {found.std:.2f}"

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 from gspool.experiments.benchmark.figures import paired_difference
 from gspool.experiments.benchmark.forest import paper_gain
-from gspool.experiments.benchmark.store import Run
+from gspool.experiments.benchmark.store import Run, runs_by_arm
 from gspool.experiments.benchmark.tables import in_order
 from gspool.experiments.benchmark.verdict import at_the_papers_setting, seen
 from gspool.experiments.experiment import Verdict
-from gspool.experiments.paired import in_words, interval, seed_difference
+from gspool.experiments.paired import holds, in_words, interval, seed_difference
 
 
 def gains_by_fold(runs: Sequence[Run], loss: str) -> dict[int, float]:
     """Give how far GSP is ahead of GAP in every fold that both have, means over seeds, in points."""
-    ours = [run for run in runs if run.asked["arm"] == f"{loss} gsp"]
-    theirs = [run for run in runs if run.asked["arm"] == f"{loss} gap"]
+    by_arm = runs_by_arm(runs)
+    ours, theirs = (by_arm.get(f"{loss} {layer}", []) for layer in ("gsp", "gap"))
     gains = {}
     for fold in sorted({run.asked["fold"] for run in ours}):
         found = paired_difference([run for run in ours if run.asked["fold"] == fold], theirs)
@@ -60,7 +60,8 @@ def over_losses(value: dict[str, Any], runs: Sequence[Run], folds: int) -> str:
     if found.paper is None:
         return told
     own = [arm for arm in arms if arm["loss"] in found.losses]
-    within = sum(_holds(arm["difference_from_gap"], paper_gain(value["data"], arm)) for arm in own)
+    gains = [(arm["difference_from_gap"], paper_gain(value["data"], arm)) for arm in own]
+    within = sum(gain is not None and holds(ours, gain) for ours, gain in gains)
     chance = 100 * (1 - 0.95 ** len(own))
     return (
         f"{told} The paper's gains are {found.paper:+.2f} on average; {within} of {len(own)} lie within our intervals "
@@ -69,18 +70,13 @@ def over_losses(value: dict[str, Any], runs: Sequence[Run], folds: int) -> str:
     )
 
 
-def _holds(ours: dict[str, Any], gain: float | None) -> bool:
-    low, high = interval(ours)
-    return gain is not None and low <= gain <= high
-
-
 def judged_together(value: dict[str, Any], runs: Sequence[Run], folds: int) -> Verdict:
     """Judge loss by loss; where that tells nothing, "no" if the mean over losses rules the paper's mean gain out."""
     by_loss, found = seen(in_order(value["arms"]), folds), together(value, runs, folds)
     if found is None or found.paper is None:
         return by_loss
     ruled_out = interval(found.ours)[1] < found.paper
-    holds = "no" if by_loss.holds == "cannot tell" and ruled_out else by_loss.holds
+    word = "no" if by_loss.holds == "cannot tell" and ruled_out else by_loss.holds
     means = f"{in_words(found.ours)} on average over {len(found.losses)} losses, the paper's {found.paper:+.2f}"
     where = f"all this on {value['data']} with {value['backbone']}"
-    return Verdict(holds, f"{by_loss.because}; {means}; {where}")
+    return Verdict(word, f"{by_loss.because}; {means}; {where}")

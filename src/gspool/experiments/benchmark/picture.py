@@ -14,7 +14,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from gspool.experiments.benchmark.kept_rows import is_kept
-from gspool.experiments.benchmark.store import Run, runs_of
+from gspool.experiments.benchmark.store import Run, runs_by_arm, runs_of
 from gspool.experiments.benchmark.tables import in_order, row_name
 from gspool.experiments.benchmark.verdict import FEWEST
 
@@ -68,7 +68,8 @@ def draw(value: dict[str, Any], path: Path) -> None:
 
 
 def _draw_curves(runs: Sequence[Run], arms: list[dict[str, Any]], data: str, axes: Axes) -> None:
-    made = {arm["arm"]: {run.place: run for run in runs if run.asked["arm"] == arm["arm"]} for arm in arms}
+    by_arm = runs_by_arm(runs)
+    made = {arm["arm"]: {run.place: run for run in by_arm[arm["arm"]]} for arm in arms}
     shared = shared_places(made, arms[0]["loss"])
     for arm in (arm for arm in arms if shared <= set(made[arm["arm"]])):
         name = row_name(arm)

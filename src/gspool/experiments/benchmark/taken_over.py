@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gspool.experiments.benchmark.store import runs_of
+from gspool.experiments.benchmark.store import runs_by_arm, runs_of
 
 if TYPE_CHECKING:
     from gspool.experiments.benchmark.store import Run, Store
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def take_over_figures(store: Store, value: Mapping[str, Any], folds: int) -> None:
     """Remember in a store what joined models of a result reach, and what places weigh on average."""
-    runs = runs_of(value)
+    by_arm = runs_by_arm(runs_of(value))
     for arm in value["arms"]:
-        own = [run for run in runs if run.asked["arm"] == arm["arm"]]
+        own = by_arm.get(arm["arm"], [])
         _keep(store, _joined(store, whole_repeats(own, folds), folds), arm["joined"])
         _keep(store, _mean_map(store, own), arm.get("mean_weights"))
 

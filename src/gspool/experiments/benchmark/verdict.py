@@ -7,7 +7,7 @@ from typing import Any
 
 from gspool.experiments.benchmark.choice import Choice, chosen_by_validation
 from gspool.experiments.benchmark.figures import paired_difference
-from gspool.experiments.benchmark.store import Run
+from gspool.experiments.benchmark.store import Run, runs_by_arm
 from gspool.experiments.benchmark.tables import repeated
 from gspool.experiments.experiment import Verdict
 from gspool.experiments.paired import by_folds, folds_in_doubt, in_words, interval, judged, verdict
@@ -45,10 +45,8 @@ def verdicts_of_search(arms: Sequence[dict[str, Any]], runs: Sequence[Run], prom
 
 def apart_from_the_choice(choice: Choice, runs: Sequence[Run], loss: str) -> str:
     """Say what the chosen setting gains in pairs that took no part in the choice, which flatters those that did."""
-    ours, gap = (
-        [run for run in runs if run.asked["arm"] == name and run.place not in choice.places]
-        for name in (choice.arm.name, f"{loss} gap")
-    )
+    by_arm = runs_by_arm(run for run in runs if run.place not in choice.places)
+    ours, gap = (by_arm.get(name, []) for name in (choice.arm.name, f"{loss} gap"))
     test, watched = paired_difference(ours, gap), paired_difference(ours, gap, "validation")
     if test is None or watched is None or test.pairs < FEWEST:
         return ""
