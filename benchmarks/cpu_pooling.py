@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.bench.timing import Budget, in_turns, keep_freed_pages
-from gspool.experiments.certificate import write_result
 from gspool.functional import clip_norm, distance, gsp_pool, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
+from gspool.provenance import write_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable

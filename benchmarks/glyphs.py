@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from gspool.experiments.certificate import write_result
+from gspool.provenance import write_result
 
 LEARNING_RATES = (2e-3, 4e-3, 8e-3, 1.6e-2)
 # Epsilon, and how many tokens are looked at before prototypes start among them; 0 starts them at random.

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gspool import pooling
 from gspool.bench.steps import TrainingStep
 from gspool.bench.timing import Budget, in_turns
-from gspool.experiments.certificate import write_result
+from gspool.provenance import write_result
 
 # The sizes that the paper's table names, where a layer comes in several.
 SEVERAL: dict[str, dict[str, dict[str, Any]]] = {

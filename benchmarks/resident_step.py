@@ -26,12 +26,12 @@ from torch import multiprocessing
 
 from gspool.experiments.benchmark.arms import Arm, settings_of
 from gspool.experiments.captured_step import STEPS_BEFORE_CAPTURE
-from gspool.experiments.certificate import write_result
 from gspool.experiments.resident import ResidentSet, fold_frozen_norms, fuse_activations, fuse_stem
 from gspool.experiments.resident.captured_learner import CapturedLearner, own_stream
 from gspool.experiments.resident.step import Learner
 from gspool.experiments.resident.views import BatchPlan, training_view
 from gspool.models import Embedder
+from gspool.provenance import write_result
 from gspool.training import TrainConfig
 from gspool.training.build import build_loss, build_model
 

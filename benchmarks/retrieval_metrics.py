@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from gspool.evaluation import retrieval_metrics
-from gspool.experiments.certificate import write_result
+from gspool.provenance import write_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

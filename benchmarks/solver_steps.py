@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from gspool.experiments.certificate import write_result
 from gspool.functional import distance, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
 from gspool.functional.threshold import NEWTON_STEPS
+from gspool.provenance import write_result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ import faiss
 import numpy as np
 import torch
 
-from gspool.experiments.certificate import write_result
+from gspool.provenance import write_result
 from gspool.search.index import Index, open_index
 from gspool.search.lance_table import LanceWriter
 from gspool.search.vector_rows import VectorRows, VectorSettings

@@ -171,7 +171,7 @@ def put_answer(answer: str) -> None:
 
 def write_certificate(work: Path, seconds: dict[str, float]) -> None:
     """Write how long it took, and what came of it."""
-    from gspool.experiments.certificate import write_result
+    from gspool.provenance import write_result
 
     result = json.loads((work / "runs/letters/result.json").read_text(encoding="utf-8"))
     value = {

@@ -24,8 +24,8 @@ from support_messages import INTENTS, Messages, messages
 from transformers.utils import logging
 
 from gspool.evaluation import retrieval_metrics
-from gspool.experiments.certificate import write_result
 from gspool.models.sentence_pooling import GSPPooling
+from gspool.provenance import write_result
 
 SHOWN = "Good morning from a rainy Hamburg! My card was declined. My dog says hello too."
 

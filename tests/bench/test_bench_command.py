@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gspool import cli
-from gspool.experiments.certificate import read_result
+from gspool.provenance import read_result
 
 TINY = ["--batch", "2", "--channels", "16", "--size", "3", "--repeats", "2", "--device", "cpu"]
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from gspool.evaluation import PROTOCOLS, Protocol, RunResult, retrieval_metrics, run_protocol
-from gspool.evaluation.finished_runs import FinishedRuns, write_aside_and_rename
+from gspool.evaluation.finished_runs import FinishedRuns
+from gspool.files import write_atomic
 
 LABELS = torch.arange(24) % 6
 
@@ -206,14 +207,14 @@ def test_damaged_files_are_named(tmp_path):
 
 def test_a_full_disk_leaves_the_old_file_whole(tmp_path, monkeypatch):
     path = tmp_path / "report.json"
-    write_aside_and_rename(path, b"old")
+    write_atomic(path, b"old")
 
     def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_aside_and_rename(path, b"new")
+        write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

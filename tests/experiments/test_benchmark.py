@@ -26,9 +26,9 @@ from gspool.experiments.benchmark.search import FAST, search_arms
 from gspool.experiments.benchmark.stand_in import stand_in
 from gspool.experiments.benchmark.store import WIDEST, Run, Store
 from gspool.experiments.benchmark.written import take_over
-from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.resident import Outcome
+from gspool.provenance import read_result
 from gspool.training.build import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")

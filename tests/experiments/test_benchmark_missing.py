@@ -9,7 +9,7 @@ from gspool.experiments.benchmark.arms import LOSSES, POOLINGS, SEEDS, Arm, pape
 from gspool.experiments.benchmark.figures import arm_figures
 from gspool.experiments.benchmark.missing import unfinished
 from gspool.experiments.benchmark.search import search_arms
-from gspool.experiments.certificate import write_result
+from gspool.provenance import write_result
 
 MAIN = ("c2", "pnca")
 # The first of the search stands for what validation chose: it alone has all seeds.

@@ -24,9 +24,9 @@ from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.stand_in import stand_in
 from gspool.experiments.benchmark.store import Store
 from gspool.experiments.benchmark.study import StudySettings
-from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.resident import Job
+from gspool.provenance import read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LABELS = torch.arange(20).repeat_interleave(3)

@@ -36,9 +36,9 @@ from gspool.experiments.benchmark.kept_rows import draws_told, earlier_steps_tol
 from gspool.experiments.benchmark.runs import draws_apart
 from gspool.experiments.benchmark.stand_in import made_tiny, stand_in
 from gspool.experiments.benchmark.store import Run
-from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, RunOptions
 from gspool.experiments.screening_design import corner_arms
+from gspool.provenance import read_result
 from gspool.training.build import build_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,13 +13,13 @@ from PIL import Image
 
 from gspool import data
 from gspool.experiments import classification, classification_jobs, classification_table
-from gspool.experiments.certificate import origin_here, read_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import Batches, ClassifierSettings, hold_out
 from gspool.experiments.classification_lda import DiscriminantAnalysis
 from gspool.experiments.classification_steps import ClassifierSteps, one_cycle
 from gspool.experiments.classification_training import PooledClassifier, train_classifier
 from gspool.experiments.experiment import NOT_RUN, RunOptions
+from gspool.provenance import origin_here, read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from gspool.experiments import classification, classification_jobs
-from gspool.experiments.certificate import read_result, write_result
 from gspool.experiments.classification_training import Classified
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.ledger import Ledger
+from gspool.provenance import read_result, write_result
 
 
 class Trainings:

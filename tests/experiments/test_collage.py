@@ -15,7 +15,6 @@ from scipy import stats
 
 from gspool import ZSRLoss, data, losses
 from gspool.experiments import commands
-from gspool.experiments.certificate import origin_here, read_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.collage import experiment as collage
 from gspool.experiments.collage import pictures, remarks
@@ -45,6 +44,7 @@ from gspool.experiments.ledger import Ledger
 from gspool.experiments.resident import ResidentSet, train_resident
 from gspool.experiments.steady_losses import SteadyInverse, steady_loss, steady_zsr
 from gspool.models.cifar_resnet import ResNet20
+from gspool.provenance import origin_here, read_result
 
 CLASSES, CHANNELS = 16, 12
 SMALL = {"prototypes": 8, "warm_start": 0}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gspool.experiments import computation, computation_section
-from gspool.experiments.certificate import read_result
 from gspool.experiments.computation_growth import backward, growth, seen
+from gspool.provenance import read_result
 
 Times = dict[int, float]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gspool.experiments import registry, report
-from gspool.experiments.certificate import read_result, write_result
 from gspool.experiments.experiment import Headline
 from gspool.experiments.headline_table import DEVIATIONS, LEVELS, headline_table
+from gspool.provenance import read_result, write_result
 from probe_experiment import register_probe
 
 

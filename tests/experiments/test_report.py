@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gspool.experiments import report
-from gspool.experiments.certificate import write_result
+from gspool.provenance import write_result
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from gspool import data
 from gspool.experiments import commands, registry, reproduction_report, run_status
-from gspool.experiments.certificate import write_result
 from gspool.experiments.experiment import NOT_RUN, Headline, Holds, RunOptions, Verdict
+from gspool.provenance import write_result
 from probe_experiment import register_probe
 
 

@@ -12,11 +12,11 @@ from scipy import stats
 from scipy.optimize import linprog
 
 from gspool.experiments import commands, tokens, tokens_section
-from gspool.experiments.certificate import origin_here, read_result
 from gspool.experiments.experiment import NOT_RUN
 from gspool.experiments.run_status import status
 from gspool.experiments.tokens_hulls import hull_overlap
 from gspool.experiments.tokens_training import RANGE, TokenModel, TokenSettings, draw_samples, train_tokens
+from gspool.provenance import origin_here, read_result
 
 TINY = TokenSettings(epochs=3, evaluate_every=1, samples_per_class=8, prototypes=8, lr=1e-2)
 

@@ -11,8 +11,8 @@ from scipy.optimize import brentq
 
 from gspool import GSP
 from gspool.experiments import commands, toy
-from gspool.experiments.certificate import read_result
 from gspool.experiments.toy import EPSILONS, MUS, PROTOTYPES, SIDE, selections, summary, toy_picture
+from gspool.provenance import read_result
 
 
 def weights(mu: float, epsilon: float | None) -> torch.Tensor:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gspool.experiments import commands, zero_shot, zero_shot_section
-from gspool.experiments.certificate import read_result
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in
 from gspool.experiments.collage.maps import Splits
@@ -24,6 +23,7 @@ from gspool.experiments.zero_shot_training import (
 )
 from gspool.models.backbone import Backbone
 from gspool.models.pixels import Pixels
+from gspool.provenance import read_result
 
 
 class Colours(Backbone):

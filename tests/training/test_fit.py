@@ -245,7 +245,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(config, tmp_path, monkeypatc
     from gspool.training import checkpoint
 
     whole = fit(config, tmp_path / "whole")
-    write = checkpoint.write_aside_and_rename
+    write = checkpoint.write_atomic
 
     def full(path, content):
         if path.name == "last.pt" and path.exists():
@@ -253,7 +253,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(config, tmp_path, monkeypatc
             raise OSError(errno.ENOSPC, "No space left on device")
         write(path, content)
 
-    monkeypatch.setattr(checkpoint, "write_aside_and_rename", full)
+    monkeypatch.setattr(checkpoint, "write_atomic", full)
     with pytest.raises(CheckpointError, match=r"No space left.*is kept.*--resume"):
         fit(config, tmp_path / "full")
     assert read_checkpoint(tmp_path / "full" / "last.pt")["step"] == 3

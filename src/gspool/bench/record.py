@@ -1,4 +1,4 @@
-"""What was measured, for a program: plain numbers, with a birth certificate."""
+"""What was measured, for a program: plain numbers, with a provenance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from gspool.bench.measure import Cost, Measured, Row
 from gspool.bench.swap import closing, share, unit_of
-from gspool.experiments.certificate import write_result
+from gspool.provenance import write_result
 from gspool.terminal.output import check_file_writable
 from gspool.terminal.status import WrongArgumentsError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gspool.bench.measure import Cost, Measured, Row
 from gspool.bench.swap import closing, percent_more, share, unit_of
-from gspool.experiments.certificate import device_name
+from gspool.provenance import device_name
 
 # Programs that want a core, from which on a reader is warned.
 BUSY = 0.5

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gspool.evaluation.averages import RunResult
+from gspool.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +41,7 @@ class FinishedRuns:
         # Through JSON and back, so that tuples and lists compare equal.
         wanted = json.loads(json.dumps(description))
         if not path.exists():
-            write_aside_and_rename(path, json.dumps(wanted, indent=2).encode())
+            write_atomic(path, json.dumps(wanted, indent=2).encode())
         found = _read_json(path)
         if found != wanted:
             differing = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
@@ -57,10 +58,10 @@ class FinishedRuns:
         tensors = {"embeddings": result.embeddings.detach().cpu().contiguous()}
         if result.gallery is not None:
             tensors["gallery"] = result.gallery.detach().cpu().contiguous()
-        write_aside_and_rename(self._path(fold, repeat, "safetensors"), save(tensors))
+        write_atomic(self._path(fold, repeat, "safetensors"), save(tensors))
         metrics = {name: float(value) for name, value in result.metrics.items()}
         record = {"fold": fold, "repeat": repeat, "metrics": metrics}
-        write_aside_and_rename(self._path(fold, repeat, "json"), json.dumps(record, indent=2).encode())
+        write_atomic(self._path(fold, repeat, "json"), json.dumps(record, indent=2).encode())
         return RunResult(tensors["embeddings"], metrics, tensors.get("gallery"))
 
     def load(self, fold: int, repeat: int) -> RunResult | None:
@@ -88,21 +89,6 @@ class FinishedRuns:
 
     def _path(self, fold: int, repeat: int, kind: str) -> Path:
         return self.folder / f"fold{fold}-repeat{repeat}.{kind}"
-
-
-def write_aside_and_rename(path: Path, content: bytes) -> None:
-    """Replace a file in one step: a reader, or a crash, sees the old content or the new, never half of it."""
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            # Without this the rename may reach the disk before the content does.
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def _read_json(path: Path) -> dict:

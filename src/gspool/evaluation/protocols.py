@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gspool.evaluation.averages import RunResult
 from gspool.evaluation.checked_input import as_embeddings, as_labels
-from gspool.evaluation.finished_runs import FinishedRuns, write_aside_and_rename
+from gspool.evaluation.finished_runs import FinishedRuns
 from gspool.evaluation.folds import Fold, contiguous_folds
 from gspool.evaluation.progress import progress_bar
 from gspool.evaluation.protocol_report import ProtocolReport, report_on
+from gspool.files import write_atomic
 
 if TYPE_CHECKING:
     import os
@@ -148,7 +149,7 @@ def run_protocol(
             results[fold, repeat] = result
             advance()
     report = report_on(protocol, results, labels, gallery_labels, ks, device, progress)
-    write_aside_and_rename(kept.folder / "report.json", json.dumps(report.as_dict(), indent=2).encode())
+    write_atomic(kept.folder / "report.json", json.dumps(report.as_dict(), indent=2).encode())
     return report
 
 

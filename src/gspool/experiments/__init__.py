@@ -1,4 +1,1 @@
-"""One file a figure or table of the paper: what it promises, how it runs, how it is drawn.
-
-Results go into JSON files that know where they come from (`certificate`), and from there into the documents (`report`).
-"""
+"""One recipe a table or figure of the paper; results carry their provenance and are rendered into the documents."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gspool.experiments.certificate import known_origin, origin_here, read_result, write_result
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_batches import ClassifierSettings
 from gspool.experiments.classification_jobs import Job, fingerprint_of, train_jobs
@@ -28,6 +27,7 @@ from gspool.experiments.kept_seeds import seeds_to_write
 from gspool.experiments.ledger import Ledger
 from gspool.experiments.report import section
 from gspool.experiments.result_names import name_beside
+from gspool.provenance import known_origin, origin_here, read_result, write_result
 
 FILE = "classification"
 SEEDS = (0, 1, 2)

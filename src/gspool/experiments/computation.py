@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gspool.experiments.certificate import write_result
 from gspool.experiments.computation_growth import seen
 from gspool.experiments.computation_section import headlines, on_gpu, rendered, written
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.report import section
 from gspool.functional import clip_norm, distance, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
+from gspool.provenance import write_result
 
 FILE = "computation"
 MU, EPSILON = 0.3, 5.0

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.tables import table
-from gspool.experiments.certificate import read_result
 from gspool.experiments.computation_growth import HARDLY, SPARED, Rows, backward, forward, growth, reach, seen, told
 from gspool.experiments.experiment import Headline
 from gspool.experiments.pictured import pictured
+from gspool.provenance import read_result
 
 # What the repeats were before results said so.
 USUAL_REPEATS = 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gspool.experiments.certificate import is_quick, read_result
+from gspool.provenance import is_quick, read_result
 
 
 def earlier_result(path: Path, quick: bool = False) -> dict[str, Any] | None:

@@ -125,7 +125,7 @@ class Experiment:
     usual_options: str | None = None
 
     def command(self, options: RunOptions | None = None) -> str:
-        """Write what a person types for it: with the options of a run, as its birth certificate shows it.
+        """Write what a person types for it: with the options of a run, as its provenance shows it.
 
         The device always stands there, seeds and settings where they are not the promised ones. Folders of a machine
         do not: --root, --results and --work are left out, and of a file there is only the name.

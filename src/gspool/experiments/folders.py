@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gspool.experiments.certificate import is_quick, read_result
+from gspool.provenance import is_quick, read_result
 
 
 def refuse_measured(results: Path) -> None:

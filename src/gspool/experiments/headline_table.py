@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from gspool.experiments import registry
-from gspool.experiments.certificate import read_result
 from gspool.experiments.report import commits_told
 from gspool.experiments.run_status import status
+from gspool.provenance import read_result
 
 DEVIATIONS = (
     "Mean ± standard deviation over seeds (n - 1); in the rows of benchmark and components over all combinations of "

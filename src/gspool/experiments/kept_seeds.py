@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gspool.experiments.certificate import read_result
+from gspool.provenance import read_result
 
 
 def seeds_to_write(path: Path, asked: Sequence[int], held: Callable[[int], bool]) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ class Ledger:
 
     Args:
         path: the file.
-        origin: where what is put comes from (`gspool.experiments.certificate.origin_here`), which stands in every line;
+        origin: where what is put comes from (`gspool.provenance.origin_here`), which stands in every line;
             None where entries say it themselves.
 
     Raises:

@@ -19,8 +19,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gspool.experiments.certificate import read_measured, read_result
 from gspool.experiments.experiment import NOT_RUN
+from gspool.provenance import read_measured, read_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from gspool.experiments import registry
-from gspool.experiments.certificate import read_measured, read_result
 from gspool.experiments.experiment import Holds, Verdict
 from gspool.experiments.headline_table import headline_table
 from gspool.experiments.run_status import files_there, status
+from gspool.provenance import read_measured, read_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gspool.experiments.certificate import is_quick, read_result
+from gspool.provenance import is_quick, read_result
 
 if TYPE_CHECKING:
     from gspool.experiments.experiment import Experiment

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gspool import pooling
-from gspool.experiments.certificate import write_result
 from gspool.models import Embedder
 from gspool.pooling import GSP, PoolingLayer
+from gspool.provenance import write_result
 
 if TYPE_CHECKING:
     from jaxtyping import Float

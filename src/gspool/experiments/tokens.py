@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from gspool.experiments.certificate import known_origin, origin_here, write_result
 from gspool.experiments.crew import told_when_stopped
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.kept_seeds import seeds_to_write, seeds_unfinished, with_missing_seeds
@@ -25,6 +24,7 @@ from gspool.experiments.tokens_hulls import hull_overlap
 from gspool.experiments.tokens_picture import draw
 from gspool.experiments.tokens_section import PAIRS, headlines, seen, written
 from gspool.experiments.tokens_training import TokenSettings, train_tokens
+from gspool.provenance import known_origin, origin_here, write_result
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 LAYERS = ("gap", "gsp")

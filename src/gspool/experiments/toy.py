@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.experiments.certificate import write_result
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict
 from gspool.experiments.folders import written_told
 from gspool.experiments.pictured import pictured
 from gspool.experiments.report import section, table
 from gspool.experiments.toy_picture import draw
 from gspool.functional import distance, hard_selection, partial_transport
+from gspool.provenance import write_result
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -19,7 +19,6 @@ from statistics import mean, stdev
 from typing import Any
 
 from gspool import data
-from gspool.experiments.certificate import known_origin, origin_here, write_result
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
@@ -32,6 +31,7 @@ from gspool.experiments.report import section
 from gspool.experiments.zero_shot_picture import draw
 from gspool.experiments.zero_shot_section import chance_of_map, seen, written
 from gspool.experiments.zero_shot_training import KINDS, ZeroShotTraining, cifar10_maps, train_zero_shot
+from gspool.provenance import known_origin, origin_here, write_result
 
 SEEDS = tuple(range(12))
 ARMS = {"without": 0.0, "with": ZSR}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import save
 
-from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.files import write_atomic
 from gspool.models.keras_resnet import STAGES, KerasResNet50
 from gspool.terminal.status import run_told
 
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str]) -> None:
     tensors = read_keras(options.source)
     check(tensors, options.source)
     options.target.parent.mkdir(parents=True, exist_ok=True)
-    write_aside_and_rename(options.target, save(in_torch(tensors, options.half), metadata={"format": "pt"}))
+    write_atomic(options.target, save(in_torch(tensors, options.half), metadata={"format": "pt"}))
     print(f"wrote {options.target}, {options.target.stat().st_size / 1e6:.0f} MB")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ def build(
         if tried.recall >= recall or probes >= partitions:
             break
         probes = min(2 * probes, partitions)
-    write_aside_and_rename(index.path / MEASURED, (json.dumps(tried._asdict(), indent=1) + "\n").encode())
+    write_atomic(index.path / MEASURED, (json.dumps(tried._asdict(), indent=1) + "\n").encode())
     return tried
 
 

@@ -153,13 +153,13 @@ def _check_places(given: Any, allowed: Sequence[str], default: str) -> None:
 
 def _tell(lines: list[str], out: Path | None, picture: bytes | None, json_file: str | None, figures: Any) -> None:
     """Write the files, then say so; figures for the terminal come alone, so that a program can read them."""
-    from gspool.evaluation.finished_runs import write_aside_and_rename
+    from gspool.files import write_atomic
 
     text = json.dumps(figures, indent=2) + "\n"
     written = [(out, picture), (None if json_file in (None, "-") else Path(str(json_file)), text.encode())]
     for path, content in written:
         if path is not None and content is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_aside_and_rename(path, content)
+            write_atomic(path, content)
             lines.append(f"wrote   {path}")
     print(text if json_file == "-" else "\n".join(lines))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.data.decode import BrokenImageError
-from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.files import write_atomic
 from gspool.search.explain_overlay import weights_over
 from gspool.search.images import open_image, prepare
 from gspool.search.model_source import embed_batch
@@ -52,7 +52,7 @@ def draw_answers(model: Embedder, answers: Sequence[Answer], out: str | Path) ->
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=110)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_aside_and_rename(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue())
     return path
 
 

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from gspool.files import lock
 from gspool.search.lance_table import LanceWriter
 from gspool.search.parts_writer import PartsWriter
 from gspool.search.vector_pieces import read_pieces, read_settings
 from gspool.search.vector_rows import VectorRows, VectorSettings
-from gspool.terminal.held_alone import held_alone
 
 SUFFIXES = (".lance", ".parquet", ".npz")
 
@@ -64,7 +64,7 @@ def only_writer(path: Path) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     taken = f"another process is writing to {path}; wait for it, or write to another file"
-    with held_alone(path.with_name(f".{path.name}.lock"), taken):
+    with lock(path.with_name(f".{path.name}.lock"), taken):
         yield
 
 

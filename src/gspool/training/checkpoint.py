@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.files import write_atomic
 
 LAST, BEST = "last.pt", "best.pt"
 # Raised with the layout of the file; an older file is then refused in words.
@@ -32,7 +32,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **content}, buffer)
     try:
-        write_aside_and_rename(path, buffer.getvalue())
+        write_atomic(path, buffer.getvalue())
     except OSError as error:
         before = f"the one before it is kept: {path}" if path.exists() else "there was none before it"
         raise CheckpointError(

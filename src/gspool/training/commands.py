@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.files import write_atomic
 from gspool.terminal.output import check_file_writable, check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import checking_arguments, run_told
@@ -130,4 +130,4 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     if json_file is not None:
         content = {**counts.as_dict(), "weights_entropy": evaluation.entropy, "split": namespace["split"]}
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        write_aside_and_rename(json_file, (json.dumps(content, indent=2) + "\n").encode())
+        write_atomic(json_file, (json.dumps(content, indent=2) + "\n").encode())

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.files import write_atomic
 
 FILE, CURVES = "metrics.csv", "tensorboard"
 COLUMNS = (
@@ -47,7 +47,7 @@ class MetricsLog:
         writer = csv.DictWriter(text, COLUMNS)
         writer.writeheader()
         writer.writerows(kept)
-        write_aside_and_rename(self.path, text.getvalue().encode())
+        write_atomic(self.path, text.getvalue().encode())
         self.file = self.path.open("a", newline="", encoding="utf-8")
         self.writer = csv.DictWriter(self.file, COLUMNS)
         self.curves = SummaryWriter(str(folder / CURVES), purge_step=first_step + 1 if first_step else None)

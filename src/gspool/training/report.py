@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gspool.evaluation.finished_runs import write_aside_and_rename
+from gspool.files import write_atomic
 from gspool.models import Embedder
 from gspool.training import report_figures
 from gspool.training.embed import embed_images
@@ -87,7 +87,7 @@ def write_report(path: Path, arms: Sequence[Arm], results: Sequence[FitResult], 
         version=__version__,
     )
     if process_rank() == 0:
-        write_aside_and_rename(path, page.encode())
+        write_atomic(path, page.encode())
     return path
 
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from gspool.evaluation.finished_runs import write_aside_and_rename
-from gspool.terminal.held_alone import held_alone
+from gspool.files import lock, write_atomic
 from gspool.terminal.output import check_writable
 from gspool.training.checkpoint import LAST
 from gspool.training.config import TrainConfig
@@ -51,7 +50,7 @@ def only_training(folder: Path) -> Iterator[None]:
         f"gspool train --resume {folder}"
     )
     # On a file system without locks better unguarded than not at all.
-    with held_alone(folder / ".lock", taken, or_unguarded=True):
+    with lock(folder / ".lock", taken, optional=True):
         yield
 
 
@@ -99,7 +98,7 @@ def own_config(folder: Path, config: TrainConfig) -> None:
     path = folder / CONFIG
     # A run that failed before its first checkpoint, by a wrong setting for example, stands in nobody's way.
     if not path.exists() or not has_begun(folder):
-        write_aside_and_rename(path, as_yaml(config).encode())
+        write_atomic(path, as_yaml(config).encode())
         return
     there, here = (_flat(_deciding(each)) for each in (plain(read_config(path)), plain(config)))
     different = [name for name in here if there.get(name) != here[name]]
@@ -149,12 +148,12 @@ def write_versions(folder: Path, device: str) -> None:
         "packages": packages,
         "command": sys.argv,
     }
-    write_aside_and_rename(folder / VERSIONS, json.dumps(content, indent=2).encode())
+    write_atomic(folder / VERSIONS, json.dumps(content, indent=2).encode())
 
 
 def write_result(folder: Path, content: dict[str, Any]) -> None:
     """Write the figures of a finished run; where this file stands, the run is complete."""
-    write_aside_and_rename(folder / RESULT, (json.dumps(content, indent=2) + "\n").encode())
+    write_atomic(folder / RESULT, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

@@ -34,9 +34,9 @@ from gspool.experiments.benchmark.search import BEST, named_variants, search_arm
 from gspool.experiments.benchmark.section import headlines, judge, render, render_study
 from gspool.experiments.benchmark.store import Store
 from gspool.experiments.benchmark.written import take_over, write_figures, written_at_the_end
-from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.numbers import numbers_of, refuse_twice
+from gspool.provenance import read_result
 from gspool.terminal.status import WrongArgumentsError, checking_arguments
 
 # Words in the place of names of pooling layers.

@@ -11,7 +11,7 @@ from gspool.experiments.benchmark.choice import chosen_by_validation
 from gspool.experiments.benchmark.names import benchmark_name
 from gspool.experiments.benchmark.search import search_arms
 from gspool.experiments.benchmark.store import missing_of, runs_of
-from gspool.experiments.certificate import read_result
+from gspool.provenance import read_result
 
 
 def unfinished(results: Path) -> str:

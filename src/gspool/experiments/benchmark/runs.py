@@ -17,8 +17,8 @@ from gspool import data as data_sets
 from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.arms import Arm, settings_of
 from gspool.experiments.benchmark.stand_in import Ground, made_tiny, stand_in
-from gspool.experiments.certificate import origin_here
 from gspool.experiments.resident import Job, Pace, ResidentSet, load_resident, train_all
+from gspool.provenance import origin_here
 from gspool.training.parsing import plain
 
 if TYPE_CHECKING:

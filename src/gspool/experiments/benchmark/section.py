@@ -36,9 +36,9 @@ from gspool.experiments.benchmark.tables import (
     tried_rows,
 )
 from gspool.experiments.benchmark.verdict import verdicts, verdicts_of_search
-from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN, Headline, Verdict
 from gspool.experiments.report import caption
+from gspool.provenance import read_result
 
 
 def render_study(value: dict[str, Any], pictures: Mapping[str, str] | None = None) -> str:

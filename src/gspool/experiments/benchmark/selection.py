@@ -20,11 +20,11 @@ from gspool import data as data_sets
 from gspool.experiments.benchmark.arms import Arm, settings_of
 from gspool.experiments.benchmark.looks import draw_looks
 from gspool.experiments.benchmark.selection_table import FILE, IMAGES, rendered
-from gspool.experiments.certificate import write_result
 from gspool.experiments.resident import ResidentSet, load_resident
 from gspool.experiments.resident.evaluation import relative_weights
 from gspool.experiments.resident.views import evaluation_view
 from gspool.functional import clip_norm, greedy_centers, gsp_pool
+from gspool.provenance import write_result
 from gspool.training.build import build_model
 from gspool.training.embed import relative_entropy
 

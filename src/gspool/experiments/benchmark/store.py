@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gspool.evaluation import RunResult
-from gspool.experiments.certificate import origin_of
 from gspool.experiments.ledger import Ledger
+from gspool.provenance import origin_of
 
 if TYPE_CHECKING:
     import torch

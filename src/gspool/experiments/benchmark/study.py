@@ -20,8 +20,8 @@ from gspool.experiments.benchmark.names import result_name
 from gspool.experiments.benchmark.runs import Study, ground_of, labels_of, train_missing
 from gspool.experiments.benchmark.store import missing_of
 from gspool.experiments.benchmark.written import take_over, write_figures, written_at_the_end
-from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import RunOptions
+from gspool.provenance import read_result
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gspool.experiments.benchmark.arms import DATA
-from gspool.experiments.certificate import read_result
 from gspool.experiments.experiment import NOT_RUN
 from gspool.experiments.report import caption
+from gspool.provenance import read_result
 
 
 def study_sections(results: Path, study: str, write: Callable[[dict[str, Any], str], str]) -> str:

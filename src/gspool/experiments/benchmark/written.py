@@ -10,8 +10,8 @@ from gspool.evaluation import PROTOCOLS
 from gspool.experiments.benchmark.figures import study_figures
 from gspool.experiments.benchmark.store import runs_of
 from gspool.experiments.benchmark.taken_over import take_over_figures
-from gspool.experiments.certificate import write_result
 from gspool.experiments.earlier_result import earlier_result, set_aside
+from gspool.provenance import write_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ def write_figures(
     trained: bool,
     wanted: Sequence[str] | None = None,
 ) -> None:
-    """Write the figures of a store's trainings, with the birth certificates of the trainings.
+    """Write the figures of a store's trainings, with the provenances of the trainings.
 
     Args:
         path: the result; a note that stands in it stays.

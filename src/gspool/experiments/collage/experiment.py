@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gspool.experiments.certificate import known_origin, write_result
 from gspool.experiments.collage.bars import PICTURE, draw_bars
 from gspool.experiments.collage.picture import show_attention
 from gspool.experiments.collage.plan import Trainings, in_order, most_trainings, paper_tables, tuned_trainings
@@ -31,6 +30,7 @@ from gspool.experiments.collage.tuning import first_variants, search
 from gspool.experiments.collage.verdict import verdict
 from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
 from gspool.experiments.kept_seeds import seeds_to_write
+from gspool.provenance import known_origin, write_result
 
 
 def run(options: RunOptions) -> None:

@@ -13,11 +13,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from gspool.experiments.certificate import device_name
 from gspool.experiments.collage.maps import stitched
 from gspool.experiments.collage.recipe import ZSR, Training
 from gspool.experiments.collage.training import Ground, run_course, splits_of
 from gspool.experiments.experiment import RunOptions
+from gspool.provenance import device_name
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64, UInt8

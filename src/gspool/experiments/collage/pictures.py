@@ -9,9 +9,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from gspool.experiments.certificate import read_result
 from gspool.experiments.collage.bars import PICTURE, draw_bars
 from gspool.experiments.collage.picture import draw, read
+from gspool.provenance import read_result
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from gspool.experiments.certificate import origin_here
 from gspool.experiments.cifar_pretraining import PretrainingSettings
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.collage.backbones import FLAVOURS, pretrain_missing, read_backbone
@@ -19,6 +18,7 @@ from gspool.experiments.collage.training import Ground
 from gspool.experiments.crew import Crew, CrewDiedError
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.ledger import Ledger
+from gspool.provenance import origin_here
 
 SEEDS = (0, 1, 2)
 

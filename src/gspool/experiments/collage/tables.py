@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gspool.experiments.certificate import read_result
 from gspool.experiments.collage import remarks
 from gspool.experiments.collage.bars import PICTURE, bars_caption
 from gspool.experiments.collage.comparison import Rows
@@ -23,6 +22,7 @@ from gspool.experiments.experiment import NOT_RUN, mean_and_deviation
 from gspool.experiments.kept_seeds import missing_seeds
 from gspool.experiments.pictured import pictured
 from gspool.experiments.report import caption, table
+from gspool.provenance import read_result
 
 TUNED = ("GAP", "DeLF", "GeMean+GSP", WITHOUT, OURS)
 PAPER_ON_ZSR = "The paper says that it raises MAP@R, here more than in its table of components."

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.experiments.captured_step import CaptureFailedError
-from gspool.experiments.certificate import device_name
 from gspool.experiments.collage.course import Course, CourseResult
 from gspool.experiments.collage.maps import Splits, StitchedTiles
 from gspool.experiments.collage.measure import measured
@@ -16,6 +15,7 @@ from gspool.experiments.collage.models import CollageEmbedder, MapHead, channel_
 from gspool.experiments.collage.recipe import GSP_LAYERS, Training, settings_of
 from gspool.experiments.collage.weights import weight_on_object
 from gspool.models.cifar_resnet import ResNet20
+from gspool.provenance import device_name
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gspool
-from gspool.experiments.certificate import (
+from gspool.provenance import (
     device_name,
     known_origin,
     read_measured,

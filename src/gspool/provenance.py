@@ -1,4 +1,4 @@
-"""Results with a birth certificate: no number without the command, commit, seeds, device and libraries behind it."""
+"""Results with provenance: no number without the command, commit, seeds, device and libraries behind it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gspool.files import write_atomic
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def write_result(
     origins: Sequence[Mapping[str, Any]] = (),
     note: str | None = None,
 ) -> dict[str, Any]:
-    """Write ``value`` as JSON together with its birth certificate, aside first and then renamed.
+    """Write ``value`` as JSON together with its provenance, aside first and then renamed.
 
     Args:
         path: the file, ``results/NAME.json`` for what goes into the documents.
@@ -49,7 +50,7 @@ def write_result(
         libraries: distributions whose versions count, besides Python, torch and this package.
         device: where it was computed.
         origins: for a value that is put together from runs, made earlier or elsewhere, the `origin_here` of every
-            run in its time; the certificate is then theirs, and ``libraries`` and ``device`` do not count.
+            run in its time; the provenance is then theirs, and ``libraries`` and ``device`` do not count.
         note: what else is to be known about it.
 
     Returns:
@@ -81,9 +82,7 @@ def write_result(
             "and dictionaries: tensor.tolist(), float(value)"
         ) from wrong
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text + "\n", encoding="utf-8")
-    aside.replace(path)
+    write_atomic(path, f"{text}\n".encode())
     return record
 
 
@@ -110,7 +109,7 @@ def origin_here(device: torch.device | str = "cpu", libraries: Sequence[str] = (
 
 
 def joined_origin(origins: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give one certificate for many runs: that of the latest, all devices, and how many runs each origin has.
+    """Merge the provenance of many runs: that of the latest, all devices, and how many runs each origin has.
 
     Example:
         >>> old = {"commit": "a", "uncommitted_changes": False, "device": "CPU", "versions": {}, "date": "2026-01-02"}
@@ -162,7 +161,7 @@ def is_quick(record: Mapping[str, Any]) -> bool:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Read a result, refusing one without a birth certificate.
+    """Read a result, refusing one without a provenance.
 
     Raises:
         ValueError: if the file is missing, is not JSON, or says too little about where it comes from.
@@ -177,7 +176,7 @@ def read_result(path: Path) -> dict[str, Any]:
     if missing:
         raise ValueError(
             f"{path.name} does not say where it comes from: {', '.join(sorted(missing))} missing; write it with "
-            "gspool.experiments.certificate.write_result"
+            "gspool.provenance.write_result"
         )
     found: dict[str, Any] = record
     return found
