@@ -169,7 +169,7 @@ def test_labels_need_not_be_contiguous() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"classes_per_batch": 9}, "9 classes a batch were asked for and the data has 8"),
+        ({"classes_per_batch": 9}, "9 classes a batch were requested and the data has 8"),
         ({"classes_per_batch": 0}, "at least one image of one class"),
         ({"images_per_class": 0}, "at least one image of one class"),
         ({"batches_per_epoch": 0}, "batches_per_epoch must be at least 1"),

@@ -113,7 +113,7 @@ def test_a_partial_tree_is_told_with_its_counts(
 
 
 def test_the_gallery_of_inshop_is_counted_too() -> None:
-    assert inshop.COUNTS["gallery"] == Count(12_612, 3_985)
+    assert inshop.inshop.counts["gallery"] == Count(12_612, 3_985)
 
 
 def test_missing_files_are_left_out_of_a_partial_tree_and_named_otherwise(cub_tree: Path) -> None:
@@ -125,17 +125,17 @@ def test_missing_files_are_left_out_of_a_partial_tree_and_named_otherwise(cub_tr
 
 
 def test_a_complete_tree_passes_without_being_told(cub_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cub.COUNTS, "train", Count(6, 3))
+    monkeypatch.setitem(cub.cub.counts, "train", Count(6, 3))
     assert len(data.create("cub", cub_tree, "train")) == 6
     # More than published is as suspicious as less.
-    monkeypatch.setitem(cub.COUNTS, "train", Count(5, 3))
+    monkeypatch.setitem(cub.cub.counts, "train", Count(5, 3))
     with pytest.raises(ValueError, match="must have 5 images"):
         data.create("cub", cub_tree, "train")
 
 
 def test_nothing_on_disk_is_refused_even_as_a_part(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="0 images of 0 classes are on disk"):
-        present("toy", [Entry(tmp_path / "a.jpg", "a")], Count(1, 1), "train", allow_partial=True)
+        present("toy/train", [Entry(tmp_path / "a.jpg", "a")], Count(1, 1), allow_partial=True)
 
 
 def test_folds_cut_the_training_classes(sop_tree: Path) -> None:
@@ -169,7 +169,7 @@ def test_absent_data_says_what_to_put_where(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "line", "told"),
     [
-        ("cub", "CUB_200_2011/images.txt", "12", "images.txt, line 11: expected a number and a value"),
+        ("cub", "CUB_200_2011/images.txt", "12", "images.txt, line 11: expected image_id path"),
         ("cub", "CUB_200_2011/images.txt", "12 x/y.jpg", "no class for image 12"),
         ("sop", "Stanford_Online_Products/Ebay_train.txt", "9 9 a.jpg", "Ebay_train.txt, line 10: expected image_id"),
         ("inshop", "Eval/list_eval_partition.txt", "img/a.jpg id_1 probe", "line 13: expected image_name"),
@@ -186,7 +186,7 @@ def test_a_line_that_is_not_as_published_is_named(
 
 
 def test_the_published_counts_add_up() -> None:
-    assert cub.COUNTS["train"].images + cub.COUNTS["test"].images == 11_788
-    assert cars196.COUNTS["train"].images + cars196.COUNTS["test"].images == 16_185
-    assert sop.COUNTS["train"].images + sop.COUNTS["test"].images == 120_053
-    assert sop.COUNTS["train"].classes + sop.COUNTS["test"].classes == 22_634
+    totals = {"cub": Count(11_788, 200), "cars196": Count(16_185, 196), "sop": Count(120_053, 22_634)}
+    for benchmark in (cub.cub, cars196.cars196, sop.sop):
+        images, classes = zip(*benchmark.counts.values(), strict=True)
+        assert Count(sum(images), sum(classes)) == totals[benchmark.published.name]

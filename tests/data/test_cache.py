@@ -15,7 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from gspool import data
-from gspool.data import FileImages, ImageSet, cache, cache_files, cache_room, cached
+from gspool.data import FileImages, ImageSet, cache, cache_files, cached
 from gspool.data.decode import BrokenImageError, Interpolation, decode
 
 # Python 3.12 and later warn when a process with threads forks, as loaders do by default.
@@ -329,7 +329,7 @@ def test_lists_that_are_old_go_from_a_full_disk(
     def disk(place: Path) -> SimpleNamespace:
         return SimpleNamespace(free=whole - room(folder))  # full with these two
 
-    monkeypatch.setattr(cache_room.shutil, "disk_usage", disk)
+    monkeypatch.setattr(cache_files.shutil, "disk_usage", disk)
     new = filled(pictures, folder, 19, age=0)
     assert stems(folder) == {old[1].name, new.name}
 
@@ -359,6 +359,17 @@ def test_a_folder_that_changes_every_day_does_not_fill_the_disk(pictures: ImageS
     assert len(stems(folder)) > 1
 
 
+def test_temporary_files_of_killed_processes_are_removed(pictures: ImageSet, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for name, age in (("0" * 32, 2), ("1" * 32, 0)):
+        file = folder / f"{name}.{'a' * 32}.part"
+        file.touch()
+        os.utime(file, (time.time() - 3600 * age,) * 2)
+    cached(pictures, folder)[0]
+    assert [file.name[0] for file in folder.glob("*.part")] == ["1"]  # perhaps being written
+
+
 def test_files_can_be_read_by_whom_the_umask_allows(pictures: ImageSet, tmp_path: Path) -> None:
     mask = os.umask(0o002)
     try:
@@ -380,5 +391,5 @@ def test_sizes_need_no_room_on_a_full_disk(pictures: ImageSet, tmp_path: Path, m
 
 def test_a_folder_that_cannot_be_written_is_told_with_a_way_out(pictures: ImageSet, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"cannot be kept in .*file.decoded .*GSPOOL_DATA.*--data\.cache false"):
+    with pytest.raises(OSError, match=r"cannot be stored in .*file.decoded .*GSPOOL_DATA.*--data\.cache false"):
         cached(pictures, tmp_path / "file" / "decoded")

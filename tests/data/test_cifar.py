@@ -10,7 +10,7 @@ import torch
 
 from gspool import data
 from gspool.data.cifar_archive import read_record
-from gspool.data.super_classes import SHARED
+from gspool.data.collage import SHARED
 
 
 def test_cifar10_joins_its_five_batches(cifar10_tree: Path) -> None:

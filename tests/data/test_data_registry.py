@@ -16,7 +16,7 @@ def test_every_promised_name_is_there() -> None:
 def test_wrong_words_are_refused_with_the_right_ones() -> None:
     with pytest.raises(ValueError, match=r"no data set 'glyph', did you mean 'glyphs'\?; known are glyphs, folder"):
         data.create("glyph")
-    with pytest.raises(ValueError, match="no split 'val'; a split is one of train, validation, test"):
+    with pytest.raises(ValueError, match="glyphs has no split 'val'; choose one of train, validation, test"):
         data.create("glyphs", split="val")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"glyphs has no option 'sizes', did you mean 'size'\?; its options are size"):
         data.create("glyphs", sizes=32)

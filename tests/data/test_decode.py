@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import io
+import os
+import struct
+import subprocess
+import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +13,16 @@ import pytest
 import torch
 from PIL import Image
 
-from gspool.data.decode import BrokenImageError, decode, size_after_resize, stored_size
+from gspool.data.decode import (
+    BrokenImageError,
+    ImageTooLargeError,
+    UnknownFormatError,
+    as_rgb,
+    decode,
+    open_image,
+    size_after_resize,
+    stored_size,
+)
 
 
 @pytest.fixture
@@ -107,25 +122,137 @@ def test_a_truncated_image_is_broken_and_not_grey(tmp_path: Path, jpeg_bytes: by
         decode(tmp_path / "cut.jpg")
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP"])
-@pytest.mark.filterwarnings("ignore")  # Pillow warns of some damage that it can live with
-def test_damage_of_any_kind_is_a_broken_image_or_a_picture(tmp_path: Path, scene: np.ndarray, format: str) -> None:
-    path = tmp_path / "a"
-    Image.fromarray(scene).save(path, format=format)
-    sound = path.read_bytes()
-    rng = np.random.default_rng(0)
-    broken = 0
-    for _ in range(150):
-        damaged = np.frombuffer(sound, dtype=np.uint8).copy()
-        damaged[rng.integers(len(damaged), size=4)] = rng.integers(256, size=4)
-        path.write_bytes(damaged[: rng.integers(1, len(damaged) + 1)].tobytes())
-        try:
-            assert decode(path).shape[0] == 3
-        except BrokenImageError:
-            broken += 1
-    assert broken > 50
-
-
 def test_a_folder_is_no_image(tmp_path: Path) -> None:
     with pytest.raises(BrokenImageError, match="folder, not an image"):
         decode(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------------- limits
+
+
+def png(size: tuple[int, int], mode: str = "L") -> bytes:
+    content = io.BytesIO()
+    Image.new(mode, size).save(content, "PNG", compress_level=9)
+    return content.getvalue()
+
+
+def test_bytes_are_read_like_files(tmp_path: Path, jpeg_bytes: bytes) -> None:
+    (tmp_path / "a").write_bytes(jpeg_bytes)
+    assert open_image(jpeg_bytes).tobytes() == open_image(tmp_path / "a").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_bytes": 50}, r"MiB, at most 0\.0 MiB are read"),
+        ({"max_pixels": 1_199}, "40 x 30 pixels, at most 1,199 in all"),
+        ({"max_resized": 85_000}, r"resized to 256 on the shorter side they would be 341 x 256, at most 85,000"),
+        ({"max_resized": 5_331_999, "shorter_side": 2000}, "resized to 2000 .* 2,666 x 2,000"),
+    ],
+)
+def test_each_limit_is_refused_by_name(limits: dict[str, int], reason: str) -> None:
+    content = png((40, 30))
+    with pytest.raises(ImageTooLargeError, match=f"^holiday: .*{reason}"):
+        open_image(content, name="holiday", **limits)
+    enough = {name: value if name == "shorter_side" else 2 * value for name, value in limits.items()}
+    assert open_image(content, **enough).size == (40, 30)
+
+
+@pytest.mark.parametrize("size", [(1, 500_000), (500_000, 1), (2, 200_000)])
+def test_a_line_of_pixels_is_refused_before_it_is_resized(tmp_path: Path, size: tuple[int, int]) -> None:
+    path = tmp_path / "line.png"
+    path.write_bytes(png(size))
+    assert path.stat().st_size < 3_000
+    for read in (decode, stored_size, open_image, lambda path: decode(path, 256), lambda path: stored_size(path, 16)):
+        with pytest.raises(ImageTooLargeError, match=r"line\.png: .* too long and narrow"):
+            read(path)
+    # Long pictures that somebody may well have are read.
+    path.write_bytes(png((100, 10_000)))
+    assert decode(path, 256).shape == (3, 25_600, 256)
+
+
+def test_unknown_content_has_an_error_of_its_own() -> None:
+    with pytest.raises(UnknownFormatError, match="this image: the content is not one of JPEG, PNG"):
+        open_image(b"<svg/>")
+    with pytest.raises(BrokenImageError, match="this image: the file is empty"):
+        open_image(b"")
+
+
+PEAK = """
+import resource, sys
+from gspool.data.decode import BrokenImageError, open_image
+def peak(name):
+    try:
+        open_image(f"{sys.argv[1]}/{name}", max_pixels=8_000_000)
+    except BrokenImageError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak("small.png")
+print(*((peak(name) - before) / 1024 for name in sys.argv[2:]))
+"""
+
+
+def test_peak_memory_of_one_picture_is_bounded(tmp_path: Path) -> None:
+    # A head that promises 240 megapixels; the modes are those that need the most copies.
+    huge = bytearray(png((1, 1)))
+    huge[16:24] = struct.pack(">II", 16_000, 15_000)
+    huge[29:33] = struct.pack(">I", zlib.crc32(huge[12:29]))
+    contents = {
+        "small.png": png((100, 100)),
+        "line.png": png((1, 500_000)),
+        "huge.png": bytes(huge),
+        "deep.png": png((4_000, 2_000), "I;16"),
+        "transparent.png": png((4_000, 2_000), "RGBA"),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    # In a process of its own: the peak of a process never falls.
+    words = [sys.executable, "-c", PEAK, tmp_path, *contents]
+    measured = subprocess.run(words, capture_output=True, text=True, check=True)
+    _, line, huge_peak, deep, transparent = map(float, measured.stdout.split())
+    assert max(line, huge_peak) < 10
+    assert max(deep, transparent) < 12 * 8  # bytes a pixel, megapixels
+
+
+def test_bands_of_rows_give_the_same_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    transparent = Image.fromarray(rng.integers(0, 256, (7, 5, 4), dtype=np.uint8))
+    deep = Image.fromarray(rng.integers(0, 65536, (7, 5), dtype=np.uint16))
+    whole = [as_rgb(image).tobytes() for image in (transparent, deep)]
+    # By its full name: gspool.data.decode is also a function.
+    monkeypatch.setattr(sys.modules["gspool.data.decode"], "_BAND", 11)  # two rows, and a rest of one
+    assert [as_rgb(image).tobytes() for image in (transparent, deep)] == whole
+
+
+# -------------------------------------------------------------------------------------------- what is not a plain file
+
+
+def test_a_pipe_or_a_device_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "null.jpg").symlink_to("/dev/null")
+    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
+    for name in ("pipe.jpg", "null.jpg", "zero.jpg"):
+        for read in (decode, stored_size):
+            with pytest.raises(BrokenImageError, match=rf"{name}: this is a pipe, socket or device"):
+                read(tmp_path / name)
+
+
+def test_links_without_a_target_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").symlink_to("gone.jpg")
+    with pytest.raises(BrokenImageError, match=r"a\.jpg: there is no such file; this is a link to gone\.jpg"):
+        decode(tmp_path / "a.jpg")
+    (tmp_path / "round.jpg").symlink_to("round.jpg")
+    with pytest.raises(BrokenImageError, match=r"round\.jpg: Too many levels"):
+        decode(tmp_path / "round.jpg")
+    with pytest.raises(BrokenImageError, match="null"):
+        decode("a\0.jpg")
+
+
+def test_a_name_that_is_not_utf8_can_be_read_and_printed(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path / "caf") + b"\xe9.png"))
+    path.write_bytes(png((4, 3)))
+    assert decode(path).shape == (3, 3, 4)
+    path.write_bytes(b"not an image")
+    with pytest.raises(BrokenImageError) as refused:
+        decode(path)
+    assert "caf\\xe9.png" in str(refused.value).encode().decode()

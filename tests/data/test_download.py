@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import socketserver
@@ -21,6 +22,7 @@ from gspool.data import cub, download
 from gspool.data.benchmark import Count
 from gspool.data.download import Archive, fetch
 from gspool.data.unpack import unpack
+from gspool.files import lock
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 3_000_000, dtype=np.uint8).tobytes()
 
@@ -76,7 +78,8 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[type[Web], Archive]]:
     Handler.breaks_after, Handler.asked = [], []
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
         md5 = hashlib.md5(CONTENT).hexdigest()
-        yield Handler, Archive(f"http://127.0.0.1:{port}/a.tgz", md5, "a.tgz", "a")
+        sha256 = hashlib.sha256(CONTENT).hexdigest()
+        yield Handler, Archive(f"http://127.0.0.1:{port}/a.tgz", md5, sha256, "a.tgz", "a")
 
 
 def test_a_file_is_fetched_once(web: tuple[type[Web], Archive], tmp_path: Path) -> None:
@@ -127,6 +130,15 @@ def test_wrong_content_is_set_aside_and_told(web: tuple[type[Web], Archive], tmp
     assert fetch(archive, tmp_path, progress=False).read_bytes() == CONTENT
 
 
+def test_content_with_the_published_md5_but_another_sha256_is_refused(
+    web: tuple[type[Web], Archive], tmp_path: Path
+) -> None:
+    _, archive = web
+    with pytest.raises(ValueError, match=f"has sha256 {archive.sha256}, published is {'0' * 64}"):
+        fetch(archive._replace(sha256="0" * 64), tmp_path, progress=False)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tgz.wrong"]
+
+
 def test_a_wrong_file_put_there_by_hand_is_refused(web: tuple[type[Web], Archive], tmp_path: Path) -> None:
     _, archive = web
     (tmp_path / "a.tgz").write_bytes(b"another archive")
@@ -148,7 +160,7 @@ def test_a_server_that_refuses_is_told(web: tuple[type[Web], Archive], tmp_path:
 def test_a_line_that_brings_nothing_is_given_up(web: tuple[type[Web], Archive], tmp_path: Path) -> None:
     handler, archive = web
     handler.breaks_after = [0] * 100
-    with pytest.raises(ConnectionError, match="could not be fetched"):
+    with pytest.raises(ConnectionError, match="could not be downloaded"):
         fetch(archive, tmp_path, progress=False)
     assert len(handler.asked) == download.ATTEMPTS
 
@@ -159,7 +171,7 @@ def test_where_nothing_came_nothing_is_said_to_be_kept(
 ) -> None:
     handler, archive = web
     handler.status, handler.breaks_after = status, [0] * 100
-    with pytest.raises(ConnectionError, match=r"; nothing came of it: .* or put a.tgz into .* by hand$") as told:
+    with pytest.raises(ConnectionError, match=r"; nothing was received: .* or put a.tgz into .* by hand$") as told:
         fetch(archive, tmp_path, progress=False)
     assert ".part" not in str(told.value)
 
@@ -224,7 +236,7 @@ def test_ftp_is_resumed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     Handler.broken, Handler.restarts = [], []
     with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)) as port:
-        archive = Archive(f"ftp://127.0.0.1:{port}/cs/a.zip", hashlib.md5(CONTENT).hexdigest(), "a.zip", "a")
+        archive = Archive(f"ftp://127.0.0.1:{port}/cs/a.zip", hashlib.md5(CONTENT).hexdigest(), None, "a.zip", "a")
         assert fetch(archive, tmp_path, progress=False).read_bytes() == CONTENT
     assert Handler.restarts == [0, len(CONTENT) // 2]
 
@@ -236,14 +248,20 @@ def tar_of(folder: Path) -> bytes:
     return content.getvalue()
 
 
+def publish_cub(monkeypatch: pytest.MonkeyPatch, content: bytes, url: str) -> None:
+    md5, sha256 = (hashlib.new(kind, content).hexdigest() for kind in ("md5", "sha256"))
+    archive = Archive(url, md5, sha256, "CUB_200_2011.tgz", "CUB_200_2011")
+    published = cub.cub.published._replace(archive=archive)
+    monkeypatch.setattr(cub, "cub", dataclasses.replace(cub.cub, published=published))
+
+
 def test_a_benchmark_is_downloaded_unpacked_and_read(
     web: tuple[type[Web], Archive], cub_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler, archive = web
     handler.content = tar_of(cub_tree / "CUB_200_2011")
-    here = Archive(archive.url, hashlib.md5(handler.content).hexdigest(), "CUB_200_2011.tgz", "CUB_200_2011")
-    monkeypatch.setattr(cub, "CUB", cub.CUB._replace(archive=here))
-    monkeypatch.setitem(cub.COUNTS, "test", Count(4, 2))
+    publish_cub(monkeypatch, handler.content, archive.url)
+    monkeypatch.setitem(cub.cub.counts, "test", Count(4, 2))
     root = tmp_path / "downloads"
     with pytest.raises(FileNotFoundError, match=r"pass download=True \(--download of .*\) to fetch it from http"):
         data.create("cub", root, "test")
@@ -260,8 +278,7 @@ def test_an_archive_put_there_by_hand_is_unpacked(
     root.mkdir()
     content = tar_of(cub_tree / "CUB_200_2011")
     (root / "CUB_200_2011.tgz").write_bytes(content)
-    archive = cub.CUB.archive._replace(md5=hashlib.md5(content).hexdigest())
-    monkeypatch.setattr(cub, "CUB", cub.CUB._replace(archive=archive))
+    publish_cub(monkeypatch, content, "http://127.0.0.1:9/not needed")
     assert len(data.create("cub", root, "train", allow_partial=True)) == 6
 
 
@@ -269,6 +286,31 @@ def test_zip_archives_are_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a/b/c.txt", "hello")
     assert (unpack(tmp_path / "a.zip", "a", tmp_path) / "b" / "c.txt").read_text() == "hello"
+
+
+def test_what_a_killed_unpacking_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a/c.txt", "hello")
+    (tmp_path / ".unpacking-a" / "a").mkdir(parents=True)
+    (tmp_path / ".unpacking-a" / "a" / "half.txt").touch()
+    assert [file.name for file in unpack(tmp_path / "a.zip", "a", tmp_path).iterdir()] == ["c.txt"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "a.zip"]
+
+
+def test_two_processes_do_not_unpack_one_archive(
+    cub_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "by hand"
+    root.mkdir()
+    content = tar_of(cub_tree / "CUB_200_2011")
+    (root / "CUB_200_2011.tgz").write_bytes(content)
+    publish_cub(monkeypatch, content, "http://127.0.0.1:9/not needed")
+    with (
+        lock(root / ".CUB_200_2011.tgz.lock", "held by the test"),
+        pytest.raises(ValueError, match="another process is downloading or unpacking"),
+    ):
+        data.create("cub", root, "train", allow_partial=True)
+    assert len(data.create("cub", root, "train", allow_partial=True)) == 6
 
 
 def test_an_unpacked_folder_is_left_alone(tmp_path: Path) -> None:

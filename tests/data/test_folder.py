@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gspool import data
+from gspool.data.class_folders import ImageFolder
 
 
 def test_classes_are_shared_out_whole(class_folders: Path) -> None:
@@ -76,7 +78,7 @@ def test_pictures_in_deeper_folders_belong_to_the_class_on_top(tmp_path: Path, p
 def test_other_files_are_left_out_and_named(class_folders: Path, picture: Callable) -> None:
     (class_folders / "class 1" / "notes.txt").write_text("not a picture")
     (class_folders / "class 2" / ".DS_Store").write_text("hidden")
-    with pytest.warns(UserWarning, match=r"1 files are no pictures .*class 1/notes.txt"):
+    with pytest.warns(UserWarning, match=r"1 files are left out \(class 1/notes.txt\)"):
         part = data.create("folder", class_folders, "train")
     assert len(part) == 18
 
@@ -84,14 +86,14 @@ def test_other_files_are_left_out_and_named(class_folders: Path, picture: Callab
 def test_an_empty_class_stops_or_is_dropped(class_folders: Path) -> None:
     (class_folders / "void").mkdir()
     for policy in ("stop", "keep"):
-        with pytest.raises(ValueError, match=r"1 classes without a picture \(void\)"):
+        with pytest.raises(ValueError, match=r"1 classes without an image \(void\)"):
             data.create("folder", class_folders, small_classes=policy)
     assert data.create("folder", class_folders, small_classes="drop").num_classes == 6
 
 
 def test_a_class_of_one_image_stops_is_dropped_or_kept(class_folders: Path, picture: Callable) -> None:
     picture(class_folders / "lone" / "1.jpg")
-    with pytest.raises(ValueError, match=r"1 classes with a single picture \(lone\).*small_classes='drop'"):
+    with pytest.raises(ValueError, match=r"1 classes with a single image \(lone\).*small_classes='drop'"):
         data.create("folder", class_folders)
     names = {}
     for policy in ("drop", "keep"):
@@ -109,7 +111,7 @@ def test_a_class_of_one_image_stops_is_dropped_or_kept(class_folders: Path, pict
 def test_one_class_is_refused(tmp_path: Path, picture: Callable) -> None:
     for number in range(3):
         picture(tmp_path / "only" / f"{number}.jpg")
-    with pytest.raises(ValueError, match="has 1 class with pictures"):
+    with pytest.raises(ValueError, match="has 1 class with images"):
         data.create("folder", tmp_path)
 
 
@@ -143,3 +145,117 @@ def test_roots_without_classes_are_refused(tmp_path: Path, picture: Callable) ->
         data.create("folder", tmp_path / "nowhere")
     with pytest.raises(ValueError, match="folder needs a root"):
         data.create("folder")
+
+
+def test_all_is_every_image_whatever_its_split(class_folders: Path, tmp_path: Path, picture: Callable) -> None:
+    assert len(data.create("folder", class_folders, "all")) == 30
+    for split, classes in (("train", "ab"), ("test", "bc")):
+        for name in classes:
+            picture(tmp_path / "splits" / split / name / "1.jpg")
+            picture(tmp_path / "splits" / split / name / "2.jpg")
+    everything = data.create("folder", tmp_path / "splits", "all")
+    assert everything.class_names == ("a", "b", "c")
+    assert everything.counts().tolist() == [2, 4, 2]
+    assert everything.split == "all"
+    with pytest.raises(ValueError, match="glyphs has no split 'all'"):
+        data.create("glyphs", split="all")
+
+
+def test_a_folder_with_only_a_test_split_is_enough(tmp_path: Path, picture: Callable) -> None:
+    for name in "ab":
+        for number in range(2):
+            picture(tmp_path / "test" / name / f"{number}.jpg")
+    assert data.create("folder", tmp_path, "test").class_names == ("a", "b")
+    assert len(data.create("folder", tmp_path, "all")) == 4
+
+
+def test_classes_named_like_splits_are_classes_if_they_hold_the_images(tmp_path: Path, picture: Callable) -> None:
+    for name in ("train", "val"):
+        for number in range(2):
+            picture(tmp_path / name / f"{number}.jpg")
+    assert data.create("folder", tmp_path, "all").class_names == ("train", "val")
+
+
+# ---------------------------------------------------------------------------------------------------- links and names
+
+
+def test_a_class_folder_may_be_a_link(class_folders: Path, tmp_path: Path, picture: Callable) -> None:
+    for number in range(2):
+        picture(tmp_path / "elsewhere" / f"{number}.jpg")
+    (class_folders / "linked").symlink_to(tmp_path / "elsewhere")
+    assert data.create("folder", class_folders, "all").counts()[-1] == 2
+
+
+@pytest.mark.parametrize("target", ["..", "../..", ".", "../class 2"])
+def test_folders_that_lead_back_are_not_listed_twice(class_folders: Path, target: str) -> None:
+    (class_folders / "class 1" / "link").symlink_to(target)
+    with pytest.warns(UserWarning, match=r"1 folders are left out \(class 1/link\)"):
+        assert len(data.create("folder", class_folders, "all")) == 30
+
+
+@pytest.mark.parametrize("target", [".", "..", "class 1"])
+def test_a_class_that_is_a_link_to_another_folder_is_empty_and_named(class_folders: Path, target: str) -> None:
+    # By its name it comes last: what it leads to has been listed.
+    (class_folders / "loop").symlink_to(target)
+    with (
+        pytest.warns(UserWarning, match="folders are left out .*loop"),
+        pytest.raises(ValueError, match=r"1 classes without an image \(loop\)"),
+    ):
+        data.create("folder", class_folders, "all")
+    with pytest.warns(UserWarning, match="loop"):
+        assert len(data.create("folder", class_folders, "all", small_classes="drop")) == 30
+
+
+def test_links_of_files_that_lead_nowhere_are_broken_images(class_folders: Path) -> None:
+    (class_folders / "class 1" / "gone.jpg").symlink_to("nowhere.jpg")
+    (class_folders / "class 2" / "round.jpg").symlink_to("round.jpg")
+    os.mkfifo(class_folders / "class 3" / "pipe.jpg")
+    report = data.check_images(data.create("folder", class_folders, "all"), "skip")
+    assert [Path(broken.reason.split(":")[0]).name for broken in report.broken] == ["gone.jpg", "round.jpg", "pipe.jpg"]
+    assert len(report.images) == 30
+
+
+def test_hidden_folders_and_those_that_may_not_be_read_are_left_out(
+    class_folders: Path, picture: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture(class_folders / "class 1" / ".thumbnails" / "0.jpg")
+    picture(class_folders / "class 1" / "locked" / "0.jpg")
+    scandir = os.scandir
+
+    def guarded(folder: str) -> object:
+        if Path(folder).name == "locked":
+            raise PermissionError(13, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    with pytest.warns(UserWarning, match=r"1 folders are left out \(class 1/locked\)"):
+        assert len(data.create("folder", class_folders, "all")) == 30
+
+
+def test_names_of_files_may_be_any_bytes_and_names_of_classes_may_not(class_folders: Path, picture: Callable) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    picture(class_folders / "class 1" / f"{name}.jpg")
+    for zero_shot in (True, False):
+        part = data.create("folder", class_folders, "train", fractions=(1.0, 0.0, 0.0), zero_shot=zero_shot)
+        (described,) = (part.describe(row) for row in range(len(part)) if "caf" in part.describe(row))
+        assert described.encode().endswith(b"caf\\xe9.jpg")
+        assert len(list(data.cached(part))) == 31
+    (class_folders / name).mkdir()
+    with pytest.raises(ValueError, match=r"1 class folders whose names are not UTF-8 \(caf\\xe9\); rename"):
+        data.create("folder", class_folders)
+
+
+def test_a_walk_is_in_the_order_of_names_and_can_be_repeated(tmp_path: Path, picture: Callable) -> None:
+    for name in ("b/2.jpg", "b/1/9.jpg", "a/B.png", "a/a.png", "a.jpg", "index.lance/x.jpg"):
+        picture(tmp_path / name)
+    walk = ImageFolder(tmp_path, ignored=(".lance",))
+    # As paths compare, part by part.
+    expected = [("a/B.png", "a"), ("a/a.png", "a"), ("a.jpg", ""), ("b/1/9.jpg", "b"), ("b/2.jpg", "b")]
+    for _ in range(2):
+        assert [(str(picture.path.relative_to(tmp_path)), picture.label) for picture in walk] == expected
+
+
+def test_what_is_neither_a_folder_nor_a_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "list.csv")
+    with pytest.raises(ValueError, match=r"list\.csv is not a folder and not a regular file"):
+        data.create("folder", tmp_path / "list.csv")

@@ -161,5 +161,5 @@ def test_bad_options_are_refused(options: dict, told: str) -> None:
 
 
 def test_a_missing_font_is_named() -> None:
-    with pytest.raises(FileNotFoundError, match=r"Comic.ttf is not there; reinstall"):
+    with pytest.raises(FileNotFoundError, match=r"Comic.ttf is missing; reinstall"):
         face_file("Comic")

@@ -63,7 +63,7 @@ def test_folds_that_do_not_exist_are_refused(fold: int, folds: int, told: str) -
 
 
 def test_an_image_fold_needs_images() -> None:
-    with pytest.raises(ValueError, match="3 images in the smallest class"):
+    with pytest.raises(ValueError, match="2 to 3 images in the smallest class"):
         image_fold(toy(2, 3), 0, 4)
 
 

@@ -52,5 +52,5 @@ def test_a_share_outside_the_sample_is_kept_inside() -> None:
     "name", ["num_classes", "tokens_per_class", "background_tokens", "tokens_per_sample", "samples_per_class"]
 )
 def test_numbers_must_be_positive(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is a number of things and must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         data.create("tokens", **{name: 0})

@@ -12,7 +12,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from gspool import Embedder
-from gspool.data.super_classes import SHARED
+from gspool.data.collage import SHARED
 from gspool.training import PRESETS, fit
 from gspool.training.build import build_model
 from gspool.training.presets import preset

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gspool.data.super_classes import SHARED
+from gspool.data.collage import SHARED
 
 FOLDER_100, FOLDER_10 = "cifar-100-python", "cifar-10-batches-py"
 SUPER_CLASSES, SUB_CLASSES = 20, 5
