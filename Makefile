@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+# A file of exact versions for pip, such as .ci/constraints.txt; empty: the newest that pyproject.toml allows.
+CONSTRAINTS ?=
 BIN := .venv/bin
 # Named, because ruff would also format the examples in Markdown, where comments are aligned for readers.
 SOURCES := src tests benchmarks docs/example_sections.py docs/make_screenshots.py examples
@@ -21,10 +23,10 @@ help:  ## say what there is
 	@echo "Variables: PYTHON=$(PYTHON) (makes the environment), JOBS=$(JOBS) (tests side by side)"
 
 # The stamp is younger than pyproject.toml once everything in it is installed.
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml $(CONSTRAINTS)
 	@echo "== environment: .venv, from $$($(PYTHON) --version), with everything a developer needs (about 6 GB: torch)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=--constraint %) --editable ".[dev]"
 	@touch $@
 
 train: $(INSTALLED)  ## train GSP, and GAP beside it, on glyph collages: minutes on a CPU, no download
@@ -34,7 +36,7 @@ train: $(INSTALLED)  ## train GSP, and GAP beside it, on glyph collages: minutes
 test: lint  ## check format, style, types and imports; run tests and doctests
 	@echo "== tests and the examples in docstrings, $(JOBS) at a time"
 	@command -v $(DRIVER) >/dev/null || echo "== no $(DRIVER) here: tests of the web page are left out"
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu$(if $(shell command -v $(DRIVER)),, and not browser)"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow$(if $(shell command -v $(DRIVER)),, and not browser)"
 	@echo "== all passed"
 
 lint: $(INSTALLED)  ## only the checks that do not run the code

@@ -262,23 +262,73 @@ def test_an_interruption_says_how_to_go_on(config_file, capsys, monkeypatch, tmp
     assert read_config(tmp_path / "run" / "config.yaml").baseline == "gap"
 
 
-def test_ctrl_c_while_libraries_are_imported_ends_in_a_line(tmp_path):
-    # In the place of torch stands a module that takes long, and that mistakes an exception for something else.
-    (tmp_path / "torch.py").write_text(
-        "import time\nprint('importing', flush=True)\ntry:\n    time.sleep(60)\nexcept BaseException:\n    pass\n"
-    )
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from gspool.cli import main; sys.exit(main(['train']))"
-    program = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+SIGNALS = pytest.mark.parametrize(
+    ("number", "status", "line"),
+    [(signal.SIGINT, 130, "\ninterrupted\n"), (signal.SIGTERM, 143, "\nterminated\n")],
+)
+
+
+def signalled(code: str, number: signal.Signals) -> tuple[int, str]:
+    """Run a program, send it a signal when it has printed "ready", and return its status and its errors."""
+    words = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    program = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     try:
         assert program.stdout is not None
-        assert program.stdout.readline() == "importing\n"
-        program.send_signal(signal.SIGINT)
-        _, told = program.communicate(timeout=60)
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(number)
+        _, errors = program.communicate(timeout=60)
     finally:
         program.kill()
-    assert (program.returncode, told) == (130, "\ninterrupted\n")
+    return program.returncode, errors
+
+
+@SIGNALS
+def test_a_signal_while_libraries_are_imported_ends_in_a_line(tmp_path, number, status, line):
+    # In the place of torch stands a module that takes long, and that mistakes an exception for something else.
+    (tmp_path / "torch.py").write_text(
+        "import time\nprint('ready', flush=True)\ntry:\n    time.sleep(60)\nexcept BaseException:\n    pass\n"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from gspool.cli import main; sys.exit(main(['train']))"
+    assert signalled(code, number) == (status, line)
+
+
+COMMAND = """
+import multiprocessing, os, signal, sys, time, types
+from gspool import cli
+from gspool.terminal.status import run_told
+def work(arguments):
+    fork = multiprocessing.get_context("fork")
+    begun = fork.Event()
+    worker = fork.Process(target=lambda: (begun.set(), time.sleep(60)))
+    worker.start()
+    begun.wait()
+    worker.terminate()
+    worker.join()
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned up, worker", worker.exitcode, file=sys.stderr)
+module = types.ModuleType("slow")
+module.run = lambda command, rest: run_told("gspool train", work, rest)
+sys.modules["slow"] = module
+cli.COMMANDS["train"] = cli.Command("slow", "", "")
+sys.exit(cli.main(["train"]))
+"""
+
+
+@SIGNALS
+def test_a_signal_while_a_command_runs_cleans_up_and_ends_in_a_line(number, status, line):
+    # The worker, which inherits the handler, ends like any process that has none: without a word.
+    ended, errors = signalled(COMMAND, number)
+    assert ended == status
+    assert sorted(errors.split("\n")) == sorted(["cleaned up, worker -15", *line.split("\n")])
+
+
+def test_a_signal_that_somebody_handles_is_theirs():
+    code = COMMAND.replace("def work", "signal.signal(signal.SIGTERM, lambda number, frame: os._exit(7))\ndef work")
+    assert signalled(code, signal.SIGTERM)[0] == 7
 
 
 def test_missing_libraries_are_named():

@@ -1,1 +1,1 @@
-"""What a person sees of the commands: arguments, progress, tables, errors."""
+"""The terminal interface of the commands: arguments, progress, tables, errors, signals."""

@@ -1,4 +1,4 @@
-"""Progress bars: how much is done, its rate, the time left, and a note of the work."""
+"""Progress bars with rate, time left and a note."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 
 class WorkBar(Protocol):
-    """What work tells its bar."""
+    """What a task reports to its progress bar."""
 
     def advance(self, note: str = "", steps: int = 1) -> None:
-        """Another step, or several, are done."""
+        """Count finished steps."""
         ...
 
     def say(self, line: str) -> None:
@@ -40,7 +40,7 @@ class _Rich:
 
 @contextmanager
 def work_bar(title: str, first: int, last: int, shown: bool, unit: str = "steps") -> Iterator[WorkBar]:
-    """Show the way from ``first`` to ``last``, or nothing.
+    """Show a progress bar from ``first`` to ``last`` steps, or nothing.
 
     Example:
         >>> with work_bar("gsp", 0, 10, shown=False) as bar:
@@ -75,6 +75,6 @@ def work_bar(title: str, first: int, last: int, shown: bool, unit: str = "steps"
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    # Estimates over two minutes: evaluations stand still in between and would make a short window jump.
+    # Estimate over two minutes: evaluations between steps would make a shorter estimate jump.
     with Progress(*columns, speed_estimate_period=120) as progress:
         yield _Rich(progress, progress.add_task(title, total=last, completed=first, note=""))

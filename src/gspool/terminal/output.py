@@ -1,4 +1,4 @@
-"""Can what will be written be written? Asked before the work, which may take hours."""
+"""Check that results can be written, before hours of work."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _REMEDIES: dict[int | None, str] = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Write and remove a file in a folder, made for it where it is not there; nothing of that remains.
+    """Check that a folder can be written, by a temporary file; a missing folder is created and removed again.
 
     Args:
         folder: where something will be written.
-        option: what a person changes to write somewhere else, ``--output.folder``.
+        option: the option that changes the folder, such as ``--output.folder``.
 
     Raises:
-        ValueError: if that is not possible, with the reason and what to do.
+        ValueError: if it cannot be written, with the reason and what to do.
 
     Example:
         >>> check_writable(Path("/dev/null/runs"), "--work")
         Traceback (most recent call last):
         ValueError: nothing can be written to the folder /dev/null/runs (Not a directory); choose another with --work...
     """
-    # Processes that share a folder try it at the same time.
+    # Several processes may check one folder at the same time.
     probe = folder / f".write-test-{os.getpid()}"
     missing: list[Path] = []
     try:
@@ -38,24 +38,24 @@ def check_writable(folder: Path, option: str) -> None:
             f"choose another with {option}, or {_REMEDIES.get(error.errno, 'change its permissions')}"
         ) from error
     finally:
-        # On a full disk there is a file without its content; where nothing may be written there is none.
+        # On a full disk the file exists without its content; in a read-only folder it does not exist.
         with suppress(OSError):
             probe.unlink()
         for each in missing:
-            # It may not have come to be, and somebody else may have written there meanwhile.
+            # It may not exist, and another process may have written there meanwhile.
             with suppress(OSError):
                 each.rmdir()
 
 
 def check_file_writable(path: str | Path, option: str) -> None:
-    """Write into the folder of a file, and leave it as it was; what the file holds, if it is there, stays.
+    """Check that a file can be written; an existing file does not change.
 
     Raises:
-        ValueError: if that is not possible, or there is a folder of that name.
+        ValueError: if it cannot be written, or is a folder.
     """
     place = Path(path).expanduser()
     if place.is_dir():
-        raise ValueError(f"{place} is a folder, and {option} writes a file; give it another name")
+        raise ValueError(f"{place} is a folder, and {option} writes a file; choose another name")
     if place.exists() and not os.access(place, os.W_OK):
-        raise ValueError(f"the file {place} may not be written; choose another with {option}")
+        raise ValueError(f"the file {place} is not writable; choose another with {option}")
     check_writable(place.parent, option)

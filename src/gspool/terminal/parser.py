@@ -1,4 +1,4 @@
-"""Arguments of the commands: a wrong name or value is answered with the right ones."""
+"""Command-line arguments; errors name the right option or value."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
-# What jsonargparse says of a value that does not fit the type of its option, which is that of a name in Python.
+# The message of jsonargparse for a value of the wrong type, which names the Python type.
 MISFIT = re.compile(r'Parser key "(?P<key>[^"]+)":\s.*(?:Got|Given) value: (?P<value>.*)', re.DOTALL)
 PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
 class PageFormatter(DefaultHelpFormatter):
-    """Help whose description keeps its lines, examples above all."""
+    """Help that keeps the line breaks of its description, for the examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(indent + line for line in text.strip("\n").splitlines())
 
 
 class TeachingParser(ArgumentParser):
-    """A parser whose errors are a line about what is wrong and a line about what would be right."""
+    """A parser whose errors are one line about the mistake and one about the remedy."""
 
     def __init__(self, prog: str, description: str, usage: str) -> None:
         super().__init__(
@@ -30,7 +30,7 @@ class TeachingParser(ArgumentParser):
         )
 
     def describe(self, flag: str, metavar: str, text: str) -> None:
-        """Say in the help what an option takes, where the words that jsonargparse has for it are not the whole truth.
+        """Replace the help of an option where that of jsonargparse is incomplete.
 
         Example:
             >>> parser = TeachingParser("gspool paint", "Paint.", "gspool paint [--colour NAME]")
@@ -43,12 +43,12 @@ class TeachingParser(ArgumentParser):
         action.metavar, action.help = metavar, text
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Add near names to a message about a name, and leave with status 2, without a page of usage.
+        """Print the message with similar option names, and exit with status 2, without a page of usage.
 
         Raises:
             SystemExit: always.
         """
-        message = self._misfit_told(message)
+        message = self._in_words(message)
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         near: list[str] = []
         group = re.search(r"Group '(.+)' does not accept option '(.+)'", message)
@@ -61,18 +61,18 @@ class TeachingParser(ArgumentParser):
         self.exit(2, f"{self.prog}: {message}{hint}\n{self.prog} --help lists every option.\n")
         raise SystemExit(2)
 
-    def _misfit_told(self, message: str) -> str:
+    def _in_words(self, message: str) -> str:
         found = MISFIT.fullmatch(message)
         if found is None:
             return message
         kinds = [getattr(action, "_typehint", None) for action in self._actions if action.dest == found["key"]]
         kind = kind_in_words(kinds[0]) if kinds else None
-        # Where words are wanting, what is expected cannot be put better than the library does.
+        # Without plain words for the type, the message of the library is the best there is.
         return message if kind is None else f"--{found['key']} is {kind}, got {found['value']}"
 
 
 def kind_in_words(kind: Any) -> str | None:
-    """Say what values an option takes, from its type; None where there are no plain words for it.
+    """Describe the values that an option takes, from its type; None for types without a plain description.
 
     Example:
         >>> kind_in_words(Literal["fair", "conventional"]), kind_in_words(bool | None), kind_in_words(list[int])
@@ -85,8 +85,8 @@ def kind_in_words(kind: Any) -> str | None:
         return "names with values, such as {name: value}"
     if origin in (Union, UnionType, tuple):
         words = [kind_in_words(part) for part in parts]
-        told = [word for word in words if word is not None]
-        if len(told) < len(words):
+        known = [word for word in words if word is not None]
+        if len(known) < len(words):
             return None
-        return f"[{', '.join(told)}]" if origin is tuple else ", or ".join(told)
+        return f"[{', '.join(known)}]" if origin is tuple else ", or ".join(known)
     return PLAIN.get(kind)

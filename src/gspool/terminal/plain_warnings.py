@@ -1,4 +1,4 @@
-"""Warnings as a person at a terminal reads them."""
+"""Warnings in one line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 @contextmanager
-def warned_in_plain_words() -> Iterator[None]:
-    """Show warnings to users without the line of source that they come from; those to programmers stay as they are.
+def short_warnings() -> Iterator[None]:
+    """Show a UserWarning without its line of source; other warnings, which are for programmers, do not change.
 
     Example:
-        >>> with warned_in_plain_words():
+        >>> with short_warnings():
         ...     warnings.formatwarning("3 images are left out", UserWarning, "sets.py", 49)
         'warning: 3 images are left out\\n'
     """

@@ -1,4 +1,4 @@
-"""From what a command raises to the exit status and the line that a person reads."""
+"""Map the exceptions of a command to an exit status and one line of error."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 
 class WrongArgumentsError(ValueError):
-    """What was typed cannot be meant so, whatever lies on this machine; nothing has begun, and the status is 2."""
+    """Arguments that are wrong by themselves, whatever is on this machine; the exit status is 2."""
 
 
 def refuse_below(least: int, **values: float | None) -> None:
-    """Refuse options that are too small, by the names they have on the command line; None was not given.
+    """Refuse options that are too small, by their names on the command line; None means not given.
 
     Raises:
         WrongArgumentsError: for the first of them.
@@ -31,10 +31,10 @@ def refuse_below(least: int, **values: float | None) -> None:
 
 @contextmanager
 def checking_arguments() -> Iterator[None]:
-    """Take what is refused in here for wrong arguments.
+    """Turn every ValueError in here into wrong arguments.
 
     Raises:
-        WrongArgumentsError: in the place of any other ValueError.
+        WrongArgumentsError: instead of a ValueError.
 
     Example:
         >>> with checking_arguments():
@@ -55,18 +55,18 @@ def run_told(
     arguments: Sequence[str],
     told: tuple[type[Exception], ...] = (),
 ) -> int:
-    """Run a command and give its exit status: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
+    """Run a command and return its exit status: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
 
-    What a person can put right is told in a line; what only a programmer can keeps its traceback.
+    Errors that a user can fix are printed in one line; those that only a programmer can keep their traceback.
 
     Args:
-        name: how the command is called, ``gspool embed``.
+        name: of the command, ``gspool embed``.
         command: takes the arguments.
-        arguments: the words after the command's name.
-        told: exceptions of the command's own that speak to a person, besides ValueError, OSError and ImportError.
+        arguments: the words after the name of the command.
+        told: further exceptions to print in one line, besides ValueError, OSError and ImportError.
 
     Raises:
-        ModuleNotFoundError: if a library is missing; who called knows which extra brings it.
+        ModuleNotFoundError: if a library is missing; the caller knows which extra installs it.
 
     Example:
         >>> run_told("gspool embed", lambda arguments: None, [])
@@ -87,7 +87,7 @@ def run_told(
 
 
 def in_words(error: Exception) -> str:
-    """Say what went wrong; of what the operating system refused, the reason and the place without its number.
+    """Return the message of an error; of an OSError the reason and the path, without its number.
 
     Example:
         >>> in_words(PermissionError(13, "Permission denied", "/srv/runs"))

@@ -1,4 +1,4 @@
-"""Tables of metrics in the terminal."""
+"""Tables of metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def show_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Print metrics in percent, one row a model."""
+    """Print metrics in percent, one row for each model."""
     from rich.console import Console
     from rich.table import Table
 
