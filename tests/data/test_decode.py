@@ -171,11 +171,10 @@ def test_a_line_of_pixels_is_refused_before_it_is_resized(tmp_path: Path, size: 
     assert decode(path, 256).shape == (3, 25_600, 256)
 
 
-def test_unknown_content_has_an_error_of_its_own() -> None:
+@pytest.mark.parametrize("content", [b"", b"<svg/>"])
+def test_unknown_content_has_an_error_of_its_own(content: bytes) -> None:
     with pytest.raises(UnknownFormatError, match="this image: the content is not one of JPEG, PNG"):
-        open_image(b"<svg/>")
-    with pytest.raises(BrokenImageError, match="this image: the file is empty"):
-        open_image(b"")
+        open_image(content)
 
 
 PEAK = """
@@ -233,13 +232,13 @@ def test_a_pipe_or_a_device_is_refused_without_waiting(tmp_path: Path) -> None:
     (tmp_path / "zero.jpg").symlink_to("/dev/zero")
     for name in ("pipe.jpg", "null.jpg", "zero.jpg"):
         for read in (decode, stored_size):
-            with pytest.raises(BrokenImageError, match=rf"{name}: this is a pipe, socket or device"):
+            with pytest.raises(BrokenImageError, match=rf"{name}: this is not a regular file"):
                 read(tmp_path / name)
 
 
 def test_links_without_a_target_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").symlink_to("gone.jpg")
-    with pytest.raises(BrokenImageError, match=r"a\.jpg: there is no such file; this is a link to gone\.jpg"):
+    with pytest.raises(BrokenImageError, match=r"a\.jpg: there is no such file, this is a link to gone\.jpg"):
         decode(tmp_path / "a.jpg")
     (tmp_path / "round.jpg").symlink_to("round.jpg")
     with pytest.raises(BrokenImageError, match=r"round\.jpg: Too many levels"):

@@ -79,7 +79,7 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[type[Web], Archive]]:
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
         md5 = hashlib.md5(CONTENT).hexdigest()
         sha256 = hashlib.sha256(CONTENT).hexdigest()
-        yield Handler, Archive(f"http://127.0.0.1:{port}/a.tgz", md5, sha256, "a.tgz", "a")
+        yield Handler, Archive(f"http://127.0.0.1:{port}/a.tgz", md5, sha256)
 
 
 def test_a_file_is_fetched_once(web: tuple[type[Web], Archive], tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_ftp_is_resumed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     Handler.broken, Handler.restarts = [], []
     with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)) as port:
-        archive = Archive(f"ftp://127.0.0.1:{port}/cs/a.zip", hashlib.md5(CONTENT).hexdigest(), None, "a.zip", "a")
+        archive = Archive(f"ftp://127.0.0.1:{port}/cs/a.zip", hashlib.md5(CONTENT).hexdigest())
         assert fetch(archive, tmp_path, progress=False).read_bytes() == CONTENT
     assert Handler.restarts == [0, len(CONTENT) // 2]
 
@@ -250,8 +250,7 @@ def tar_of(folder: Path) -> bytes:
 
 def publish_cub(monkeypatch: pytest.MonkeyPatch, content: bytes, url: str) -> None:
     md5, sha256 = (hashlib.new(kind, content).hexdigest() for kind in ("md5", "sha256"))
-    archive = Archive(url, md5, sha256, "CUB_200_2011.tgz", "CUB_200_2011")
-    published = cub.cub.published._replace(archive=archive)
+    published = cub.cub.published._replace(archive=Archive(f"{url}/CUB_200_2011.tgz", md5, sha256))
     monkeypatch.setattr(cub, "cub", dataclasses.replace(cub.cub, published=published))
 
 
@@ -260,7 +259,7 @@ def test_a_benchmark_is_downloaded_unpacked_and_read(
 ) -> None:
     handler, archive = web
     handler.content = tar_of(cub_tree / "CUB_200_2011")
-    publish_cub(monkeypatch, handler.content, archive.url)
+    publish_cub(monkeypatch, handler.content, archive.url.removesuffix("/a.tgz"))
     monkeypatch.setitem(cub.cub.counts, "test", Count(4, 2))
     root = tmp_path / "downloads"
     with pytest.raises(FileNotFoundError, match=r"pass download=True \(--download of .*\) to fetch it from http"):
@@ -278,7 +277,7 @@ def test_an_archive_put_there_by_hand_is_unpacked(
     root.mkdir()
     content = tar_of(cub_tree / "CUB_200_2011")
     (root / "CUB_200_2011.tgz").write_bytes(content)
-    publish_cub(monkeypatch, content, "http://127.0.0.1:9/not needed")
+    publish_cub(monkeypatch, content, "http://127.0.0.1:9")
     assert len(data.create("cub", root, "train", allow_partial=True)) == 6
 
 
@@ -304,7 +303,7 @@ def test_two_processes_do_not_unpack_one_archive(
     root.mkdir()
     content = tar_of(cub_tree / "CUB_200_2011")
     (root / "CUB_200_2011.tgz").write_bytes(content)
-    publish_cub(monkeypatch, content, "http://127.0.0.1:9/not needed")
+    publish_cub(monkeypatch, content, "http://127.0.0.1:9")
     with (
         lock(root / ".CUB_200_2011.tgz.lock", "held by the test"),
         pytest.raises(ValueError, match="another process is downloading or unpacking"),

@@ -17,7 +17,7 @@ Example:
 from gspool.data.batches import ClassBalancedBatches
 from gspool.data.cache import cached
 from gspool.data.check import ImageCheck, check_images
-from gspool.data.decode import BrokenImageError, decode, open_image
+from gspool.data.decode import BrokenImageError, decode
 from gspool.data.glyph_collage import Distortion
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import ArrayImages, FileImages, ImageSource
@@ -48,6 +48,5 @@ __all__ = [
     "evaluation_transform",
     "image_fold",
     "list",
-    "open_image",
     "train_transform",
 ]

@@ -58,7 +58,7 @@ class Published(NamedTuple):
             root.mkdir(parents=True, exist_ok=True)
             busy = f"another process is downloading or unpacking {archive.file_name} in {root}; wait until it is done"
             with lock(root / f".{archive.file_name}.lock", busy, optional=True):
-                return unpack(fetch(archive, root), archive.folder, root)
+                return unpack(fetch(archive, root), self.folder, root)
         if archive is not None:
             remedy = (
                 f"pass download=True (--download of gspool train, evaluate and reproduce) to fetch it from "

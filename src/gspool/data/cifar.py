@@ -22,8 +22,6 @@ CIFAR10 = Published(
         url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         md5="c58f30108f718f92721af3b95e74349a",
         sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        file_name="cifar-10-python.tar.gz",
-        folder="cifar-10-batches-py",
     ),
 )
 CIFAR100 = Published(
@@ -36,8 +34,6 @@ CIFAR100 = Published(
         url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
         md5="eb9058c3a382ffc7106e4002c42a8d85",
         sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        file_name="cifar-100-python.tar.gz",
-        folder="cifar-100-python",
     ),
 )
 IMAGES = {"train": 50_000, "test": 10_000}

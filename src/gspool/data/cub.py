@@ -31,8 +31,6 @@ cub = Benchmark(
             url="https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
             md5="97eceeb196236b17998738112f37df78",
             sha256="0c685df5597a8b24909f6a7c9db6d11e008733779a671760afef78feb49bf081",
-            file_name="CUB_200_2011.tgz",
-            folder="CUB_200_2011",
         ),
     ),
     {"train": Count(5_864, 100), "test": Count(5_924, 100)},

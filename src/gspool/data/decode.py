@@ -78,7 +78,7 @@ def open_image(
 
     Raises:
         ImageTooLargeError: if it exceeds a limit.
-        UnknownFormatError: if it is not a JPEG, PNG, WebP, GIF or BMP image.
+        UnknownFormatError: if it is empty, or not a JPEG, PNG, WebP, GIF or BMP image.
         BrokenImageError: if it is missing, not a regular file, truncated or damaged.
 
     Example:
@@ -203,27 +203,27 @@ def _opened(
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as problem:
         raise ImageTooLargeError(f"{name}: more than {max_pixels:,} pixels; make it smaller") from problem
     except Exception as problem:  # damaged bytes make parsers raise nearly anything
-        raise BrokenImageError(f"{name}: damaged ({problem})") from problem
+        raise BrokenImageError(f"{name}: damaged or unreadable ({problem})") from problem
 
 
 def _stream(source: str | os.PathLike[str] | bytes, name: str, max_bytes: int) -> IO[bytes]:
-    """Open the bytes, or the regular file of that name, unless they are empty or too many."""
+    """Open the bytes, or the regular file of that name, unless there are too many."""
     if isinstance(source, bytes):
         size = len(source)
     else:
         try:
             state = os.stat(source)
         except FileNotFoundError as problem:
-            link = f"this is a link to {printable(os.readlink(source))}, which" if os.path.islink(source) else "it"
-            raise BrokenImageError(f"{name}: there is no such file; {link} does not exist") from problem
+            link = f", this is a link to {printable(os.readlink(source))}" if os.path.islink(source) else ""
+            raise BrokenImageError(f"{name}: there is no such file{link}") from problem
         except (OSError, ValueError) as problem:  # ValueError: a null character in the path
             raise BrokenImageError(f"{name}: {getattr(problem, 'strerror', None) or problem}") from problem
         if not stat.S_ISREG(state.st_mode):
-            kind = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe, socket or device"
-            raise BrokenImageError(f"{name}: this is {kind}, not an image")
+            kind = "a folder, not an image" if stat.S_ISDIR(state.st_mode) else "not a regular file"
+            raise BrokenImageError(f"{name}: this is {kind}")
         size = state.st_size
-    if size == 0:
-        raise BrokenImageError(f"{name}: the file is empty")
+        if size == 0:
+            raise UnknownFormatError(f"{name}: the file is empty")
     if size > max_bytes:
         raise ImageTooLargeError(
             f"{name}: {size / 2**20:.1f} MiB, at most {max_bytes / 2**20:.1f} MiB are read; make it smaller"

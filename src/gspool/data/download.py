@@ -26,13 +26,16 @@ PAUSE_SECONDS = 1.0
 
 
 class Archive(NamedTuple):
-    """A published file: its address, its checksums (SHA-256 where it is known), and the folder that it holds."""
+    """A published file: its address and its checksums, SHA-256 where it is known."""
 
     url: str
     md5: str
-    sha256: str | None
-    file_name: str
-    folder: str
+    sha256: str | None = None
+
+    @property
+    def file_name(self) -> str:
+        """The last part of the address."""
+        return self.url.rpartition("/")[2]
 
 
 class Stream(NamedTuple):

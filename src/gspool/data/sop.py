@@ -26,9 +26,6 @@ sop = Benchmark(
         archive=Archive(
             url="ftp://cs.stanford.edu/cs/cvgl/Stanford_Online_Products.zip",
             md5="7f73d41a2f44250d4779881525aea32e",
-            sha256=None,
-            file_name="Stanford_Online_Products.zip",
-            folder="Stanford_Online_Products",
         ),
     ),
     {"train": Count(59_551, 11_318), "test": Count(60_502, 11_316)},
