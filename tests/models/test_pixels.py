@@ -105,7 +105,7 @@ def test_wrong_settings_are_refused_in_words(settings: dict, words: str) -> None
 
 
 def test_unknown_fields_are_refused_with_the_right_ones() -> None:
-    with pytest.raises(ValueError, match="no field colour; its fields are mean, std, channel_order"):
+    with pytest.raises(ValueError, match="no field 'colour'; its fields are mean, std, channel_order"):
         USUAL.changed({"colour": "RGB"})
 
 

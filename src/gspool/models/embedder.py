@@ -19,6 +19,7 @@ from gspool.models.freezing import Freeze, freeze_parameters, hold_statistics
 from gspool.models.groups import parameter_groups
 from gspool.models.normalisation import PixelNormalisation, check_images
 from gspool.models.pixels import Pixels
+from gspool.models.settings import Settings, portable
 from gspool.pooling.embedding import create_embedding
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ class Embedder(nn.Module, ModelHubMixin):
                 "backbone_options belong to a backbone given by name; set those of your own when making it"
             )
         own = isinstance(backbone, Backbone)
-        self.settings = pretrained.Settings(
+        self.settings = Settings(
             backbone=None if own else str(backbone),
-            backbone_options=pretrained.portable(backbone_options or {}),
+            backbone_options=portable(backbone_options or {}),
             pooling=pooling,
             pooling_options=dict(pooling_options or {}),
             dim=dim,
@@ -192,8 +193,6 @@ class Embedder(nn.Module, ModelHubMixin):
         Raises:
             ValueError: if a file is missing or damaged, or config and weights do not fit together.
         """
-        folder = pretrained.local_folder(pretrained_model_name_or_path, hub_options)
-        settings = pretrained.read_settings(folder)
-        model = cls(**settings.arguments(backbone, folder))
-        pretrained.read_weights_into(model, folder)
-        return model.eval()
+        return pretrained.load(
+            cls, pretrained.local_folder(pretrained_model_name_or_path, hub_options), backbone
+        ).eval()

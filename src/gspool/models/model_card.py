@@ -15,7 +15,7 @@ from gspool.version import __version__
 
 if TYPE_CHECKING:
     from gspool.models.pixels import Pixels
-    from gspool.models.pretrained import Settings
+    from gspool.models.settings import Settings
 
 TASK = "image-feature-extraction"
 UNNAMED = "not named"

@@ -1,9 +1,10 @@
-"""What a backbone expects of its pixels, written down beside its weights."""
+"""The preprocessing that a backbone expects, stored with its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 ChannelOrder = Literal["RGB", "BGR"]
 PixelRange = Literal["0-1", "0-255"]
 
+# Limits of what a network can be fed: pixels, once normalised, must stay far from the end of float32.
+LARGEST_PIXEL = 1_000_000
+SMALLEST_DEVIATION = 1e-6
+LARGEST_SIDE = 4_096
+
 
 @dataclass(frozen=True)
 class Pixels:
@@ -27,7 +33,7 @@ class Pixels:
     ``size`` pixels (or height and width) are cropped from the middle (Supp. 1.6: 256 and 227).
 
     Raises:
-        ValueError: if a field is not of its kind: three channels, positive deviations and sizes, known words.
+        ValueError: if a field has the wrong type or range: three channels, positive deviations, sizes up to 4,096.
 
     Example:
         >>> caffe = Pixels(mean=(104, 117, 128), std=(1, 1, 1), channel_order="BGR", range="0-255", size=227)
@@ -48,24 +54,30 @@ class Pixels:
             values = getattr(self, name)
             if not isinstance(values, tuple | list) or len(values) != 3:
                 raise ValueError(f"Pixels.{name} needs one number a channel, three in all, got {values!r}")
+            # Written so that a NaN is refused as well; a boolean is no number here.
+            if not all(isinstance(v, Real) and not isinstance(v, bool) and abs(v) <= LARGEST_PIXEL for v in values):
+                raise ValueError(f"Pixels.{name} must be numbers of at most {LARGEST_PIXEL:,} in size, got {values!r}")
             # JSON gives lists and whole numbers: bring them to one form, so that equal settings compare equal.
             object.__setattr__(self, name, tuple(float(value) for value in values))
-        if min(self.std) <= 0:
-            raise ValueError(f"Pixels.std divides the pixels and must be positive, got {self.std}")
+        if min(self.std) < SMALLEST_DEVIATION:
+            raise ValueError(
+                f"Pixels.std divides the pixels and must be positive, at least {SMALLEST_DEVIATION}, got {self.std}"
+            )
         choices: dict[str, tuple[str, ...]] = {
             "channel_order": ("RGB", "BGR"),
             "range": ("0-1", "0-255"),
             "interpolation": ("bilinear", "bicubic"),
         }
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in allowed:
                 raise ValueError(f"Pixels.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if isinstance(self.size, list):
             object.__setattr__(self, "size", tuple(self.size))
         for name, lengths in (("size", self.crop), ("resize", (self.resize, self.resize))):
-            if len(lengths) != 2 or not all(isinstance(length, int) and length > 0 for length in lengths):
+            if len(lengths) != 2 or not all(type(length) is int and 0 < length <= LARGEST_SIDE for length in lengths):
                 raise ValueError(
-                    f"Pixels.{name} is a length in pixels and must be positive, got {getattr(self, name)!r}"
+                    f"Pixels.{name} is a length in pixels and must be positive, at most {LARGEST_SIDE}, "
+                    f"got {getattr(self, name)!r}"
                 )
         if self.resize < max(self.crop):
             raise ValueError(
@@ -79,7 +91,7 @@ class Pixels:
         return self.size if isinstance(self.size, tuple) else (self.size, self.size)
 
     def changed(self, changes: Mapping[str, Any]) -> Pixels:
-        """Give the same settings with some fields changed.
+        """Return the same settings with some fields changed.
 
         Raises:
             ValueError: if a name is not a field of Pixels, or its value is not of its kind.
@@ -87,18 +99,18 @@ class Pixels:
         known = [field.name for field in fields(self)]
         unknown = sorted(set(changes) - set(known))
         if unknown:
-            raise ValueError(f"Pixels has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
+            raise ValueError(f"Pixels has no field {', '.join(map(repr, unknown))}; its fields are {', '.join(known)}")
         return replace(self, **changes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the settings as plain lists, numbers and words, ready for a readable config file."""
+        """Return the settings as plain lists, numbers and words, for a config file."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def transform(self, normalise: bool = False) -> Callable[[Image], Tensor]:
-        """Make the evaluation transform for PIL images: RGB, resize, centre crop, uint8 [3, size, size].
+        """Return the evaluation transform for PIL images: RGB, resize, centre crop, uint8 [3, size, size].
 
-        An `Embedder` normalises inside, so the default stops at uint8; ``normalise=True`` goes on to what the bare
-        backbone expects.
+        An `Embedder` normalises inside, so the default stops at uint8; ``normalise=True`` also normalises, for a bare
+        backbone.
 
         Example:
             >>> from PIL import Image
