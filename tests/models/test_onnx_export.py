@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gspool import pooling
-from gspool.models.export_metadata import KEY
+from gspool.models.export_graph import KEY
 from gspool.models.onnx_check import EQUAL, compare_with_onnx, open_session, read_description
 from gspool.models.onnx_export import export_onnx
 from models.exported_models import pictures, small

@@ -206,7 +206,7 @@ def test_the_classifier_must_read_what_the_layer_gives() -> None:
     with pytest.raises(ValueError, match=r"NetVLAD returns vectors of 128 numbers, but the classifier reads 6"):
         replace_pooling(Classifier(), "vlad", example=IMAGES)
     model = timm.create_model("test_resnet", global_pool="catavgmax", num_classes=5)
-    with pytest.raises(ValueError, match="GSP gives vectors of 96 numbers, but the classifier reads 192"):
+    with pytest.raises(ValueError, match="GSP returns vectors of 96 numbers, but the classifier reads 192"):
         replace_pooling(model, "gsp")
 
 

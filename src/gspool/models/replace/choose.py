@@ -58,7 +58,7 @@ def choose_named(model: nn.Module, seen: Observation, where: str) -> Reduction:
     """Take the module that the user names, whatever it computes.
 
     Raises:
-        ValueError: if there is no such module, it does not pool a map to one vector per image, or it runs several times.
+        ValueError: if there is no such module, it is no pooling to one vector per image, or it runs several times.
     """
     paths = dict(model.named_modules())
     if where not in paths or not where:
