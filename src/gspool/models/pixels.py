@@ -29,7 +29,7 @@ class Pixels:
     """The preprocessing that the weights of a backbone were trained with.
 
     A network sees ``(white * image - mean) / std``, where ``white`` is 1 or 255 by ``range`` and the channels, those of
-    ``mean`` and ``std`` included, come in ``channel_order``. For evaluation the shorter side becomes ``resize``, and
+    ``mean`` and ``std`` included, are in ``channel_order``. For evaluation the shorter side becomes ``resize``, and
     ``size`` pixels (or height and width) are cropped from the middle (Supp. 1.6: 256 and 227).
 
     Raises:
@@ -53,11 +53,11 @@ class Pixels:
         for name in ("mean", "std"):
             values = getattr(self, name)
             if not isinstance(values, tuple | list) or len(values) != 3:
-                raise ValueError(f"Pixels.{name} needs one number a channel, three in all, got {values!r}")
+                raise ValueError(f"Pixels.{name} needs one number per channel, three in all, got {values!r}")
             # Written so that a NaN is refused as well; a boolean is no number here.
             if not all(isinstance(v, Real) and not isinstance(v, bool) and abs(v) <= LARGEST_PIXEL for v in values):
                 raise ValueError(f"Pixels.{name} must be numbers of at most {LARGEST_PIXEL:,} in size, got {values!r}")
-            # JSON gives lists and whole numbers: bring them to one form, so that equal settings compare equal.
+            # JSON has lists and whole numbers: one form, so that equal settings compare equal.
             object.__setattr__(self, name, tuple(float(value) for value in values))
         if min(self.std) < SMALLEST_DEVIATION:
             raise ValueError(
@@ -82,7 +82,7 @@ class Pixels:
         if self.resize < max(self.crop):
             raise ValueError(
                 f"the crop (size {self.size}) does not fit into the resized image (resize {self.resize}); "
-                "give both, with resize at least as large as size"
+                "set both, with resize at least as large as size"
             )
 
     @property
@@ -119,7 +119,7 @@ class Pixels:
             >>> image.dtype, tuple(image.shape)
             (torch.uint8, (3, 227, 227))
         """
-        # torchvision takes a second to import, and a model that is fed with tensors never needs it.
+        # torchvision takes a second to import, and a model that takes tensors never needs it.
         from torchvision.transforms import InterpolationMode, v2
 
         steps: list[Callable[..., Any]] = [
@@ -137,5 +137,5 @@ class Pixels:
 
 
 def _in_rgb(image: Any) -> Any:
-    """Bring a PIL image of any mode (grey, palette, CMYK, alpha) to RGB; tensors are taken to be RGB already."""
+    """Convert a PIL image of any mode (grey, palette, CMYK, alpha) to RGB; tensors are assumed to be RGB."""
     return image if isinstance(image, torch.Tensor) else image.convert("RGB")

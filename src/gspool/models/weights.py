@@ -15,7 +15,7 @@ from torch import nn
 if TYPE_CHECKING:
     from torch import Tensor
 
-# A counter that PyTorch added later; older files lack it and nothing in these networks reads it.
+# A counter that older files lack and nothing in these networks reads.
 COUNTER = "num_batches_tracked"
 # The types of safetensors that a network here may have.
 KINDS = dict.fromkeys(("F64", "F32", "F16", "BF16"), "floating") | dict.fromkeys(("I64", "I32", "U8", "BOOL"), "whole")
@@ -29,14 +29,16 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"there is no weights file at {path}; give the path of a .safetensors or .pth file")
+        raise ValueError(f"there is no weights file at {path}; pass the path of a .safetensors or .pth file")
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"{path} is not a readable safetensors file ({error}); fetch it again") from error
+            raise ValueError(
+                f"{path} is not a readable safetensors file ({error}); download or save it again"
+            ) from error
     try:
-        # weights_only: a pickle may run any code it likes, tensors may not.
+        # weights_only: a pickle may run any code, tensors may not.
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(
@@ -106,7 +108,7 @@ def file_forms(path: Path) -> dict[str, Form]:
                 for name, each in header.items()
             }
     except SafetensorError as error:
-        raise ValueError(f"{path} is not a readable safetensors file ({error}); fetch it again") from error
+        raise ValueError(f"{path} is not a readable safetensors file ({error}); download or save it again") from error
 
 
 def check_fit(network: nn.Module, forms: Mapping[str, Form], source: str) -> None:
