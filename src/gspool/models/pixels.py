@@ -55,7 +55,7 @@ class Pixels:
             if not isinstance(values, tuple | list) or len(values) != 3:
                 raise ValueError(f"Pixels.{name} needs one number per channel, three in all, got {values!r}")
             # Written so that a NaN is refused as well; a boolean is no number here.
-            if not all(isinstance(v, Real) and not isinstance(v, bool) and abs(v) <= LARGEST_PIXEL for v in values):  # type: ignore[operator]
+            if not all(_is_number(value) and abs(value) <= LARGEST_PIXEL for value in values):
                 raise ValueError(f"Pixels.{name} must be numbers of at most {LARGEST_PIXEL:,} in size, got {values!r}")
             # JSON has lists and whole numbers: one form, so that equal settings compare equal.
             object.__setattr__(self, name, tuple(float(value) for value in values))
@@ -134,6 +134,10 @@ class Pixels:
 
             steps.append(NormaliseOne(self))
         return v2.Compose(steps)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _in_rgb(image: Any) -> Any:

@@ -10,7 +10,6 @@ import yaml
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
-from gspool.files import write_atomic
 from gspool.models import model_card
 from gspool.models.model_card import CardFacts
 from gspool.models.pretrained import CARD, CONFIG, GENERATED, WEIGHTS
@@ -64,9 +63,10 @@ def known_facts(place: str | Path) -> CardFacts:
     if folder.name != RUN_MODEL or not (result.is_file() and config.is_file()):
         return facts
     try:
-        metrics = json.loads(result.read_text(encoding="utf-8"))["metrics"]
-        data = yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["name"]
-    except (ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        found = json.loads(result.read_text(encoding="utf-8"))["metrics"].items()
+        metrics = {str(name): float(value) for name, value in found}
+        data = str(yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["name"])
+    except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise ValueError(
             f"the run in {folder.parent} has damaged files ({error}); resume it to write them again"
         ) from error
@@ -99,20 +99,10 @@ def write_hub_folder(
         ['README.md', 'config.json', 'model.safetensors']
     """
     folder, facts = Path(folder), facts or CardFacts()
-    model.save_pretrained(folder, metrics=facts.metrics)
-    card = folder / CARD
-    if GENERATED in card.read_text(encoding="utf-8"):
-        page = model_card.text(
-            model.settings,
-            model.pixels,
-            model.out_dim,
-            facts.metrics,
-            data=facts.data,
-            licence=facts.licence,
-            address=address or "path/to/this/folder",
-            onnx=(folder / ONNX).is_file(),
-        )
-        write_atomic(card, page.encode())
+    card = {"data": facts.data, "licence": facts.licence, "onnx": (folder / ONNX).is_file()}
+    if address is not None:
+        card["address"] = address
+    model.save_pretrained(folder, metrics=facts.metrics, model_card_kwargs=card)
     return folder
 
 
