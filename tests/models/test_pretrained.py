@@ -78,6 +78,13 @@ def test_the_first_weights_are_not_asked_for_again_nor_told(tmp_path: Path) -> N
     Embedder.from_pretrained(tmp_path / "model")
 
 
+def test_what_a_crash_left_behind_is_removed_by_the_next_save(tmp_path: Path) -> None:
+    (tmp_path / ".saving").mkdir()
+    (tmp_path / ".saving" / "model.safetensors").write_bytes(b"half")
+    Embedder("resnet20", pooling="gap", dim=8).save_pretrained(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+
+
 def test_saved_preprocessing_holds(tmp_path: Path) -> None:
     Embedder("resnet20", pooling="gap").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from gspool.files import sha256_of
 from gspool.models.backbone import Backbone
-from gspool.models.settings import CHECKSUM, check_settings, read_config
+from gspool.models.settings import CHECKSUM, Settings, check_settings, read_config
 from gspool.models.weights import check_fit, copy_weights, file_forms, read_weights
 from gspool.version import __version__
 
@@ -65,16 +65,26 @@ def write_files(model: Embedder, folder: Path) -> None:
     Raises:
         ValueError: if a setting is one that loading would refuse; nothing is written then.
     """
-    settings = model.settings._replace(pixels=model.pixels.as_dict())
-    try:
-        check_settings(settings)
-    except ValueError as error:
-        raise ValueError(f"this model cannot be saved, because it could not be loaded again: {error}") from error
+    settings = check_savable(model)
     # Copies, because safetensors refuses tensors that share memory, and some networks tie their weights.
     weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     config = {"gspool": __version__, **settings._asdict(), CHECKSUM: sha256_of(folder / WEIGHTS)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def check_savable(model: Embedder) -> Settings:
+    """Return the settings to save; call it before a long training, rather than learn at its end what is wrong.
+
+    Raises:
+        ValueError: if a setting is one that loading would refuse.
+    """
+    settings = model.settings._replace(pixels=model.pixels.as_dict())
+    try:
+        check_settings(settings)
+    except ValueError as error:
+        raise ValueError(f"this model cannot be saved, because it could not be loaded again: {error}") from error
+    return settings
 
 
 def local_folder(path: str | Path, hub_options: Mapping[str, Any]) -> Path:
@@ -142,7 +152,7 @@ def load(model_class: type[Model], folder: Path, backbone: Backbone | None) -> M
 def _build(model_class: type[Model], arguments: dict[str, Any], folder: Path) -> Model:
     try:
         return model_class(**arguments)
-    except (ImportError, ConnectionError):
+    except ImportError:
         raise
     except Exception as error:  # timm and torch raise anything at values that do not fit
         reason = " ".join(str(error).split())[:500]

@@ -47,7 +47,7 @@ NOT_SAVED = frozenset(
     ("cache_dir", "checkpoint_path", "pixels", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "weights")
 )
 # Options that build layers, unroll steps or size an image, whatever the weights file holds.
-LIMITS = {"depth": 512, "depths": 512, "layers": 512, "iterations": 1_000, "img_size": 2_048, "window_size": 256}
+LIMITS = {"depth": 512, "depths": 512, "layers": 512, "iterations": 1_000, "img_size": 4_096, "window_size": 512}
 LARGEST_NUMBER = 1_000_000
 LARGEST_CONFIG = 1_000_000  # bytes
 LONGEST_LIST = 32
