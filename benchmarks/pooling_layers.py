@@ -18,8 +18,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gspool import pooling
-from gspool.bench.steps import TrainingStep
-from gspool.bench.timing import Budget, in_turns
+from gspool.bench.timing import Budget, TrainingStep, in_turns
 from gspool.provenance import write_result
 
 # The sizes that the paper's table names, where a layer comes in several.

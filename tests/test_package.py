@@ -1,11 +1,11 @@
-"""The names that the package promises, and what it needs before it gives them."""
+"""The public names of the package, and what they need."""
 
 import pytest
 
 import gspool
 
 
-def test_every_promised_name_is_there():
+def test_every_public_name_is_there():
     for name in gspool.__all__:
         assert getattr(gspool, name)
     assert callable(gspool.pooling.create)

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for."""
+"""Import the public names of a package on first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -8,34 +8,21 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def at_hand(names: Iterable[str], needs: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Leave out the names whose libraries are not installed.
-
-    dir(), help(), completion by Tab and `import *` fetch every name of a package, and would stop at the first that
-    cannot be imported. Asked for by itself, such a name still says what to install.
-
-    Example:
-        >>> at_hand(["GSP", "Embedder", "page"], {"Embedder": ("torch",), "page": ("torch", "no_such_library")})
-        ['GSP', 'Embedder']
-    """
-    # Each library once, however many names need it: this is done whenever the package is imported.
-    missing = {library for library in set().union(*needs.values()) if find_spec(library) is None}
-    return [name for name in names if missing.isdisjoint(needs.get(name, ()))]
-
-
 def import_on_demand(package: str, homes: Mapping[str, str], name: str, extra: str) -> Any:
-    """Import a public name of a package.
+    """Import a public name of a package; ``__all__`` is the list of those that can be imported.
 
     Args:
         package: the package.
-        homes: where each of its names lives, below the package; a name that lives in itself is a package of its own.
-        name: what was asked for.
+        homes: the module of each name, below the package; a name that is its own module is a sub-package.
+        name: the name to import.
         extra: the extra of the installation that the package needs.
 
     Raises:
-        AttributeError: if it is none of the names.
+        AttributeError: if the package has no such name.
         ModuleNotFoundError: if a library is missing, with what to install.
     """
+    if name == "__all__":
+        return importable(package, homes)
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(homes)}")
     try:
@@ -49,3 +36,34 @@ def import_on_demand(package: str, homes: Mapping[str, str], name: str, extra: s
             name=missing.name,
         ) from missing
     return module if homes[name] == name else getattr(module, name)
+
+
+def importable(package: str, homes: Mapping[str, str]) -> list[str]:
+    """Return the names whose libraries are installed, by importing them.
+
+    dir(), help(), Tab and `import *` read every name of a package, and would stop at the first that fails. A missing
+    name that is asked for directly still raises the error that names the library.
+
+    Example:
+        >>> importable("gspool", {"GSP": "pooling.gsp", "page": "no_such_module"})
+        ['GSP']
+    """
+    names = []
+    for name in homes:
+        try:
+            import_module(f"{package}.{homes[name]}")
+        except ImportError:
+            continue
+        names.append(name)
+    return sorted(names)
+
+
+def at_hand(names: Iterable[str], needs: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Return the names whose libraries are installed, by a list of what each name needs.
+
+    Example:
+        >>> at_hand(["GSP", "page"], {"page": ("torch", "no_such_library")})
+        ['GSP']
+    """
+    missing = {library for library in set().union(*needs.values()) if find_spec(library) is None}
+    return [name for name in names if missing.isdisjoint(needs.get(name, ()))]

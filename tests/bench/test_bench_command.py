@@ -53,7 +53,7 @@ def test_a_network_is_in_the_table_and_in_the_numbers(tmp_path, capsys):
     words = ["--layers", "gsp", "--model", "resnet20", "--batch", "2", "--repeats", "1", "--device", "cpu"]
     assert cli.main(["bench", *words, "--out", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "64 channels, map 8x8 behind resnet20 with random weights" in out
+    assert "64 channels, map 8x8 after resnet20 with random weights" in out
     assert "network ms" in out
     gap, gsp = json.loads(file.read_text())["value"]["rows"]
     assert gsp["share_percent"] == pytest.approx(100 * gsp["median_ms"] / gsp["network_median_ms"])
@@ -87,7 +87,7 @@ def test_help_is_a_page_with_examples(capsys):
         (["--layers", "gemean:p=high"], "p of gemean is a number such as 3.0, got 'high'"),
         ([*TINY, "--layers", "gsp:mu=2"], "mu is the fraction of mass kept and must lie in (0, 1], got 2"),
         (["--layers", "gmp", "--backend", "triton"], "none of gap, gmp has one"),
-        (["--out", "numbers.csv"], "written as a JSON file: call it NAME.json, got numbers.csv"),
+        (["--out", "numbers.csv"], "written as a JSON file: name it NAME.json, got numbers.csv"),
     ],
 )
 def test_what_cannot_be_meant_ends_in_a_line_and_status_2(words, message, capsys):
@@ -106,7 +106,7 @@ def test_what_cannot_be_meant_ends_in_a_line_and_status_2(words, message, capsys
         (["--size", "seven"], "a size is a number, 7, or HEIGHTxWIDTH, 16x8, got 'seven'"),
         (["--seconds", "1", "--repeats", "1"], "not allowed with argument"),
         (["--backward", "--forward-only"], "not allowed with argument"),
-        (["--model", "resnet20", "--size", "7"], "are those of the model's own map"),
+        (["--model", "resnet20", "--size", "7"], "--channels and --size are set by the model"),
         (["--threads", "0"], "--threads must be at least 1"),
         (["--batch", "0"], "gspool bench: --batch must be at least 1, got 0"),
         (["--channels", "-1"], "gspool bench: --channels must be at least 1, got -1"),

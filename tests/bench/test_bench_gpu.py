@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gspool.bench import Settings, measure
-from gspool.bench.table import shown
+from gspool.bench.report import shown
 
 pytestmark = pytest.mark.gpu
 

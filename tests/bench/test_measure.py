@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gspool import GSP, pooling
-from gspool.bench import Settings, kernels, measure
-from gspool.bench.contenders import make_features
-from gspool.bench.swap import share
+from gspool.bench import Settings, measure
+from gspool.bench.measure import check_kernels, make_features
+from gspool.bench.report import share
 from interpreter import passes_by_the_interpreter
 
 TINY = {"batch": 2, "channels": 16, "sizes": ((3, 3),), "device": "cpu", "repeats": 2}
@@ -79,7 +79,7 @@ def test_a_backend_that_cannot_run_is_refused_where_it_was_asked_for():
 
 def test_kernels_that_compute_something_wrong_are_not_timed(monkeypatch):
     layer, features = GSP(16, prototypes=4), torch.rand(2, 16, 3, 3)
-    kernels.check_kernels(layer, features)
+    check_kernels(layer, features)
     right = GSP.pool
 
     def wrong(self, x, mask=None):
@@ -88,7 +88,7 @@ def test_kernels_that_compute_something_wrong_are_not_timed(monkeypatch):
 
     monkeypatch.setattr(GSP, "pool", wrong)
     with pytest.raises(ValueError, match=r"the kernels' vectors are off by 1\.0e-03 .* not timed"):
-        kernels.check_kernels(layer, features)
+        check_kernels(layer, features)
 
 
 @pytest.mark.timeout(900)
@@ -122,7 +122,7 @@ def test_settings_that_cannot_be_are_refused(wrong, message):
         ({"device": "meta"}, "time is measured on cpu and cuda, got meta"),
         ({"layers": ("gsp:mu=3",)}, "must lie in"),
         ({"model": "resnet21"}, "there is no backbone 'resnet21'"),
-        ({"batch": 10**9}, "do not fit into memory; take a smaller batch"),
+        ({"batch": 10**9}, "do not fit into memory; use a smaller batch"),
     ],
 )
 def test_what_cannot_be_measured_here_is_said_in_words(wrong, message):

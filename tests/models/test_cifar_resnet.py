@@ -93,5 +93,5 @@ def test_a_pretrained_classifier_loads_without_its_head(tmp_path: Path) -> None:
 
 
 def test_an_unknown_flavour_is_refused() -> None:
-    with pytest.raises(ValueError, match="flavours postactivation, preactivation-bottleneck, got 'vanilla'"):
+    with pytest.raises(ValueError, match="one of postactivation, preactivation-bottleneck, got 'vanilla'"):
         create_backbone("resnet20", flavour="vanilla")

@@ -45,7 +45,7 @@ def test_pixels_can_be_changed_in_part_or_given_in_full() -> None:
 
 
 def test_a_backbone_must_say_how_it_computes_and_how_wide_it_is() -> None:
-    with pytest.raises(NotImplementedError, match="write its `forward`"):
+    with pytest.raises(NotImplementedError, match="has no `forward`"):
         Backbone(3, Pixels())(torch.zeros(1, 3, 2, 2))
     with pytest.raises(ValueError, match="positive integer, got 0"):
         Backbone(0, Pixels())

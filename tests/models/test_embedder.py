@@ -145,7 +145,7 @@ def test_a_backbone_of_ones_own_may_give_tokens() -> None:
 
 
 def test_options_belong_to_named_backbones() -> None:
-    with pytest.raises(ValueError, match="belong to a backbone given by name"):
+    with pytest.raises(ValueError, match="for a backbone given by name"):
         Embedder(Patches(), pooling="gap", backbone_options={"side": 4})
 
 

@@ -144,7 +144,7 @@ def test_an_operator_of_our_own_in_a_graph_is_refused() -> None:
     ("arguments", "words"),
     [
         ({"outputs": ["embeding"]}, "there is no output 'embeding'; the outputs are embedding"),
-        ({"outputs": ["attributes"]}, "gap has no attributes; this model gives embedding, weights"),
+        ({"outputs": ["attributes"]}, "gap has no attributes; this model has embedding, weights"),
         ({"outputs": ["embedding", "embedding"]}, "name each output once"),
         ({"outputs": []}, "name each output once"),
         ({"input": "int8"}, "input must be one of uint8, float32"),

@@ -86,7 +86,7 @@ def test_the_check_shows_the_differences_and_a_licence_is_asked_for(
     assert run("export", words) == 0
     (finished / "model" / "README.md").write_text(page)
     shown = capsys.readouterr().out
-    assert "any batch, images of 40 x 56; gives embedding" in shown
+    assert "any batch, images of 40 x 56; outputs embedding" in shown
     assert "5 x 3 x 40 x 56" in shown
     assert "equal to 1e-05" in shown
     assert "no licence is stated" in shown
@@ -103,7 +103,7 @@ def test_a_file_that_differs_is_not_called_equal(off: float) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "say what to write: --onnx FILE"),
+        ([], "--onnx FILE, --torch FILE"),
         (["--onnx", "birds.pb"], "--onnx writes a .onnx file, got birds.pb"),
         (["--torch", "birds.pth"], "--torch writes a .pt2 file"),
         (["--torch", "birds.pt2", "--outputs", "heat"], "--outputs are embedding, weights, attributes, got heat"),

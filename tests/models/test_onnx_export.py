@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gspool import pooling
-from gspool.models.export_metadata import KEY
+from gspool.models.export_graph import KEY
 from gspool.models.onnx_check import EQUAL, compare_with_onnx, open_session, read_description
 from gspool.models.onnx_export import export_onnx
 from models.exported_models import pictures, small
@@ -115,7 +115,7 @@ def test_the_check_would_notice_another_model(exported: Path) -> None:
 
 
 def test_wrong_files_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"call it model\.onnx"):
+    with pytest.raises(ValueError, match=r"name it model\.onnx"):
         export_onnx(small("gap"), tmp_path / "model.pb")
     with pytest.raises(ValueError, match="there is no file"):
         open_session(tmp_path / "absent.onnx")

@@ -10,10 +10,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from gspool.models.export import every_call
 from gspool.models.onnx_operators import (
     attention,
-    in_onnx_words,
     pairwise_distance,
     postponed_factor,
     solve_postponed,
+    without_missing_operators,
 )
 
 
@@ -68,7 +68,7 @@ def test_a_system_is_solved_to_what_its_condition_allows(size: int, ridge: float
 
 def test_a_graph_without_such_operators_stays_itself() -> None:
     program = torch.export.export(torch.nn.Linear(3, 2), (torch.zeros(1, 3),), strict=False)
-    assert in_onnx_words(program) is program
+    assert without_missing_operators(program) is program
 
 
 def test_a_factor_that_is_used_for_itself_is_refused() -> None:
@@ -78,7 +78,7 @@ def test_a_factor_that_is_used_for_itself_is_refused() -> None:
 
     program = torch.export.export(Factor(), (torch.eye(3),), strict=False)
     with pytest.raises(ValueError, match=r"needs the factor itself.*--torch"):
-        in_onnx_words(program)
+        without_missing_operators(program)
 
 
 def test_operators_inside_autocast_regions_are_found() -> None:
@@ -88,7 +88,7 @@ def test_operators_inside_autocast_regions_are_found() -> None:
                 return torch.cdist(left, left + 1)
 
     program = torch.export.export(Inside(), (torch.randn(4, 3),), strict=False)
-    rewritten = in_onnx_words(program)
+    rewritten = without_missing_operators(program)
     assert any("cdist" in str(node.target) for node in every_call(program))
     assert not any("cdist" in str(node.target) for node in every_call(rewritten))
     points = draw(4, 3, dtype=torch.float32)

@@ -105,7 +105,7 @@ def test_wrong_settings_are_refused_in_words(settings: dict, words: str) -> None
 
 
 def test_unknown_fields_are_refused_with_the_right_ones() -> None:
-    with pytest.raises(ValueError, match="no field colour; its fields are mean, std, channel_order"):
+    with pytest.raises(ValueError, match="no field 'colour'; its fields are mean, std, channel_order"):
         USUAL.changed({"colour": "RGB"})
 
 
@@ -115,7 +115,7 @@ def test_unknown_fields_are_refused_with_the_right_ones() -> None:
         ([1, 2, 3], "got list; turn PIL images"),
         (torch.zeros(3, 8, 8), r"add the batch axis with images\[None\]"),
         (torch.zeros(8, 8), "must be a batch"),
-        (torch.zeros(1, 8, 8, 3), "channels seem to come last"),
+        (torch.zeros(1, 8, 8, 3), "channels seem to be last"),
         (torch.zeros(1, 1, 8, 8), "repeat the grey channel"),
         (torch.zeros(1, 4, 8, 8), "the 3 channels of RGB"),
         (torch.zeros(1, 3, 8, 8, dtype=torch.int64), "uint8 .* or floating point"),

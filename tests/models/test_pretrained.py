@@ -78,6 +78,13 @@ def test_the_first_weights_are_not_asked_for_again_nor_told(tmp_path: Path) -> N
     Embedder.from_pretrained(tmp_path / "model")
 
 
+def test_what_a_crash_left_behind_is_removed_by_the_next_save(tmp_path: Path) -> None:
+    (tmp_path / ".saving").mkdir()
+    (tmp_path / ".saving" / "model.safetensors").write_bytes(b"half")
+    Embedder("resnet20", pooling="gap", dim=8).save_pretrained(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+
+
 def test_saved_preprocessing_holds(tmp_path: Path) -> None:
     Embedder("resnet20", pooling="gap").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -106,7 +113,7 @@ class Own(Backbone):
 def test_a_backbone_of_ones_own_is_asked_for(tmp_path: Path) -> None:
     model = Embedder(Own(), pooling="gap", dim=3)
     model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"backbone of its maker's own; .*backbone=\.\.\."):
+    with pytest.raises(ValueError, match=r"custom backbone; .*backbone=\.\.\."):
         Embedder.from_pretrained(tmp_path)
     again = Embedder.from_pretrained(tmp_path, backbone=Own())
     assert torch.equal(again(images()), model(images()))
@@ -118,7 +125,7 @@ def test_a_backbone_of_ones_own_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_backbone_that_is_not_needed_is_refused(tmp_path: Path) -> None:
     Embedder("resnet20", pooling="gap").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="brings its backbone 'resnet20'"):
+    with pytest.raises(ValueError, match="has its own backbone 'resnet20'"):
         Embedder.from_pretrained(tmp_path, backbone=Own())
 
 
@@ -134,7 +141,7 @@ def change_config(folder: Path, **changes: object) -> None:
         ({"dim": 9}, r"do not fit Embedder: of another shape: head\.embed\.weight \(file \(8, 64\), model \(9, 64\)\)"),
         ({"pooling": "gsp"}, r"missing in the file: head\.layer\.prototypes"),
         ({"pooling": "gone"}, "missing pooling; unknown nothing"),
-        ({"colour": 1}, "missing nothing; unknown colour"),
+        ({"colour": 1}, "missing nothing; unknown .*colour"),
         ({"backbone": "resnet21"}, "did you mean resnet20"),
         ({"pixels": {"mean": [1, 2]}}, "three in all"),
     ],
@@ -151,7 +158,7 @@ def test_a_config_that_does_not_fit_is_refused_in_words(changes: dict, words: st
     [
         ("config.json", b"{", "not readable as JSON"),
         ("config.json", b"[]", "got list"),
-        ("model.safetensors", b"damaged", "not a readable safetensors file"),
+        ("model.safetensors", b"damaged", "is damaged: its SHA-256"),
     ],
 )
 def test_damaged_files_are_refused_in_words(name: str, content: bytes, words: str, tmp_path: Path) -> None:
@@ -173,7 +180,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         Embedder.from_pretrained(tmp_path / "absent")
     with pytest.raises(ValueError, match="there is no folder a/b/c"):
         Embedder.from_pretrained("a/b/c")
-    with pytest.raises(ValueError, match="no folder nobody/nothing here, and the Hugging Face hub did not give"):
+    with pytest.raises(ValueError, match="no local folder nobody/nothing, and the Hugging Face hub"):
         Embedder.from_pretrained("nobody/nothing", local_files_only=True, cache_dir=tmp_path)
 
 
@@ -182,7 +189,7 @@ def test_options_that_json_cannot_hold_are_refused_before_anything_is_lost(tmp_p
     model.save_pretrained(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     model.settings.pooling_options["device"] = torch.device("cpu")
-    with pytest.raises(ValueError, match="cannot be written as JSON"):
+    with pytest.raises(ValueError, match=r"cannot be saved.*device"):
         model.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -15,8 +15,8 @@ from torchvision.models.resnet import BasicBlock
 
 from gspool.functional import gsp_pool
 from gspool.models.replace import SwappedPooling, replace_pooling
-from gspool.models.replace.choice import choose
-from gspool.models.replace.watch import Watch
+from gspool.models.replace.choose import choose
+from gspool.models.replace.observe import Watch
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import PoolingLayer
 
@@ -318,7 +318,7 @@ def test_a_second_swap_takes_the_place_of_the_first() -> None:
     second = GSP(6, prototypes=5)
     assert layer_of(replace_pooling(model, second)) is second
     assert not any(module is first for module in model.modules())
-    with pytest.raises(ValueError, match="made for 7 channels, but 6 are pooled"):
+    with pytest.raises(ValueError, match="7 channels, but 6 are pooled"):
         replace_pooling(model, GSP(7))
     assert layer_of(model) is second
 

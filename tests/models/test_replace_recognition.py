@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gspool.models.replace.adapter import SamePooling, SwappedPooling
-from gspool.models.replace.recognition import Recognised, recognise
+from gspool.models.replace.observe import Recognised, recognise
+from gspool.models.replace.place import SamePooling, SwappedPooling
 
 SHAPES = [(2, 6, 5, 4), (1, 6, 1, 2), (3, 7, 7, 7), (2, 5, 3), (2, 4, 4), (2, 3, 2, 3, 2)]
 

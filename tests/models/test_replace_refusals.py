@@ -108,12 +108,12 @@ REFUSALS: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
         r"'avgpool' \(AdaptiveAvgPool2d\), \(2, 8, 7, 7\).*reads \(2, 392\).*weights for every position",
     ),
     "flattened": (Flattened, IMAGES, r"weights for every position"),
-    "no pooling": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), IMAGES, "that is what the network gives"),
-    "no map": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(1728, 3)), IMAGES, "no module of it gives a map"),
+    "no pooling": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), IMAGES, "that is the output of the network"),
+    "no map": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(1728, 3)), IMAGES, "none of its modules returns a map"),
     "timm without pooling": (
         lambda: timm.create_model("test_resnet", num_classes=0, global_pool=""),
         torch.randn(2, 3, 96, 96),
-        "that is what the network gives",
+        "that is the output of the network",
     ),
     "several": (TwoPoolings, IMAGES, r"pools in 2 places.*'left'.*'right'.*where="),
     "class token of torchvision": (
@@ -198,21 +198,21 @@ def test_one_of_several_can_be_named() -> None:
 
 
 def test_channels_must_fit() -> None:
-    with pytest.raises(ValueError, match=r"GSP was made for 7 channels, but 6 are pooled by .*mean\(\).*dim=6"):
+    with pytest.raises(ValueError, match=r"GSP was created for 7 channels, but 6 are pooled by .*mean\(\).*dim=6"):
         replace_pooling(Classifier(), GSP(7), example=IMAGES)
 
 
 def test_the_classifier_must_read_what_the_layer_gives() -> None:
-    with pytest.raises(ValueError, match=r"NetVLAD gives vectors of 128 numbers, but the classifier reads 6"):
+    with pytest.raises(ValueError, match=r"NetVLAD returns vectors of 128 numbers, but the classifier reads 6"):
         replace_pooling(Classifier(), "vlad", example=IMAGES)
     model = timm.create_model("test_resnet", global_pool="catavgmax", num_classes=5)
-    with pytest.raises(ValueError, match="GSP gives vectors of 96 numbers, but the classifier reads 192"):
+    with pytest.raises(ValueError, match="GSP returns vectors of 96 numbers, but the classifier reads 192"):
         replace_pooling(model, "gsp")
 
 
 def test_negative_numbers_do_not_pass_the_relu_of_densenet() -> None:
     model = vision.DenseNet(8, (2, 2), 16, num_classes=5)
-    with pytest.raises(ValueError, match="applies a ReLU to what comes from 'features'"):
+    with pytest.raises(ValueError, match="applies a ReLU to the output of 'features'"):
         replace_pooling(model, Negative(model.classifier.in_features))
     assert not hasattr(model.features, "global_pooling")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,36 @@ def test_a_saved_module_comes_back_as_it_was(options: dict[str, Any], tmp_path: 
     assert torch.equal(embed(again)["sentence_embedding"], embed(pooling)["sentence_embedding"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prototypes": 10**9}, "of another shape"),
+        ({"embedding_dimension": 10**12}, "of another shape|describes no GSPPooling"),
+        ({"prototypes": "3"}, "positive integer"),
+        ({"mu": None}, "mu|describes no GSPPooling"),
+        ({"cache_folder": "/tmp"}, "unknown keys"),
+        ({"weights_sha256": "0" * 64}, "is damaged"),
+    ],
+)
+def test_a_config_of_another_kind_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    GSPPooling(DIM, prototypes=3).save(str(tmp_path))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(ValueError, match=words):
+        GSPPooling.load(str(tmp_path))
+
+
+def test_pickled_weights_are_not_loaded_and_models_without_checksum_are(tmp_path: Path) -> None:
+    pooling = GSPPooling(DIM, prototypes=3)
+    pooling.save(str(tmp_path))
+    pooling.save_config(str(tmp_path))
+    assert torch.equal(GSPPooling.load(str(tmp_path)).gsp.prototypes, pooling.gsp.prototypes)
+    torch.save(pooling.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="pickled weights are never loaded"):
+        GSPPooling.load(str(tmp_path))
+
+
 def test_a_whole_model_is_saved_and_loaded(tmp_path: Path) -> None:
     model = encoder(GSPPooling(DIM, prototypes=3, mu=0.4))
     assert model.get_embedding_dimension() == DIM
@@ -166,7 +197,7 @@ def test_what_cannot_be_pooled_is_refused_in_words() -> None:
     pooling = GSPPooling(DIM)
     with pytest.raises(ValueError, match="no token_embeddings to pool among input_ids"):
         pooling({"input_ids": torch.zeros(1, 2)})
-    with pytest.raises(ValueError, match="come without padding"):
+    with pytest.raises(ValueError, match="without padding"):
         pooling({"token_embeddings": torch.zeros(1, 2, DIM), "cu_seq_lens_q": torch.tensor([0, 2])})
     with pytest.raises(ValueError, match="without a single real token"):
         pooling({"token_embeddings": torch.zeros(1, 2, DIM), "attention_mask": torch.zeros(1, 2)})

@@ -77,7 +77,7 @@ def test_a_model_goes_to_a_hub_and_comes_back_the_same(tmp_path: Path) -> None:
         done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=240)
         assert done.returncode == 0, f"{done.stderr}\nnot answered: {hub.unknown}"
     assert f"{hub.address}/me/birds" in done.stdout
-    assert "the Hugging Face hub did not give a model of that name" in done.stdout
+    assert "the Hugging Face hub returned no model of that name" in done.stdout
     for name in ("me/birds", "me/direct"):
         assert set(hub.repositories[name]) - {".gitattributes"} == {"README.md", "config.json", "model.safetensors"}
     assert [head["library_name"] for head in hub.checked_heads] == ["gspool", "gspool"]
@@ -109,7 +109,7 @@ def test_a_card_tells_figures_data_licence_use_and_limits(tmp_path: Path) -> Non
         "| map@r | 0.2832 |",
         "`cc-by-4.0`",
         "resizes the shorter side to",
-        "not made for telling people apart",
+        "not made to identify people",
     ):
         assert words in card.text
     assert "model.onnx" not in card.text
@@ -126,6 +126,33 @@ def test_the_facts_of_a_card_are_read_back(tmp_path: Path) -> None:
         assert read_facts(tmp_path / "README.md") == facts
     with pytest.raises(ValueError, match="there is no model card"):
         read_facts(tmp_path / "absent.md")
+
+
+def test_text_of_a_downloaded_card_is_one_printable_line_and_no_markup(tmp_path: Path) -> None:
+    card = tmp_path / "README.md"
+    card.write_text('---\nlicense: "mit\\e[2J"\ntrained_for: "<script>|x|\\n\\e[2J"\n---\n')
+    facts = read_facts(card)
+    assert (facts.licence, facts.data) == ("mit[2J", "<script>|x| [2J")
+    write_hub_folder(tiny(), tmp_path / "share", facts)
+    page = (tmp_path / "share" / "README.md").read_text().split("---")[2]
+    assert "&lt;script&gt;\\|x\\| [2J" in page
+    assert "<script>" not in page
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"---\nlicense: [\n---\n", "is damaged"),
+        (b"---\n- a\n- b\n---\n", "is damaged"),
+        (b"---\nlicense: \x1b[2J\n---\n", "is damaged"),
+        (b"\xff\xfe\x00", "is damaged"),
+        (b" " * 2_000_000, "2,000,000 bytes"),
+    ],
+)
+def test_a_damaged_card_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        read_facts(tmp_path / "README.md")
 
 
 def test_a_page_of_ones_own_is_kept(tmp_path: Path) -> None:
@@ -162,14 +189,14 @@ def test_a_model_by_itself_is_known_by_its_card(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has not finished; go on with it by: gspool train --resume"):
+    with pytest.raises(ValueError, match=r"has not finished; .*gspool train --resume"):
         model_place(a_run(tmp_path / "run", finished=False))
 
 
 def test_a_hub_that_does_not_answer_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_hub_folder(tiny(), tmp_path)
     monkeypatch.setattr("gspool.models.sharing.HfApi", partial(HfApi, endpoint="http://127.0.0.1:9"))
-    with pytest.raises(ValueError, match=r"the hub did not take me/birds .*hf auth login"):
+    with pytest.raises(ValueError, match=r"the hub refused me/birds .*hf auth login"):
         push_folder(tmp_path, "me/birds", token="hf_of_nobody")
 
     class Broken:

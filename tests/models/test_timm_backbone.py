@@ -109,7 +109,7 @@ def test_weights_that_cannot_be_fetched_are_told_with_the_ways_out(monkeypatch: 
 
     monkeypatch.setattr(timm, "create_model", offline)
     ways = r"--model.backbone_options.weights FILE.*--model.backbone_options.pretrained false\)"
-    with pytest.raises(ConnectionError, match=rf"^the weights of timm/resnet18 could not be fetched.*{ways}$"):
+    with pytest.raises(ConnectionError, match=rf"^the weights of timm/resnet18 could not be downloaded.*{ways}$"):
         create_backbone("timm/resnet18", pretrained=True)
     # Without anything to fetch it is another story.
     with pytest.raises(LocalEntryNotFoundError):
@@ -126,7 +126,7 @@ def test_beside_a_file_of_weights_nothing_is_fetched(tmp_path: Path, monkeypatch
 
 def test_images_of_another_size_are_refused_with_the_way_out() -> None:
     backbone = create_backbone("timm/vit_tiny_patch16_224")
-    with pytest.raises(ValueError, match=r"made for images of 224 x 224 pixels, got 64 x 32; .*img_size=\(64, 32\)"):
+    with pytest.raises(ValueError, match=r"takes images of 224 x 224 pixels, got 64 x 32; .*img_size=\(64, 32\)"):
         backbone(torch.zeros(1, 3, 64, 32))
 
 

@@ -1,7 +1,7 @@
-"""What a pooling layer costs on this machine, at the shape it will have: `gspool bench`, and `measure` for programs.
+"""Measure what a pooling layer costs on this machine: `gspool bench`, and `measure` for programs.
 
-Layers take turns on the same feature maps, and with a backbone in front of them on the same images; medians count.
-It needs torch alone; a backbone needs what `gspool[train]` brings.
+Layers take turns on the same feature maps, and with a backbone on the same images; medians are compared. It needs torch
+alone; a backbone needs `gspool[train]`.
 """
 
 from gspool.bench.measure import Cost, Measured, Row, measure

@@ -1,24 +1,47 @@
-"""`gspool bench`: what a pooling layer costs here, as a table and as JSON."""
+"""`gspool bench`: measure what a pooling layer costs here, as a table and as JSON.
+
+Options are read by Python's own parser, so that the command needs torch alone.
+"""
 
 from __future__ import annotations
 
+import argparse
+import re
 import shlex
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
-from gspool.bench.arguments import parse, settings_of
-from gspool.bench.layer_words import read_layers, with_backends
 from gspool.bench.measure import measure
-from gspool.bench.record import check_place, write_record
-from gspool.bench.table import shown
-from gspool.terminal.status import checking_arguments, run_told
+from gspool.bench.report import shown, write_record
+from gspool.bench.settings import BACKENDS, DEFAULT_LAYERS, DTYPES, Settings, read_layers, with_backends
+from gspool.terminal.output import check_file_writable
+from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
+
+PAGE = """
+Measure what a pooling layer costs on this machine, at your shape, before you swap it in.
+
+    gspool bench                                                  GAP, GMP, GeMean and GSP on a ResNet50's last map
+    gspool bench --layers gsp gsp:prototypes=128 solar            other layers, with options
+    gspool bench --batch 64 --channels 768 --size 14 16x8         your shape; several maps are measured one by one
+    gspool bench --device cuda --dtype bfloat16 --backend all     GSP's kernels and its plain version
+    gspool bench --layers gsp --model timm/resnet50 --batch 8     the layer's share of a whole network's step
+    gspool bench --forward-only --out bench.json                  inference; the numbers as JSON as well
+
+Layers take turns on the same features, after a warm-up. A row has the median time of a step, the range of the middle
+80 %, images per second, the time relative to average pooling, and on a GPU the peak memory of a step beyond weights and
+inputs. Training steps are forward and backward, without an optimiser; half types run under autocast, with weights in
+float32. GSP's kernels are compared with float64 before they are timed.
+"""
+USAGE = "gspool bench [--layers NAME ...] [--size SIZE ...] [--model BACKBONE] [--OPTION VALUE ...]"
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run the command and give its exit status.
+    """Run the command and return its exit status.
 
     Example:
         >>> run("bench", ["--layers", "no-such-layer"])
@@ -28,10 +51,10 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
 
 def bench_command(arguments: Sequence[str]) -> None:
-    """Measure, show a table, and write the numbers if a file was named.
+    """Measure, print a table, and write the numbers if a file was named.
 
     Raises:
-        WrongArgumentsError: if a value cannot be.
+        WrongArgumentsError: if a value is out of range, or the file is not called .json.
         ValueError: as `measure`, and if the file cannot be written.
         SystemExit: for wrong arguments and after ``--help``.
     """
@@ -41,7 +64,9 @@ def bench_command(arguments: Sequence[str]) -> None:
         settings = settings_of(given)
         with_backends(read_layers(settings.layers), settings.backend)
     if out is not None:
-        check_place(out)
+        if out.suffix != ".json":
+            raise WrongArgumentsError(f"the numbers are written as a JSON file: name it NAME.json, got {out}")
+        check_file_writable(out, "--out")
     if given.threads is not None:
         torch.set_num_threads(given.threads)
     torch.manual_seed(0)
@@ -58,21 +83,129 @@ def bench_command(arguments: Sequence[str]) -> None:
 
 
 class ProgressLine:
-    """One line that says how far the measurement is, written over; not on stdout, which holds the answer."""
+    """One line of progress that is overwritten; on stderr, because stdout holds the result."""
 
     def __init__(self) -> None:
         self.shown = ""
 
     def show(self, title: str, done: float) -> None:
-        """Show the whole percent; writing at every round would take time beside short ones."""
+        """Show whole percents; writing at every round would take time from short ones."""
         line = f"timing {title}: {int(100 * done)} %"
         if line != self.shown:
             self.shown = line
             self._write(line)
 
     def clear(self) -> None:
-        """Leave an empty line behind."""
+        """Clear the line."""
         self._write("")
 
     def _write(self, text: str) -> None:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+class BenchParser(argparse.ArgumentParser):
+    """A parser whose errors are one line with near names, without a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong and exit with status 2.
+
+        Raises:
+            SystemExit: always.
+        """
+        known = [flag for action in self._actions for flag in action.option_strings]
+        unknown = re.findall(r"--[\w-]+", message) if message.startswith("unrecognized") else []
+        near = [match for word in unknown for match in get_close_matches(word, known, n=1)]
+        hint = f"\ndid you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
+        self.exit(2, f"{self.prog}: {message}{hint}\n{self.prog} --help lists every option.\n")
+        raise SystemExit(2)
+
+
+def read_size(text: str) -> tuple[int, int]:
+    """Read a size, one number for a square or HEIGHTxWIDTH.
+
+    Example:
+        >>> read_size("7"), read_size("16x8")
+        ((7, 7), (16, 8))
+    """
+    found = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a size is a number, 7, or HEIGHTxWIDTH, 16x8, got {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the options.
+
+    Raises:
+        SystemExit: with status 2 for a wrong option or value, with status 0 after ``--help``.
+    """
+    parser = BenchParser(
+        "gspool bench", USAGE, PAGE, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    usual = Settings()
+    add = parser.add_argument
+    add(
+        "--layers",
+        nargs="+",
+        default=[*DEFAULT_LAYERS],
+        metavar="NAME[:OPTION=VALUE,...]",
+        help=f"names of gspool.pooling.list(), or all ({' '.join(DEFAULT_LAYERS)}); gap is always measured",
+    )
+    add("--batch", type=int, default=usual.batch, help=f"images ({usual.batch})")
+    add("--channels", type=int, help=f"channels of the feature map ({usual.channels}, or those of --model)")
+    add(
+        "--size", nargs="+", type=read_size, help="sides of the map, 7 or 16x8, several allowed (7, or that of --model)"
+    )
+    add("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
+    add("--dtype", choices=[*DTYPES], default=usual.dtype, help="type to compute in (float32)")
+    add("--backend", choices=BACKENDS, default=usual.backend, help="of GSP; all compares those that can run (auto)")
+    add("--channels-last", action="store_true", help="use the channels-last memory format")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--backward", action="store_true", help="training: forward and backward (this is the default)")
+    mode.add_argument("--forward-only", action="store_true", help="inference: forward, in evaluation mode")
+    time = parser.add_mutually_exclusive_group()
+    time.add_argument(
+        "--seconds", type=float, default=usual.seconds, help="how long to time each layer, five rounds at least (1)"
+    )
+    time.add_argument("--repeats", type=int, help="time exactly this many rounds instead")
+    add("--threads", type=int, help="CPU threads (torch's default)")
+    add("--model", metavar="BACKBONE", help="put the layers after a backbone, timm/resnet50 for example")
+    add("--pixels", type=read_size, metavar="SIZE", help="sides of its images (those its weights were trained with)")
+    add("--out", metavar="FILE", help="also write the numbers to FILE.json, with device, commit and versions")
+    given = parser.parse_args(list(arguments))
+    if given.model is not None and (given.channels is not None or given.size is not None):
+        parser.error("--channels and --size are set by the model; leave them out, or leave out --model")
+    if given.pixels is not None and given.model is None:
+        parser.error("--pixels is the size of a model's images: name one with --model, such as timm/resnet50")
+    # Checked here as well as in `Settings`, by the names of the options.
+    for name in ("batch", "channels", "repeats", "threads"):
+        count = getattr(given, name)
+        if count is not None and count < 1:
+            parser.error(f"--{name} must be at least 1, got {count}")
+    if not 0 < given.seconds < float("inf"):
+        parser.error(f"--seconds is how long each layer is timed and must be positive, got {given.seconds}")
+    return given
+
+
+def settings_of(given: argparse.Namespace) -> Settings:
+    """Convert options to settings.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+    usual = Settings()
+    return Settings(
+        layers=tuple(given.layers),
+        batch=given.batch,
+        channels=usual.channels if given.channels is None else given.channels,
+        sizes=usual.sizes if given.size is None else tuple(dict.fromkeys(given.size)),
+        device=given.device,
+        dtype=given.dtype,
+        backend=given.backend,
+        backward=not given.forward_only,
+        channels_last=given.channels_last,
+        seconds=given.seconds,
+        repeats=given.repeats,
+        model=given.model,
+        pixels=given.pixels,
+    )

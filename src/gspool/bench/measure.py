@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.bench.contenders import Contender, Refused, channels_of, make_contenders, make_features
-from gspool.bench.layer_words import read_layers, with_backends
-from gspool.bench.network import make_network
-from gspool.bench.settings import Settings
-from gspool.bench.steps import Step, failures_told, peak_memory
-from gspool.bench.timing import Budget, Spread, busy_before, in_turns, keep_freed_pages
+from gspool import pooling
+from gspool.bench.settings import LayerSpec, Settings, read_layers, with_backends
+from gspool.bench.timing import (
+    HALF,
+    Budget,
+    InferenceStep,
+    Spread,
+    Step,
+    TrainingStep,
+    in_turns,
+    keep_freed_pages,
+    load_per_core,
+    peak_memory,
+    readable_failures,
+)
+from gspool.functional.kernels.choice import uses_kernels
 from gspool.models.device import chosen_device
+from gspool.pooling import GSP
+from gspool.terminal.status import checking_arguments
 
-Tell = Callable[[str, float], None]
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor, nn
+
+    from gspool.pooling import PoolingLayer
+
+Progress = Callable[[str, float], None]
+# Largest difference from the plain version in float64, relative to the largest value.
+ALLOWED = {"float32": 1e-4, "rounded": 2e-2}
+# Images to compare: few, because float64 is slow on a GPU.
+COMPARED = 4
 
 
 class Cost(NamedTuple):
-    """What a step takes: milliseconds over some rounds, bytes at its peak beyond weights and inputs (None on a CPU)."""
+    """The cost of a step: milliseconds, number of rounds, peak bytes beyond weights and inputs (None on a CPU)."""
 
     time: Spread
     repeats: int
@@ -27,7 +50,7 @@ class Cost(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a layer takes on one feature map: by itself, and with the whole network where there is one."""
+    """The cost of a layer on one feature map: by itself, and in the whole network if there is one."""
 
     title: str
     name: str
@@ -39,8 +62,25 @@ class Row(NamedTuple):
     network: Cost | None
 
 
+class Contender(NamedTuple):
+    """A layer that can run here: title, name, backend (None if it has no choice), the layer and its step."""
+
+    title: str
+    name: str
+    backend: str | None
+    layer: PoolingLayer
+    step: Step
+
+
+class Refused(NamedTuple):
+    """A layer that was left out because its backend cannot run here."""
+
+    title: str
+    reason: str
+
+
 class Measured(NamedTuple):
-    """What was measured, where, what was left out because it cannot run here, and how busy the cores were before."""
+    """What was measured, on which device, what was left out, and the load per core before."""
 
     settings: Settings
     device: torch.device
@@ -49,15 +89,15 @@ class Measured(NamedTuple):
     busy: float | None
 
 
-def measure(settings: Settings, tell: Tell | None = None) -> Measured:
-    """Measure what the layers of the settings cost here.
+def measure(settings: Settings, progress: Progress | None = None) -> Measured:
+    """Measure what pooling layers cost on this machine.
 
     Args:
         settings: layers, shapes, device, type and time.
-        tell: is given what is being timed, and the part of it that is done.
+        progress: called with what is being timed and the fraction done.
 
     Raises:
-        ValueError: if a layer, a backend, a device or a type is not there, or something does not fit into memory.
+        ValueError: if a layer, backend, device or type is not available, or something does not fit into memory.
         ImportError: if a layer or the model needs a library that is missing.
 
     Example:
@@ -66,12 +106,12 @@ def measure(settings: Settings, tell: Tell | None = None) -> Measured:
         >>> [(row.title, row.size) for row in measured.rows]
         [('gap', '3x3'), ('gsp:prototypes=4', '3x3'), ('gap', '5x4'), ('gsp:prototypes=4', '5x4')]
     """
-    # Wrong names are told before anything is made.
+    # Wrong names are refused before anything is built.
     words = with_backends(read_layers(settings.layers), settings.backend)
     device = chosen_device(settings.device)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"time is measured on cpu and cuda, got {settings.device}")
-    busy = busy_before()
+    busy = load_per_core()
     keep_freed_pages()
     network = None if settings.model is None else make_network(settings.model, settings, device)
     drawn = (make_features(settings, size, device) for size in settings.sizes)
@@ -81,22 +121,22 @@ def measure(settings: Settings, tell: Tell | None = None) -> Measured:
         contenders, refused = make_contenders(words, features, settings)
         size = "x".join(str(length) for length in (features.shape[2:] if features.ndim == 4 else features.shape[1:2]))
         steps = {each.title: each.step for each in contenders}
-        alone = _costs(steps, settings, device, f"layers at {size}", tell)
+        alone = _costs(steps, settings, device, f"layers at {size}", progress)
         whole: Mapping[str, Cost] = {}
         if network is not None:
-            with failures_told(network.name, settings.torch_dtype, device):
+            with readable_failures(network.name, settings.torch_dtype, device):
                 steps = {each.title: network.step(each.layer, settings) for each in contenders}
-                whole = _costs(steps, settings, device, network.name, tell)
+                whole = _costs(steps, settings, device, network.name, progress)
         rows += [_row(each, channels_of(features), size, alone, whole) for each in contenders]
     return Measured(settings, device, rows, refused, busy)
 
 
 def _costs(
-    steps: Mapping[str, Step], settings: Settings, device: torch.device, title: str, tell: Tell | None
+    steps: Mapping[str, Step], settings: Settings, device: torch.device, title: str, progress: Progress | None
 ) -> dict[str, Cost]:
-    """Time steps in turns, then look at their memory."""
+    """Time steps in turns, then measure their memory."""
     budget = Budget(settings.seconds, settings.repeats)
-    times = in_turns(steps, device, budget, None if tell is None else lambda done: tell(title, done))
+    times = in_turns(steps, device, budget, None if progress is None else lambda done: progress(title, done))
     return {
         name: Cost(Spread.of(times[name]), len(times[name]), peak_memory(step, device)) for name, step in steps.items()
     }
@@ -113,3 +153,155 @@ def _row(contender: Contender, channels: int, size: str, alone: Mapping[str, Cos
         alone=alone[contender.title],
         network=whole.get(contender.title),
     )
+
+
+def make_features(settings: Settings, size: tuple[int, int], device: torch.device) -> Float[Tensor, "B C H W"]:
+    """Draw feature maps, positive as after the last ReLU of a backbone.
+
+    Raises:
+        ValueError: if they do not fit into memory.
+    """
+    shape = (settings.batch, settings.channels, *size)
+    try:
+        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0)).relu_()
+        return drawn.to(device, settings.torch_dtype, memory_format=settings.memory_format)
+    # Torch has no exception of its own for full memory on a CPU.
+    except RuntimeError as error:
+        raise ValueError(
+            f"features of shape {shape} do not fit into memory; use a smaller batch, fewer channels or a smaller map"
+        ) from error
+
+
+def make_contenders(
+    words: Sequence[LayerSpec], features: Float[Tensor, "B C H W"], settings: Settings
+) -> tuple[list[Contender], list[Refused]]:
+    """Create the layers and run each once; with ``all`` backends, those that cannot run here are left out.
+
+    Raises:
+        WrongArgumentsError: if a layer refuses an option.
+        ValueError: if a layer cannot run here, with the reason, or its kernels are wrong.
+        ImportError: if a layer needs a library that is missing.
+    """
+    made, refused = [], []
+    for word in words:
+        # An option that a layer refuses is a wrong argument.
+        with checking_arguments():
+            layer = pooling.create(word.name, channels_of(features), **word.options).to(features.device)
+        try:
+            backend = backend_of(layer, features)
+        except ValueError as error:
+            if settings.backend != "all":
+                raise
+            refused.append(Refused(word.title, str(error)))
+            continue
+        if backend == "triton":
+            check_kernels(layer, features)
+        made.append(Contender(word.title, word.name, backend, layer, _tried(word.title, layer, features, settings)))
+    return made, refused
+
+
+def channels_of(features: Float[Tensor, "B C H W"]) -> int:
+    """Return the number of channels of a map [B, C, H, W] or of tokens [B, N, C]."""
+    return features.shape[1 if features.ndim == 4 else 2]
+
+
+def _tried(title: str, layer: PoolingLayer, features: Tensor, settings: Settings) -> Step:
+    kind = TrainingStep if settings.backward else InferenceStep
+    with readable_failures(title, settings.torch_dtype, features.device):
+        step = kind(layer, features, settings.torch_dtype)
+        step()
+    return step
+
+
+def backend_of(layer: PoolingLayer, features: Float[Tensor, "B C H W"]) -> str | None:
+    """Return the backend that a layer would use, ``torch`` or ``triton``; None if it has no choice.
+
+    Raises:
+        ValueError: if it asks for the kernels and they cannot run here, with the reason.
+
+    Example:
+        >>> backend_of(GSP(dim=8), torch.zeros(1, 8, 2, 2))
+        'torch'
+    """
+    inside = _gsp_of(layer)
+    if inside is None:
+        return None
+    by_kernels = uses_kernels(inside.backend, inside.prototypes.shape[0], features, inside.prototypes)
+    return "triton" if by_kernels else "torch"
+
+
+def check_kernels(layer: PoolingLayer, features: Float[Tensor, "B C H W"]) -> None:
+    """Compare vectors and gradients of the kernels with the plain version in float64: wrong kernels are not timed.
+
+    Raises:
+        ValueError: if they differ by more than `ALLOWED`.
+    """
+    few = features[:COMPARED].detach()
+    twin = deepcopy(layer).double()
+    inside = _gsp_of(twin)
+    if inside is not None:
+        inside.backend = "torch"
+    exact = inside is not None and inside.precision == "exact" and features.dtype == torch.float32
+    allowed = ALLOWED["float32" if exact else "rounded"]
+    found, plain = _results(deepcopy(layer), few, features.dtype), _results(twin, few.double(), torch.float64)
+    for name, ours, truth in zip(("vectors", "gradients"), found, plain, strict=True):
+        error = float((ours.double() - truth).abs().max() / truth.abs().max())
+        if not error <= allowed:
+            raise ValueError(
+                f"the kernels' {name} are off by {error:.1e} of the largest value, more than {allowed:.0e}; they are "
+                "not timed. Please report it, with your GPU and the versions of torch and triton; backend='torch' works"
+            )
+
+
+def _results(layer: PoolingLayer, features: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    step = TrainingStep(layer, features, dtype)
+    output = step.forward()
+    incoming = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+    return output.detach(), torch.autograd.grad(output, step.inputs, incoming)[0]
+
+
+def _gsp_of(layer: torch.nn.Module) -> GSP | None:
+    return next((part for part in layer.modules() if isinstance(part, GSP)), None)
+
+
+class Network(NamedTuple):
+    """A backbone with random weights, a batch of images, and their feature map in its own layout and dtype."""
+
+    name: str
+    backbone: nn.Module
+    images: Float[Tensor, "B 3 H W"]
+    features: Float[Tensor, "B C h w"]
+
+    def step(self, layer: PoolingLayer, settings: Settings) -> Step:
+        """Return the step of the network with a layer after its backbone, which all layers share."""
+        return _step(torch.nn.Sequential(self.backbone, layer), self.images, settings)
+
+
+def make_network(name: str, settings: Settings, device: torch.device) -> Network:
+    """Create a backbone and run it once.
+
+    Raises:
+        ValueError: if there is no such backbone, or it cannot run with these images, type or memory.
+        ImportError: if `gspool[train]` is not installed.
+    """
+    # Imported here, because everything else needs torch alone.
+    from gspool.models import create_backbone
+
+    backbone = create_backbone(name)
+    height, width = settings.pixels or backbone.pixels.crop
+    backbone.to(device).to(memory_format=settings.memory_format)
+    drawn = torch.randn(settings.batch, 3, height, width, generator=torch.Generator().manual_seed(0))
+    # In mixed precision images stay float32; the first convolution rounds them.
+    mixed = settings.backward and settings.torch_dtype in HALF
+    dtype = torch.float32 if mixed else settings.torch_dtype
+    images = drawn.to(device, dtype, memory_format=settings.memory_format)
+    with readable_failures(name, settings.torch_dtype, device):
+        step = _step(backbone, images, settings)
+        step()
+        return Network(name, backbone, images, step.forward().detach())
+
+
+def _step(module: nn.Module, images: Float[Tensor, "B 3 H W"], settings: Settings) -> Step:
+    if settings.backward:
+        return TrainingStep(module, images, settings.torch_dtype, inputs_learn=False)
+    return InferenceStep(module, images, settings.torch_dtype)

@@ -1,10 +1,16 @@
-"""What is measured, as plain data, checked before anything is made."""
+"""What to measure: layers as a person writes them, ``gsp:mu=0.2,prototypes=128``, shapes, device, type, time."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+
+from gspool import pooling
+from gspool.pooling.registry import check_options, layer_class
 
 DTYPES = {
     "float32": torch.float32,
@@ -14,31 +20,34 @@ DTYPES = {
 }
 BACKENDS = ("auto", "torch", "triton", "all")
 DEFAULT_LAYERS = ("gap", "gmp", "gemean", "gsp")
+UNIT = "gap"
+EVERY = "all"
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `measure` measures.
+    """The settings of `measure`.
 
     Args:
-        layers: names of `gspool.pooling.list()`, with options where wanted: ``gsp:mu=0.2,prototypes=128``. GAP is
-            measured in any case, because it is the unit.
-        batch: images.
-        channels: channels of the feature map; a model brings its own.
-        sizes: heights and widths of feature maps, each measured by itself; a model brings its own.
-        device: cpu, cuda, cuda:1; a GPU where there is one, unless given.
+        layers: names of `gspool.pooling.list()`, with or without options: ``gsp:mu=0.2,prototypes=128``. GAP is
+            always measured, because it is the unit.
+        batch: number of images.
+        channels: channels of the feature map; a model has its own.
+        sizes: heights and widths of feature maps, each measured by itself; a model has its own.
+        device: cpu, cuda, cuda:1; by default a GPU if there is one.
         dtype: float32, bfloat16, float16 or float64. With a backward pass the half types are mixed precision: weights
-            stay float32, under autocast. Without one, the weights have the type too.
-        backend: for layers that have one (GSP): auto, torch, triton, or all that can run here, beside each other.
+            stay float32, under autocast. Without one, the weights have that type too.
+        backend: for layers that have one (GSP): auto, torch, triton, or all that can run here.
         backward: a training step, forward and backward; otherwise inference.
-        channels_last: let the channels of a place lie side by side in memory.
+        channels_last: use the channels-last memory format.
         seconds: how long to time each layer, five rounds at least.
-        repeats: time exactly so many rounds instead.
-        model: a backbone of `gspool.models.list_backbones()`, with random weights, to put in front of the layers.
-        pixels: height and width of its images; what its weights were trained with, unless given.
+        repeats: time exactly this many rounds instead.
+        model: a backbone of `gspool.models.list_backbones()`, with random weights, to put before the layers.
+        pixels: height and width of its images; by default the size its weights were trained with.
 
     Raises:
-        ValueError: if a value cannot be.
+        ValueError: if a value is out of range.
 
     Example:
         >>> Settings(layers=("gap", "gsp"), sizes=((14, 14),)).batch
@@ -79,10 +88,89 @@ class Settings:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The dtype as torch has it."""
+        """The dtype as a torch.dtype."""
         return DTYPES[self.dtype]
 
     @property
     def memory_format(self) -> torch.memory_format:
-        """The layout of maps and images as torch has it."""
+        """The memory format of maps and images."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
+
+
+class LayerSpec(NamedTuple):
+    """A layer to measure: its title in the table, its name in the registry, its options."""
+
+    title: str
+    name: str
+    options: dict[str, Any]
+
+
+def read_layers(words: Sequence[str]) -> list[LayerSpec]:
+    """Read names with options; GAP is always the first, and ``all`` is every layer.
+
+    Raises:
+        ValueError: if there is no such layer or option, with the right names.
+
+    Example:
+        >>> for word in read_layers(["gsp:mu=0.2,prototypes=128"]):
+        ...     print(word)
+        LayerSpec(title='gap', name='gap', options={})
+        LayerSpec(title='gsp:mu=0.2,prototypes=128', name='gsp', options={'mu': 0.2, 'prototypes': 128})
+    """
+    asked = [name for word in words for name in (pooling.list() if word == EVERY else [word])]
+    return [read_layer(word) for word in dict.fromkeys([UNIT, *asked])]
+
+
+def read_layer(word: str) -> LayerSpec:
+    """Read one name with its options.
+
+    Raises:
+        ValueError: if it is not written as NAME or NAME:OPTION=VALUE,..., or there is no such layer or option.
+    """
+    name, _, rest = word.partition(":")
+    layer_class(name)
+    options: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        option, equals, value = part.partition("=")
+        if not equals or not value:
+            raise ValueError(f"options are written NAME:OPTION=VALUE,OPTION=VALUE, got {part!r} in {word!r}")
+        options[option] = _value(value)
+    check_options(name, options)
+    if options.get("warm_start"):
+        raise ValueError(
+            f"{word}: during a warm start the layer only averages, so its cost would not be measured; leave it out"
+        )
+    return LayerSpec(word, name, options)
+
+
+def _value(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def with_backends(words: Sequence[LayerSpec], backend: str) -> list[LayerSpec]:
+    """Set the backend of layers that have one, with one row per backend for ``all``; an explicit option stays.
+
+    Raises:
+        ValueError: if a backend is asked for and no layer has one.
+
+    Example:
+        >>> [word.title for word in with_backends(read_layers(["gsp"]), "all")]
+        ['gap', 'gsp (torch)', 'gsp (triton)']
+    """
+    if backend == "auto":
+        return [*words]
+    found = []
+    for word in words:
+        if "backend" not in pooling.options(word.name) or "backend" in word.options:
+            found.append(word)
+            continue
+        for each in ("torch", "triton") if backend == "all" else (backend,):
+            found.append(LayerSpec(f"{word.title} ({each})", word.name, word.options | {"backend": each}))
+    if found == [*words]:
+        raise ValueError(f"only GSP has a backend, and none of {', '.join(word.title for word in words)} has one")
+    return found

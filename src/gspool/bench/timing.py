@@ -1,29 +1,144 @@
-"""Time several ways to do something in turns, so that a slow moment of the machine hits all of them."""
+"""Time training or inference steps in turns, so that a slow moment of the machine affects all of them."""
 
 from __future__ import annotations
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import nn
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HALF = (torch.bfloat16, torch.float16)
 # Rounds that are not counted: caches fill, libraries choose their kernels, Triton compiles.
 WARM_UP = 3
 # A median and a spread of fewer say little.
 LEAST_REPEATS = 5
 
 
+class TrainingStep:
+    """Forward and backward of a module, without an optimiser.
+
+    Half types are mixed precision: weights stay float32, the forward pass runs under autocast.
+
+    Args:
+        module: what to run; it is put into training mode.
+        inputs: its input.
+        dtype: the type to compute in.
+        inputs_learn: whether the inputs need a gradient, as a layer's features do and a network's images do not.
+
+    Example:
+        >>> step = TrainingStep(nn.Linear(4, 2), torch.ones(3, 4))
+        >>> step()
+        >>> step.inputs.grad.shape
+        torch.Size([3, 4])
+    """
+
+    def __init__(
+        self, module: nn.Module, inputs: Tensor, dtype: torch.dtype = torch.float32, inputs_learn: bool = True
+    ) -> None:
+        self.module = module.train().to(torch.float32 if dtype in HALF else dtype)
+        self.inputs = inputs.detach().clone().requires_grad_(inputs_learn)
+        self.dtype = dtype
+        self.incoming = torch.randn_like(self.forward())
+
+    def forward(self) -> Tensor:
+        """Run the forward pass."""
+        context: AbstractContextManager[object] = nullcontext()
+        if self.dtype in HALF:
+            context = torch.autocast(self.inputs.device.type, self.dtype)
+        with context:
+            output: Tensor = self.module(self.inputs)
+            return output
+
+    def forget(self) -> None:
+        """Drop the gradients of the last step."""
+        self.inputs.grad = None
+        self.module.zero_grad()
+
+    def __call__(self) -> None:
+        """Run one step."""
+        self.forget()
+        self.forward().backward(self.incoming)
+
+
+class InferenceStep:
+    """Forward of a module in evaluation mode, without a graph; in a half type its weights have that type too.
+
+    Example:
+        >>> InferenceStep(nn.Linear(4, 2), torch.ones(3, 4))()
+    """
+
+    def __init__(self, module: nn.Module, inputs: Tensor, dtype: torch.dtype = torch.float32) -> None:
+        self.module = module.eval().to(dtype)
+        self.inputs = inputs
+
+    def forget(self) -> None:
+        """Do nothing: there are no gradients."""
+
+    def forward(self) -> Tensor:
+        """Run the step and return its output."""
+        with torch.inference_mode():
+            output: Tensor = self.module(self.inputs)
+            return output
+
+    def __call__(self) -> None:
+        """Run one step."""
+        self.forward()
+
+
+Step = TrainingStep | InferenceStep
+
+
+def peak_memory(step: Step, device: torch.device) -> int | None:
+    """Measure the peak bytes of a step beyond weights and inputs, gradients included; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    step()
+    step.forget()
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    step()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+@contextmanager
+def readable_failures(title: str, dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Turn full memory, and types that a device cannot compute in, into a ValueError.
+
+    Raises:
+        ValueError: if there is not enough memory, or the device or a layer cannot compute in the type.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"{title} does not fit into the memory of {device}; use a smaller batch, fewer channels or a smaller map"
+        ) from error
+    except RuntimeError as error:
+        # In float32 everything runs everywhere: a failure there is a bug, and keeps its traceback.
+        if dtype == torch.float32:
+            raise
+        name, reason = str(dtype).removeprefix("torch."), str(error).splitlines()[0]
+        raise ValueError(f"{title} cannot run in {name} on {device} ({reason}); use float32") from error
+
+
 class Budget(NamedTuple):
-    """How long to time: ``seconds`` for each that takes part, five rounds at least; or exactly ``repeats`` rounds."""
+    """How long to time: ``seconds`` for each step, five rounds at least; or exactly ``repeats`` rounds."""
 
     seconds: float = 1.0
     repeats: int | None = None
 
     def spent(self, rounds: int, seconds: float, runs: int) -> float:
-        """Give the part of the budget that is spent, 1 or more at its end.
+        """Return the fraction of the budget that is spent, 1 or more at its end.
 
         Example:
             >>> Budget(seconds=1.0).spent(rounds=20, seconds=1.0, runs=4)
@@ -37,7 +152,7 @@ class Budget(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The median of some times, and between what the middle 80 % of them lie, in milliseconds."""
+    """The median of some times and the range of the middle 80 % of them, in milliseconds."""
 
     median: float
     low: float
@@ -57,12 +172,12 @@ class Spread(NamedTuple):
         return cls(statistics.median(times), tenths[0], tenths[-1])
 
     def overlaps(self, other: Spread) -> bool:
-        """Say whether the two cannot be told apart: their middles share some times."""
+        """Return whether the two ranges share some times, so that the difference is within the spread."""
         return self.low <= other.high and other.low <= self.high
 
 
 def milliseconds(run: Callable[[], object], device: torch.device) -> float:
-    """Time one run: on a GPU by its own clock, from when it was idle to when it is idle again."""
+    """Time one run: on a GPU by its own clock, from idle to idle."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -81,15 +196,15 @@ def in_turns(
     runs: Mapping[str, Callable[[], object]],
     device: torch.device,
     budget: Budget,
-    tell: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Time all of them, one after the other, round after round; give the milliseconds of each.
+    """Time all runs, one after the other, round after round, and return the milliseconds of each.
 
     Args:
         runs: what to time, by name.
         device: where it computes.
         budget: for how long.
-        tell: is given the part that is done, after every round.
+        progress: called with the fraction done before every round.
 
     Example:
         >>> times = in_turns({"sum": lambda: sum(range(9))}, torch.device("cpu"), Budget(repeats=7))
@@ -100,22 +215,22 @@ def in_turns(
     for _ in range(WARM_UP):
         for run in runs.values():
             milliseconds(run, device)
-        # Where one round alone takes longer than everything should, nothing is left that more of them would warm.
+        # One round that is longer than the whole budget has warmed up everything.
         if budget.repeats is None and time.perf_counter() - begun > budget.seconds * len(runs):
             break
     times: dict[str, list[float]] = {name: [] for name in runs}
     begun, rounds = time.perf_counter(), 0
     while (done := budget.spent(rounds, time.perf_counter() - begun, len(runs))) < 1:
-        if tell is not None:
-            tell(done)
+        if progress is not None:
+            progress(done)
         for name, run in runs.items():
             times[name].append(milliseconds(run, device))
         rounds += 1
     return times
 
 
-def busy_before() -> float | None:
-    """Give how many programs wanted each core during the last minute, on average; None where the system keeps no count.
+def load_per_core() -> float | None:
+    """Return the average load per core during the last minute; None where the system does not count it.
 
     Above about a half, other programs may take the time that is measured; threads that wait for each other then lose
     far more than their share.
@@ -124,9 +239,9 @@ def busy_before() -> float | None:
 
 
 def keep_freed_pages() -> None:
-    """Do once what any network around a layer would have done: free a large block.
+    """Free a large block once, as any network around a layer would.
 
-    It tells the C library's allocator to keep pages from then on. Without it, a layer timed alone on a CPU asks the
-    system for every larger tensor anew, and waits for it to be filled with zeros.
+    The C library's allocator then keeps pages. Without this, a layer timed alone on a CPU requests every larger tensor
+    from the system anew, and waits for it to be zeroed.
     """
     torch.ones(7_500_000)

@@ -1,4 +1,4 @@
-"""The one interface of every backbone: pixels in, feature map out."""
+"""The interface of every backbone: pixels in, feature map out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Backbone(nn.Module):
-    """A network up to, and without, its global pooling (Sec. 4.4): normalised pixels to a feature map.
+    """A network without its global pooling (Sec. 4.4): normalised pixels to a feature map.
 
-    ``channels`` is the width of the map and ``pixels`` the preprocessing that belongs to the weights. One of your own
-    is a subclass that writes `forward`; give an instance of it to `Embedder`.
+    ``channels`` is the width of the map and ``pixels`` the preprocessing of the weights. A backbone of your own
+    is a subclass with a `forward`; pass an instance of it to `Embedder`.
 
     Example:
         >>> import torch
@@ -42,5 +42,5 @@ class Backbone(nn.Module):
         self.pixels = pixels
 
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
-        """Compute the feature map. Each backbone writes its own."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it computes features: write its `forward`")
+        """Compute the feature map; every backbone has its own."""
+        raise NotImplementedError(f"{type(self).__name__} has no `forward`; write one that computes the feature map")

@@ -38,7 +38,7 @@ class Block(NamedTuple):
 
     @property
     def out(self) -> int:
-        """Channels that the branches give together."""
+        """Channels of all branches together."""
         return self.plain + self.single + self.double + (self.projection or self.channels)
 
 
@@ -60,12 +60,12 @@ BLOCKS = (
 class BNInception(Backbone):
     """BN-Inception up to its last block: 1024 channels, an 8x8 map of 227 pixels.
 
-    At 224 pixels every map on the way is even, and this is the Caffe network. An odd map is halved to ``(n + 1) / 2``
-    in all branches, as TensorFlow rounds, in which the paper's models were trained: an 8x8 map at 227 pixels. Caffe's
-    own rounding would give 7x7 there, and no map at all where the branches of a halving block disagree.
+    At 224 pixels every map is even, and this is the Caffe network. An odd map is halved to ``(n + 1) / 2`` in all
+    branches, as in TensorFlow, in which the paper's models were trained: an 8x8 map at 227 pixels. Caffe's
+    own rounding would give 7x7 there, and fail where the branches of a halving block disagree.
 
     Args:
-        weights: a file with the Caffe-converted ImageNet weights; its classifier is left out.
+        weights: a file with the Caffe-converted ImageNet weights; its classifier is ignored.
 
     Raises:
         ValueError: if the weights do not fit.
@@ -137,5 +137,5 @@ def _halve(x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
 
 
 def _flat_vectors(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Undo the shape [1, C] that one of the published conversions gives the vectors of batch norm."""
+    """Undo the shape [1, C] that one published conversion has for the vectors of batch norm."""
     return {name: value[0] if value.ndim == 2 and value.shape[0] == 1 else value for name, value in weights.items()}

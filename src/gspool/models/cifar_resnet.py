@@ -32,7 +32,7 @@ class PlainBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """Add what the block has learned to what came in."""
+        """Return the residual block's output."""
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
         before = self.widened // 2
         shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, self.widened - before))
@@ -54,7 +54,7 @@ class PreactivationBottleneck(nn.Module):
         self.shortcut: nn.Module = nn.Conv2d(channels, width, 1, stride, bias=False) if project else nn.Identity()
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """Add what the block has learned to what came in."""
+        """Return the residual block's output."""
         y = self.conv1(self.before(x))
         y = self.conv2(F.relu(self.bn2(y)))
         y = self.conv3(F.relu(self.bn3(y)))
@@ -99,7 +99,7 @@ class ResNet20(Backbone):
 
     def __init__(self, flavour: Flavour = "postactivation", weights: str | Path | None = None) -> None:
         if flavour not in get_args(Flavour):
-            raise ValueError(f"resnet20 comes in the flavours {', '.join(get_args(Flavour))}, got {flavour!r}")
+            raise ValueError(f"flavour of resnet20 must be one of {', '.join(get_args(Flavour))}, got {flavour!r}")
         preactivation = flavour == "preactivation-bottleneck"
         super().__init__(256 if preactivation else 64, CIFAR100)
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)

@@ -1,4 +1,4 @@
-"""Backbones by name."""
+"""Create backbones by name."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ OWN: dict[str, Callable[..., Backbone]] = {
     "small_cnn": SmallCNN,
 }
 TIMM = "timm/"
-# Published with weights that only a file brings.
+# Published with ImageNet weights, which have to be given as a file.
 FROM_A_FILE = ("bninception", "keras/resnet50")
 
 
 def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = None, **options: Any) -> Backbone:
-    """Make a backbone: ``bninception``, ``keras/resnet50``, ``resnet20``, ``small_cnn``, or any ``timm/NAME``.
+    """Create a backbone: ``bninception``, ``keras/resnet50``, ``resnet20``, ``small_cnn``, or any ``timm/NAME``.
 
     Args:
         name: one of `list_backbones`. ImageNet classification in the paper uses ``timm/resnetv2_50`` and
             ``timm/tf_efficientnetv2_b3`` (Supp. 1.2).
-        pixels: preprocessing, where weights of your own were trained with another than the backbone's.
+        pixels: preprocessing, if your own weights were trained with another than the default.
         options: those of the backbone. ``weights=PATH`` loads a file; ``timm/`` also takes ``pretrained=True``, which
-            downloads, and whatever else `timm.create_model` takes. ``resnet20`` takes ``flavour``.
+            downloads, and the options of `timm.create_model`. ``resnet20`` takes ``flavour``.
 
     Raises:
         ValueError: if the name, an option or the weights do not fit; near names are suggested.
@@ -46,7 +46,7 @@ def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = No
     if not isinstance(name, str):
         raise ValueError(f"a backbone is named by a string such as 'timm/resnet50', got {type(name).__name__}")
     if name.startswith(TIMM):
-        # timm takes seconds to import, and the backbones of our own do without it.
+        # timm takes seconds to import, and our own backbones do not need it.
         from gspool.models.timm_backbone import TimmBackbone
 
         backbone: Backbone = TimmBackbone(name.removeprefix(TIMM), **options)
@@ -61,7 +61,7 @@ def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = No
 
 
 def check_backbone_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a backbone of our own does not have; timm's are its own affair, and so are unknown names.
+    """Refuse options that one of our own backbones does not have; those of timm are not checked here.
 
     Raises:
         ValueError: if there is such an option, with those it has.
@@ -75,7 +75,7 @@ def check_backbone_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def is_published(name: str) -> bool:
-    """Say whether a backbone is published with weights: one of timm, or of our own with those of ImageNet.
+    """Return whether a backbone is published with weights: one of timm, or one of our own with ImageNet weights.
 
     Example:
         >>> is_published("timm/resnet50"), is_published("bninception"), is_published("small_cnn")
@@ -85,18 +85,18 @@ def is_published(name: str) -> bool:
 
 
 def begins_at_random(name: str, options: Mapping[str, Any]) -> bool:
-    """Say whether `create_backbone` would give random weights.
+    """Return whether `create_backbone` would start from random weights.
 
     Example:
         >>> begins_at_random("bninception", {}), begins_at_random("bninception", {"weights": "bninception.pth"})
         (True, False)
     """
-    brought = ("weights", "pretrained", "checkpoint_path") if name.startswith(TIMM) else ("weights",)
-    return not any(options.get(option) for option in brought)
+    sources = ("weights", "pretrained", "checkpoint_path") if name.startswith(TIMM) else ("weights",)
+    return not any(options.get(option) for option in sources)
 
 
 def list_backbones(pattern: str = "*") -> list[str]:
-    """List the names that `create_backbone` knows, those of timm included, that fit a shell pattern.
+    """List the names of `create_backbone`, including those of timm, that match a shell pattern.
 
     Example:
         >>> list_backbones("*resnet20")

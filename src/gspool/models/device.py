@@ -1,4 +1,4 @@
-"""Where a model computes."""
+"""Choose the device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def chosen_device(device: str | torch.device | None = None) -> torch.device:
-    """Choose where to compute: what was asked for, otherwise a GPU where there is one.
+    """Return the device asked for, otherwise a GPU if there is one.
 
     Raises:
         ValueError: if there is no such device here.
@@ -18,10 +18,10 @@ def chosen_device(device: str | torch.device | None = None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        # The first tensor there tells whether it can be used at all.
+        # The first tensor shows whether it can be used at all.
         return torch.zeros(1, device=device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         first = str(error).splitlines()[0]
         raise ValueError(
-            f"device {str(device)!r} cannot be used here ({first}); leave it out, or give cpu or a GPU that is there"
+            f"device {str(device)!r} cannot be used here ({first}); leave it out, or use cpu or an existing GPU"
         ) from error

@@ -1,4 +1,4 @@
-"""What an embedding model gives."""
+"""The output of an embedding model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Embedded(NamedTuple):
-    """One unit vector an image, and how it came about.
+    """One unit vector per image, and what it was pooled from.
 
-    ``weights`` (sum 1 over the N tokens, which lie row by row on a ``grid`` of h x w) and ``attributes`` (sum 1 over
-    the prototypes) are None where the pooling layer has no such thing; ``grid`` is None where the tokens form none.
+    ``weights`` (sum 1 over the N tokens, row by row on a ``grid`` of h x w) and ``attributes`` (sum 1 over
+    the prototypes) are None if the pooling layer has none; ``grid`` is None if the tokens form none.
     """
 
     embedding: Float[Tensor, "B D"]

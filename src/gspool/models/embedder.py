@@ -19,6 +19,7 @@ from gspool.models.freezing import Freeze, freeze_parameters, hold_statistics
 from gspool.models.groups import parameter_groups
 from gspool.models.normalisation import PixelNormalisation, check_images
 from gspool.models.pixels import Pixels
+from gspool.models.settings import Settings, portable
 from gspool.pooling.embedding import create_embedding
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Embedder(nn.Module, ModelHubMixin):
         backbone_options: what `create_backbone` takes besides the name, ``{"weights": PATH}`` for example.
         pooling_options: what the pooling layer takes besides its sizes.
         freeze: ``none``; ``batchnorm``, the backbone's batch norm with its statistics; or ``all``, the whole backbone.
-        normalise: whether images become the backbone's pixels inside the model; otherwise they must be such already.
+        normalise: whether the model normalises images for its backbone; otherwise they must be normalised already.
 
     Raises:
         ValueError: if a name, an option or a size does not fit.
@@ -67,12 +68,12 @@ class Embedder(nn.Module, ModelHubMixin):
         super().__init__()
         if isinstance(backbone, Backbone) and backbone_options:
             raise ValueError(
-                "backbone_options belong to a backbone given by name; set those of your own when making it"
+                "backbone_options are for a backbone given by name; pass yours where you create your own backbone"
             )
         own = isinstance(backbone, Backbone)
-        self.settings = pretrained.Settings(
+        self.settings = Settings(
             backbone=None if own else str(backbone),
-            backbone_options=pretrained.portable(backbone_options or {}),
+            backbone_options=portable(backbone_options or {}),
             pooling=pooling,
             pooling_options=dict(pooling_options or {}),
             dim=dim,
@@ -84,22 +85,22 @@ class Embedder(nn.Module, ModelHubMixin):
         )
         self.normalisation = PixelNormalisation(self.backbone.pixels) if normalise else nn.Identity()
         self.head = create_embedding(pooling, self.backbone.channels, dim, **(pooling_options or {}))
-        # Some networks hold parameters that never learn, fixed positions for example: a thaw must not touch them.
+        # Some networks have parameters that are never trained, fixed positions for example: unfreezing must skip them.
         self._learnable = frozenset(name for name, p in self.backbone.named_parameters() if p.requires_grad)
         self.freeze(freeze)
 
     @property
     def pixels(self) -> Pixels:
-        """The preprocessing of the backbone; ``pixels.transform()`` makes tensors of PIL images."""
+        """The preprocessing of the backbone; ``pixels.transform()`` converts PIL images to tensors."""
         return self.backbone.pixels
 
     @property
     def out_dim(self) -> int:
-        """Length of the embedding; a layer with sizes of its own may give another than ``dim``."""
+        """Length of the embedding; some layers have another than ``dim``."""
         return self.head.out_dim
 
     def freeze(self, freeze: Freeze) -> Self:
-        """Change what of the backbone stands still, for a warm-up of the head for example; ``none`` thaws all of it.
+        """Change what is frozen of the backbone, for a warm-up of the head for example; ``none`` unfreezes all of it.
 
         Raises:
             ValueError: if there is no such setting.
@@ -115,7 +116,7 @@ class Embedder(nn.Module, ModelHubMixin):
         return self
 
     def feature_map(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
-        """Give the backbone's features, before embedding and pooling.
+        """Return the backbone's features, before embedding and pooling.
 
         Raises:
             ValueError: if ``images`` is not a batch of RGB images, uint8 or floating in [0, 1].
@@ -124,7 +125,7 @@ class Embedder(nn.Module, ModelHubMixin):
         return self.backbone(self.normalisation(images))
 
     def embed(self, images: Float[Tensor, "B 3 H W"]) -> Embedded:
-        """Embed, and tell how: the weights of the tokens and the attributes of the images.
+        """Embed, and return the weights of the tokens and the attributes of the images as well.
 
         Raises:
             ValueError: as `feature_map`.
@@ -159,15 +160,19 @@ class Embedder(nn.Module, ModelHubMixin):
     def save_pretrained(
         self, save_directory: str | Path, *, metrics: Mapping[str, float] | None = None, **hub_options: Any
     ) -> str | None:
-        """Write model.safetensors, a readable config.json and a model card README.md into a folder.
+        """Write model.safetensors, config.json and a model card README.md into a folder.
 
-        Files are written aside and renamed, so an interrupted save leaves the former one whole. A README.md that you
-        have made your own (by deleting its first comment) is kept.
+        Files are written to a temporary folder and renamed. config.json holds the settings, without the source of the
+        first weights, and the checksum of the weights. A README.md that you have edited (and whose first comment you
+        have deleted) is kept.
 
         Args:
-            save_directory: the folder; it is made if need be.
+            save_directory: the folder; it is created if it does not exist.
             metrics: figures for the model card.
             hub_options: ``push_to_hub=True``, ``repo_id`` and so on, as in `huggingface_hub.ModelHubMixin`.
+
+        Raises:
+            ValueError: if an option of the model is one that loading would refuse.
         """
         return pretrained.save(self, Path(save_directory), super().save_pretrained, metrics or {}, hub_options)
 
@@ -175,25 +180,26 @@ class Embedder(nn.Module, ModelHubMixin):
         pretrained.write_files(self, save_directory)
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """Write the model card: use, settings, preprocessing, figures."""
+        """Return the model card: use, settings, preprocessing, figures."""
         return ModelCard(model_card.text(self.settings, self.pixels, self.out_dim, **kwargs))
 
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: str | Path, *, backbone: Backbone | None = None, **hub_options: Any
     ) -> Self:
-        """Load a model from a folder that `save_pretrained` wrote, or from the Hugging Face hub; in evaluation mode.
+        """Load a model from a folder that `save_pretrained` wrote, or from the Hugging Face hub, in evaluation mode.
+
+        The files need not be trusted: weights are never a pickle, and config.json may set plain options of the
+        architecture but name no file, address or folder.
 
         Args:
             pretrained_model_name_or_path: the folder, or a repository of the hub.
-            backbone: the backbone, for a model that was saved with one of your own.
+            backbone: the backbone, for a model that was saved with a custom one.
             hub_options: ``revision``, ``token``, ``cache_dir``, ``local_files_only``, ``force_download``.
 
         Raises:
             ValueError: if a file is missing or damaged, or config and weights do not fit together.
         """
-        folder = pretrained.local_folder(pretrained_model_name_or_path, hub_options)
-        settings = pretrained.read_settings(folder)
-        model = cls(**settings.arguments(backbone, folder))
-        pretrained.read_weights_into(model, folder)
-        return model.eval()
+        return pretrained.load(
+            cls, pretrained.local_folder(pretrained_model_name_or_path, hub_options), backbone
+        ).eval()

@@ -1,4 +1,4 @@
-"""An embedding model as a graph of PyTorch's own operators: `torch.export`, with any batch and any image size."""
+"""Export an embedding model by `torch.export`: PyTorch's own operators, any batch and any image size."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.export import Dim, ExportedProgram
 
-from gspool.models.export_graph import ExportGraph, Input, Output, example_images, input_kind
-from gspool.models.export_metadata import KEY, as_json, describe
+from gspool.models.export_graph import KEY, ExportGraph, Input, Output, as_json, describe, example_images, input_kind
+from gspool.models.freezing import evaluating
 
 if TYPE_CHECKING:
     from gspool.models.embedder import Embedder
 
-# Operators of PyTorch itself, its control flow included; anything else would need our kernels where the file is used.
+# Operators of PyTorch itself, with its control flow; anything else would need our kernels where the file is used.
 PORTABLE = ("aten", "prim", "prims", "higher_order", "_operator", "math")
 # The traced graph and the model itself run the same operators; only their order of summation may differ.
 TOLERANCE = 1e-5
@@ -39,20 +39,19 @@ def export_program(
     size: tuple[int, int] | None = None,
     input: Input | None = None,
 ) -> Exported:
-    """Trace a model into a graph for any number of images and, where the backbone allows it, any size of them.
+    """Trace a model into a graph for any number of images and, where the backbone allows it, any image size.
 
-    The graph is proved before it is given: at a batch and an image size that it was not traced with it must give what
-    the model gives. Triton kernels are never part of it. The model is traced in evaluation mode.
+    The graph is checked before it is returned: at a batch and an image size that it was not traced with, it must
+    return the same outputs as the model. It never holds Triton kernels. The model is traced in evaluation mode.
 
     Args:
         model: the embedding model.
-        outputs: ``embedding``, ``weights``, ``attributes``, in your order; all that the layer has, unless given.
-        size: bind the graph to one height and width; any size, unless given or the backbone takes only one.
+        outputs: ``embedding``, ``weights``, ``attributes``, in your order; by default all that the layer has.
+        size: bind the graph to one height and width; by default any size, if the backbone takes more than one.
         input: ``uint8`` (0 to 255) or ``float32`` (0 to 1); bytes unless the model takes normalised pixels.
 
     Raises:
-        ValueError: if an output or input does not exist, or the graph turns out to be bound to the size it was traced
-            with.
+        ValueError: if an output or input does not exist, or the graph is bound to the size it was traced with.
 
     Example:
         >>> from gspool.models import Embedder
@@ -62,7 +61,7 @@ def export_program(
         (torch.Size([3, 8]), None)
     """
     kind = input_kind(model, input)
-    with evaluating(model):
+    with export_mode(model):
         graph = ExportGraph(model, outputs)
         if size is None and not _takes(graph, wider(model.pixels.crop), kind):
             size = model.pixels.crop
@@ -73,7 +72,7 @@ def export_program(
 
 
 def save_program(exported: Exported, path: str | Path) -> None:
-    """Write a graph as a .pt2 archive with its description in ``gspool.json``; aside first, then renamed.
+    """Write a graph as a .pt2 archive with its description in ``gspool.json``, in one step.
 
     Raises:
         ValueError: if the name does not end in .pt2.
@@ -81,13 +80,13 @@ def save_program(exported: Exported, path: str | Path) -> None:
     path = Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"an exported program is a .pt2 file, got {path.name}; call it {path.stem}.pt2")
-    with writing_aside(path) as aside:
-        torch.export.save(exported.program, aside, extra_files={f"{KEY}.json": as_json(exported.description)})
+    with write_then_rename(path) as temporary:
+        torch.export.save(exported.program, temporary, extra_files={f"{KEY}.json": as_json(exported.description)})
 
 
 @contextmanager
-def writing_aside(path: Path) -> Iterator[Path]:
-    """Give a place to write a file, and files that belong to it, beside its own; rename all of them in the end."""
+def write_then_rename(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for a file, and files that belong to it; rename all of them at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Inside the same folder: a rename is only atomic within one file system.
     with TemporaryDirectory(dir=path.parent, prefix=".exporting-") as folder:
@@ -97,30 +96,27 @@ def writing_aside(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def evaluating(model: Embedder) -> Iterator[None]:
-    """Put a model into evaluation mode, without gradients and on the plain backend, and back."""
-    was_training = model.training
+def export_mode(model: Embedder) -> Iterator[None]:
+    """Set evaluation mode, no gradients and the plain backend for a while."""
     chosen = {part: part.backend for part in model.modules() if isinstance(getattr(part, "backend", None), str)}
-    model.eval()
     try:
-        # A model that asks for Triton by name must be exported where there is none, too.
+        # A model that asks for Triton by name must also be exported where there is none.
         for part in chosen:
             part.backend = "torch"  # type: ignore[assignment]
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             yield
     finally:
         for part, backend in chosen.items():
             part.backend = backend
-        model.train(was_training)
 
 
 def wider(size: tuple[int, int]) -> tuple[int, int]:
-    """Give a size whose sides differ: equal ones would be taken for one and the same variable."""
+    """Return a size whose sides differ: equal ones would be taken for one and the same variable."""
     return size[0], 2 * size[1]
 
 
 def _takes(graph: ExportGraph, size: tuple[int, int], kind: Input) -> bool:
-    """Say whether the model itself works at this size; one for a single size refuses in words."""
+    """Return whether the model itself runs at this size; a model for a single size raises a ValueError."""
     try:
         graph(example_images(graph.model, 1, size, kind))
     except ValueError:
@@ -138,7 +134,7 @@ def _trace(graph: ExportGraph, size: tuple[int, int] | None, kind: Input) -> Exp
 
 
 def refuse_foreign_operators(program: ExportedProgram) -> None:
-    """See that a graph holds nothing but PyTorch's own operators.
+    """Check that a graph holds nothing but PyTorch's own operators.
 
     Raises:
         ValueError: if it holds another, such as a Triton kernel, with its name.
@@ -149,12 +145,12 @@ def refuse_foreign_operators(program: ExportedProgram) -> None:
         if home not in PORTABLE and not home.startswith("torch"):
             raise ValueError(
                 f"the graph holds {target}, which is no operator of PyTorch and would not run elsewhere; "
-                "make the model with pooling_options={'backend': 'torch'}"
+                "create the model with pooling_options={'backend': 'torch'}"
             )
 
 
 def every_call(program: ExportedProgram) -> Iterator[torch.fx.Node]:
-    """Go through the operators of a graph, those inside its control flow and autocast regions included."""
+    """Yield the operators of a graph, including those inside its control flow and autocast regions."""
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
             yield from (node for node in part.graph.nodes if node.op == "call_function")

@@ -1,4 +1,4 @@
-"""`gspool export`: a trained model as an ONNX file, a PyTorch archive, a folder to share."""
+"""`gspool export`: write a trained model as an ONNX file, a PyTorch archive or a folder to share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, refuse_below, run_told
 
 PAGE = """
-Take a trained model to where it will be used: other programs, other people.
+Export a trained model for other programs and other people.
 
     gspool export runs/NAME --onnx birds.onnx --check             for ONNX Runtime, compared with PyTorch
     gspool export runs/NAME --onnx birds.onnx --outputs embedding  the vectors alone
@@ -26,36 +26,35 @@ Take a trained model to where it will be used: other programs, other people.
     gspool export runs/NAME --folder share/birds --licence mit    weights, settings, ONNX and a card with the figures
     gspool export runs/NAME --push me/birds --licence mit         the same, uploaded to the Hugging Face hub
 
-Files take batches and, unless the backbone knows only one, images of any size: RGB bytes [batch, 3, height, width].
-They carry a description of their preprocessing and outputs. A program without torch: examples/onnx_consumer.py.
+Files take batches of RGB bytes [batch, 3, height, width], of any image size unless the backbone takes only one.
+They describe their preprocessing and outputs. A program without torch: examples/onnx_consumer.py.
 """
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run the command and give its exit status."""
+    """Run the command and return its exit status."""
     return run_told(f"gspool {command}", export_command, arguments)
 
 
 def export_command(arguments: Sequence[str]) -> None:
-    """Load the model, write what was asked for, and say what was written.
+    """Load the model, write what was asked for, and print what was written.
 
     Raises:
         WrongArgumentsError: if nothing was asked for, or a file has another ending than its kind.
-        ValueError: if the model cannot be loaded or exported, the files cannot be written, or ONNX Runtime gives
-            another answer.
+        ValueError: if the model cannot be loaded or exported, a file cannot be written, or ONNX Runtime differs.
         SystemExit: for wrong arguments and after ``--help``.
     """
     options = _parse(arguments)
     if not any(options[name] for name in ("onnx", "torch", "folder", "push")):
-        raise WrongArgumentsError("say what to write: --onnx FILE, --torch FILE, --folder DIR or --push OWNER/NAME")
+        raise WrongArgumentsError("name what to write: --onnx FILE, --torch FILE, --folder DIR or --push OWNER/NAME")
     refuse_below(1, size=None if options["size"] is None else min(options["size"]))
     unknown = [name for name in options["outputs"] or () if name not in OUTPUTS]
     if unknown:
         raise WrongArgumentsError(f"--outputs are {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
-    # Wrong names are told before the minutes of tracing.
+    # Wrong names are refused before the minutes of tracing.
     for name, suffix in (("onnx", ".onnx"), ("torch", ".pt2")):
         if options[name] and Path(options[name]).suffix != suffix:
-            raise WrongArgumentsError(f"--{name} writes a {suffix} file, got {options[name]}; call it NAME{suffix}")
+            raise WrongArgumentsError(f"--{name} writes a {suffix} file, got {options[name]}; name it NAME{suffix}")
     for name in ("onnx", "torch"):
         if options[name]:
             check_file_writable(options[name], f"--{name}")
@@ -73,7 +72,7 @@ def export_command(arguments: Sequence[str]) -> None:
     )
     if options["torch"]:
         save_program(exported, options["torch"])
-        _tell("torch", Path(options["torch"]), exported)
+        _report("torch", Path(options["torch"]), exported)
     if options["onnx"]:
         _write_onnx(model, exported, Path(options["onnx"]), options["check"])
     if options["folder"] or options["push"]:
@@ -84,7 +83,7 @@ def _parse(arguments: Sequence[str]) -> Any:
     parser = TeachingParser(
         "gspool export", PAGE, "gspool export MODEL [--onnx FILE] [--torch FILE] [--folder DIR] [--push OWNER/NAME]"
     )
-    parser.add_argument("model", metavar="MODEL", help="The folder of a run or of a saved model, or a name of the hub.")
+    parser.add_argument("model", metavar="MODEL", help="Folder of a run or of a saved model, or a name of the hub.")
     parser.add_argument("--onnx", metavar="FILE", help="Write an ONNX model, NAME.onnx.")
     parser.add_argument("--torch", metavar="FILE", help="Write a torch.export archive, NAME.pt2.")
     parser.add_argument("--folder", metavar="DIR", help="Write a folder to share: weights, settings, ONNX, card.")
@@ -94,19 +93,19 @@ def _parse(arguments: Sequence[str]) -> Any:
         "--outputs",
         nargs="+",
         metavar="NAME",
-        help="What files give: embedding, weights, attributes; all that the pooling layer has, unless given.",
+        help="Outputs: embedding, weights, attributes; by default all that the pooling layer has.",
     )
     parser.add_argument("--input", choices=["uint8", "float32"], help="Bytes (0 to 255) or fractions (0 to 1).")
     parser.add_argument("--size", nargs=2, type=int, metavar=("H", "W"), help="Bind files to one image size.")
     parser.add_argument("--check", action="store_true", help="Run ONNX Runtime and show the largest differences.")
     parser.add_argument("--licence", metavar="ID", help="Licence for the card, such as mit or cc-by-nc-4.0.")
-    parser.add_argument("--data", metavar="WORDS", help="For the card: what the model was trained for.")
+    parser.add_argument("--data", metavar="TEXT", help="For the card: what the model was trained for.")
     return parser.parse_args(list(arguments))
 
 
 def _write_onnx(model: Embedder, exported: Exported, path: Path, check: bool) -> None:
     written = write_onnx(exported, path)
-    _tell("onnx", path, exported, f", opset {written.opset}")
+    _report("onnx", path, exported, f", opset {written.opset}")
     if check:
         show_comparisons(compare_with_onnx(model, path))
 
@@ -114,8 +113,8 @@ def _write_onnx(model: Embedder, exported: Exported, path: Path, check: bool) ->
 def _share(model: Embedder, exported: Exported, options: Any, place: str | Path) -> None:
     facts = known_facts(place)
     facts = facts._replace(data=options["data"] or facts.data, licence=options["licence"] or facts.licence)
-    with TemporaryDirectory() as passing:
-        folder = Path(options["folder"] or passing)
+    with TemporaryDirectory() as temporary:
+        folder = Path(options["folder"] or temporary)
         _write_onnx(model, exported, folder / ONNX, options["check"])
         keep_own_card(place, folder)
         write_hub_folder(model, folder, facts, address=options["push"])
@@ -127,15 +126,15 @@ def _share(model: Embedder, exported: Exported, options: Any, place: str | Path)
         print("note    no licence is stated: add --licence ID before you share it")
 
 
-def _tell(kind: str, path: Path, exported: Exported, more: str = "") -> None:
+def _report(kind: str, path: Path, exported: Exported, more: str = "") -> None:
     size = "any image size" if exported.size is None else f"images of {exported.size[0]} x {exported.size[1]}"
     outputs = ", ".join(exported.description["outputs"])
     megabytes = path.stat().st_size / 1e6
-    print(f"{kind:7s} {path}  {megabytes:.1f} MB{more}, any batch, {size}; gives {outputs}")
+    print(f"{kind:7s} {path}  {megabytes:.1f} MB{more}, any batch, {size}; outputs {outputs}")
 
 
 def show_comparisons(compared: Sequence[Comparison]) -> None:
-    """Show the differences.
+    """Print the differences.
 
     Raises:
         ValueError: if one of them is too large.
@@ -147,6 +146,6 @@ def show_comparisons(compared: Sequence[Comparison]) -> None:
     # Written so that a NaN is refused as well.
     if not all(each.largest <= EQUAL for each in compared):
         raise ValueError(
-            f"ONNX Runtime differs from PyTorch by more than {EQUAL:g}; do not use the file, and export with --torch"
+            f"ONNX Runtime differs from PyTorch by more than {EQUAL:g}; do not use the file; use --torch instead"
         )
     print(f"  equal to {EQUAL:g}")

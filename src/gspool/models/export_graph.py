@@ -1,12 +1,15 @@
-"""What an exported model computes: images in, the chosen tensors out, in a fixed order."""
+"""The graph to export: images in, the chosen tensors out, in a fixed order; and its description for other programs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
+
+from gspool.version import __version__
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -17,16 +20,23 @@ if TYPE_CHECKING:
 Output = Literal["embedding", "weights", "attributes"]
 Input = Literal["uint8", "float32"]
 OUTPUTS: tuple[Output, ...] = get_args(Output)
+# The name of the description in an ONNX file (metadata) and, with .json, in a .pt2 archive.
+KEY = "gspool"
+MEANING = {
+    "embedding": "unit vectors; compare two by their dot product",
+    "weights": "where the model looked: one number per position, summing to 1 over an image",
+    "attributes": "how much of each prototype an image holds, summing to 1",
+}
 
 
 class ExportGraph(nn.Module):
-    """An embedding model with its outputs chosen: the unit vectors, the weights of the tokens, the attributes.
+    """An embedding model with chosen outputs: the unit vectors, the weights of the tokens, the attributes.
 
-    Weights come as a map [B, h, w] where the tokens form one, so that a consumer need not know the grid.
+    Weights are a map [B, h, w] where the tokens form one, so that a consumer need not know the grid.
 
     Args:
         model: the embedding model.
-        outputs: which tensors, in this order; all that the pooling layer has, unless given.
+        outputs: which tensors, in this order; by default all that the pooling layer has.
 
     Raises:
         ValueError: if an output does not exist, is named twice, or is none that this pooling layer has.
@@ -42,43 +52,38 @@ class ExportGraph(nn.Module):
     def __init__(self, model: Embedder, outputs: Sequence[Output] | None = None) -> None:
         super().__init__()
         self.model = model
-        height, width = model.pixels.crop
-        found = self._everything(example_images(model, 1, (height, width)))
+        with torch.no_grad():
+            found = self._all_outputs(example_images(model, 1, model.pixels.crop))
         present: list[Output] = [name for name in OUTPUTS if name in found]
         for name in outputs or ():
             if name not in OUTPUTS:
                 raise ValueError(f"there is no output {name!r}; the outputs are {', '.join(OUTPUTS)}")
             if name not in present:
                 raise ValueError(
-                    f"the pooling layer {model.settings.pooling} has no {name}; this model gives {', '.join(present)}"
+                    f"the pooling layer {model.settings.pooling} has no {name}; this model has {', '.join(present)}"
                 )
         if outputs is not None and (not outputs or len(set(outputs)) < len(outputs)):
             raise ValueError(f"name each output once, at least one of {', '.join(present)}, got {list(outputs)}")
         self.outputs: tuple[Output, ...] = tuple(outputs or present)
 
-    @torch.no_grad()
-    def _everything(self, images: Float[Tensor, "B 3 H W"]) -> dict[str, Tensor]:
-        return _named(self.model, images)
+    def _all_outputs(self, images: Float[Tensor, "B 3 H W"]) -> dict[str, Tensor]:
+        embedded = self.model.embed(images)
+        weights = embedded.weights
+        if weights is not None and embedded.grid is not None:
+            weights = weights.unflatten(1, embedded.grid)
+        named = {"embedding": embedded.embedding, "weights": weights, "attributes": embedded.attributes}
+        return {name: value for name, value in named.items() if value is not None}
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> tuple[Tensor, ...]:
-        """Embed, and give the chosen outputs in their order."""
-        found = _named(self.model, images)
+        """Embed, and return the chosen outputs in their order."""
+        found = self._all_outputs(images)
         return tuple(found[name] for name in self.outputs)
-
-
-def _named(model: Embedder, images: Float[Tensor, "B 3 H W"]) -> dict[str, Tensor]:
-    embedded = model.embed(images)
-    weights = embedded.weights
-    if weights is not None and embedded.grid is not None:
-        weights = weights.unflatten(1, embedded.grid)
-    named = {"embedding": embedded.embedding, "weights": weights, "attributes": embedded.attributes}
-    return {name: value for name, value in named.items() if value is not None}
 
 
 def example_images(
     model: Embedder, count: int, size: tuple[int, int], kind: Input | None = None, seed: int = 0
 ) -> Float[Tensor, "B 3 H W"]:
-    """Draw images of a size as the model takes them: bytes, fractions, or the backbone's own pixels."""
+    """Draw random images as the model takes them: bytes, fractions, or normalised pixels."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     draw = torch.Generator().manual_seed(seed)
     if (kind or input_kind(model)) == "uint8":
@@ -87,15 +92,66 @@ def example_images(
 
 
 def input_kind(model: Embedder, kind: Input | None = None) -> Input:
-    """Say what images an export takes: bytes, unless the model wants normalised pixels or fractions are asked for.
+    """Return the type of the images: bytes, unless the model takes normalised pixels or fractions are asked for.
 
     Raises:
-        ValueError: if there is no such kind, or bytes are asked of a model that takes normalised pixels.
+        ValueError: if there is no such type, or bytes are asked of a model that takes normalised pixels.
     """
     if kind is None:
         return "uint8" if model.settings.normalise else "float32"
     if kind not in get_args(Input):
         raise ValueError(f"input must be one of {', '.join(get_args(Input))}, got {kind!r}")
     if kind == "uint8" and not model.settings.normalise:
-        raise ValueError("this model was made with normalise=False and takes normalised pixels: use input='float32'")
+        raise ValueError("this model was created with normalise=False and takes normalised pixels: use input='float32'")
     return kind
+
+
+def describe(model: Embedder, outputs: Sequence[Output], kind: Input, size: tuple[int, int] | None) -> dict[str, Any]:
+    """Describe an exported model: its settings, its input with the preprocessing before it, its outputs.
+
+    Args:
+        model: what was exported.
+        outputs: the tensors that it returns, in their order.
+        kind: the type of the images.
+        size: height and width, or None for any.
+
+    Example:
+        >>> from gspool.models import Embedder
+        >>> about = describe(Embedder("resnet20", pooling="gap", dim=8), ["embedding"], "uint8", None)
+        >>> about["input"]["resize"], about["input"]["crop"], about["outputs"]
+        (32, [32, 32], {'embedding': 'unit vectors; compare two by their dot product'})
+    """
+    pixels = model.pixels
+    settings = model.settings._asdict()
+    settings.pop("pixels")
+    if kind == "uint8":
+        values = "RGB bytes, 0 to 255; the model normalises"
+    elif model.settings.normalise:
+        values = "RGB, 0 to 1; the model normalises"
+    else:
+        values = (
+            f"normalised by you: {pixels.channel_order}, {pixels.range}, minus {list(pixels.mean)}, "
+            f"divided by {list(pixels.std)}"
+        )
+    return {
+        "gspool": __version__,
+        "model": {**settings, "out_dim": model.out_dim},
+        "input": {
+            "name": "images",
+            "type": kind,
+            "axes": ["batch", "3", "height", "width"],
+            "values": values,
+            # Resize the shorter side, then crop the middle: what the figures of the model were measured with.
+            "resize": pixels.resize,
+            "interpolation": pixels.interpolation,
+            "crop": list(pixels.crop),
+            "size": None if size is None else list(size),
+        },
+        "normalisation": pixels.as_dict(),
+        "outputs": {name: MEANING[name] for name in outputs},
+    }
+
+
+def as_json(description: dict[str, Any]) -> str:
+    """Return the description as one line."""
+    return json.dumps(description, default=str)

@@ -1,8 +1,9 @@
-"""Which part of a backbone stands still, and how it keeps standing still."""
+"""Freeze parts of a backbone, and set evaluation mode for a while."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Literal, get_args
 
 from torch import nn
@@ -12,11 +13,11 @@ Freeze = Literal["none", "batchnorm", "all"]
 
 
 def freeze_parameters(backbone: nn.Module, freeze: Freeze, learnable: Collection[str]) -> None:
-    """Let a backbone learn in full, all but its batch norm, or not at all.
+    """Set which parameters of a backbone are trained: all, all but those of batch norm, or none.
 
     ``batchnorm`` is the setting of the authors' reference implementation: affine parameters and running statistics of
-    batch norm stay as they came. ``all`` holds every parameter and every statistic. What is not among the ``learnable``
-    names never learns. The statistics are held by `hold_statistics`, which must run after each change of mode.
+    batch norm stay fixed. ``all`` fixes every parameter and statistic. Only names in ``learnable`` are ever trained.
+    The statistics are fixed by `hold_statistics`, which must run after each change of mode.
 
     Raises:
         ValueError: if there is no such setting.
@@ -36,7 +37,7 @@ def freeze_parameters(backbone: nn.Module, freeze: Freeze, learnable: Collection
 def hold_statistics(backbone: nn.Module, freeze: Freeze) -> None:
     """Put what is frozen into evaluation mode, where statistics are read and not written.
 
-    A backbone that is frozen as a whole is held as a whole: dropout and stochastic depth would only make noise of
+    A backbone that is frozen as a whole is put there as a whole: dropout and stochastic depth would only add noise to
     features that cannot adapt to it.
     """
     if freeze == "all":
@@ -45,3 +46,15 @@ def hold_statistics(backbone: nn.Module, freeze: Freeze) -> None:
         for module in backbone.modules():
             if isinstance(module, _BatchNorm):
                 module.eval()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Set evaluation mode, and restore the mode of every module afterwards: frozen batch norms differ from the rest."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,4 +1,4 @@
-"""Every parameter in exactly one optimiser group, with its own learning rate and weight decay."""
+"""Split parameters into optimiser groups, each with a learning rate and a weight decay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parameter_groups(
     A key of ``multipliers`` is a parameter's dotted name, the beginning of it, or any word in it (``"backbone"``,
     ``"head"``, ``"prototypes"``); the longest key that fits a parameter multiplies its learning rate. Parameters of
     normalisation layers are not decayed (Supp. 1.6; the authors' reference implementation decays all but batch norm).
-    Frozen parameters are in the groups as well: an optimiser passes over them, and a later thaw needs no new optimiser.
+    Frozen parameters are included: an optimiser skips them, and unfreezing later needs no new optimiser.
 
     Raises:
         ValueError: if a rate, a decay or a multiplier is negative, or a key fits no parameter.
@@ -73,11 +73,11 @@ def parameter_groups(
 
 
 def _fits(key: str, name: str) -> bool:
-    """Say whether a key is a dotted name, the beginning of it, or a word in it."""
+    """Return whether a key is a dotted name, the beginning of it, or a word in it."""
     return name == key or name.startswith(f"{key}.") or key in name.split(".")
 
 
 def _unknown(key: str, model: nn.Module) -> str:
     words = sorted({word for name, _ in model.named_parameters() for word in name.split(".") if not word.isdigit()})
     near = get_close_matches(key, words, n=3) or words[:8]
-    return f"multipliers: no parameter is called {key!r}; their names hold words such as {', '.join(near)}"
+    return f"multipliers: no parameter is called {key!r}; names are made of words such as {', '.join(near)}"

@@ -38,7 +38,7 @@ class KerasBottleneck(nn.Module):
             self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(4 * width, eps=EPSILON))
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """Add what the block has learned to what came in."""
+        """Return the residual block's output."""
         y = F.relu(self.bn1(self.conv1(x)))
         y = F.relu(self.bn2(self.conv2(y)))
         return F.relu(self.bn3(self.conv3(y)) + self.downsample(x))
@@ -48,8 +48,8 @@ class KerasResNet50(Backbone):
     """ResNet50 as Keras builds it: 2048 channels, an 8x8 map of 227 pixels; names as in torchvision.
 
     It is not the ResNet50 of torchvision or timm: the stride of a down-sampling block sits in its first 1x1, batch norm
-    adds 1.001e-5, and pixels are BGR from 0 to 255 less a mean. Weights of one run in the other without an
-    error, and wrongly.
+    adds 1.001e-5, and pixels are BGR from 0 to 255 minus a mean. Weights of one load into the other without an error
+    and give wrong features.
 
     Args:
         weights: a file with the ImageNet weights of Keras under torchvision's names.
@@ -86,7 +86,7 @@ class KerasResNet50(Backbone):
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 2048 h w"]:
         """Compute the feature map before global pooling."""
         x = F.relu(self.bn1(self.conv1(pixels)))
-        # Keras pads with zeros here. After a ReLU that is what PyTorch's padding, which never wins a maximum, gives.
+        # Keras pads with zeros here. After a ReLU this equals PyTorch's padding, which never is the maximum.
         x = F.max_pool2d(x, 3, stride=2, padding=1)
         for name, *_ in STAGES:
             x = self.get_submodule(name)(x)

@@ -1,4 +1,4 @@
-"""Turn the ImageNet weights that Keras publishes for its ResNet50 into a file that `keras/resnet50` loads.
+"""Convert the ImageNet weights that Keras publishes for its ResNet50 to a file that `keras/resnet50` loads.
 
 Run as `python -m gspool.models.keras_weights resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5 NAME.safetensors`.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CALL = "python -m gspool.models.keras_weights"
 # An older file has the same name, hence the md5.
 MEANT = (
-    "the file meant is resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5 as Keras has published it since 2019 "
+    "the expected file is resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5 as Keras has published it since 2019 "
     "(md5 4d473c1dd8becc155b73f8504c6f6626), which keras.applications.ResNet50(weights='imagenet', include_top=False) "
     "downloads to ~/.keras/models"
 )
@@ -34,7 +34,7 @@ NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "movin
 
 
 def units() -> dict[str, tuple[str, str]]:
-    """Give PyTorch's names of each convolution and its batch norm by Keras' name, less its ending _conv or _bn.
+    """Return PyTorch's names of each convolution and its batch norm by Keras' name without _conv or _bn.
 
     Example:
         >>> units()["conv2_block1_0"], units()["conv5_block3_2"]
@@ -51,7 +51,7 @@ def units() -> dict[str, tuple[str, str]]:
 
 
 def expected_shapes() -> dict[str, tuple[int, ...]]:
-    """Give the shape of every tensor that the published file holds, the classifier left out.
+    """Return the shape of every tensor of the published file, without the classifier.
 
     Example:
         >>> expected_shapes()["conv1_conv/kernel"], expected_shapes()["conv1_bn/moving_mean"]
@@ -68,7 +68,7 @@ def expected_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def read_keras(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a Keras file as ``layer/part``, float32, those of a classifier left out.
+    """Read the tensors of a Keras file as ``layer/part``, float32, without the classifier.
 
     Raises:
         ValueError: if there is no such file, or it is not readable HDF5.
@@ -77,7 +77,7 @@ def read_keras(path: Path) -> dict[str, Tensor]:
     try:
         import h5py
     except ModuleNotFoundError as error:
-        raise ImportError("reading the files of Keras needs h5py: pip install 'gspool[keras]'", name="h5py") from error
+        raise ImportError("reading Keras files needs h5py: pip install 'gspool[keras]'", name="h5py") from error
     if not path.is_file():
         raise ValueError(f"there is no file {path}; {MEANT}")
     tensors: dict[str, Tensor] = {}
@@ -92,32 +92,32 @@ def read_keras(path: Path) -> dict[str, Tensor]:
         with h5py.File(path) as file:
             file.visititems(keep)
     except OSError as error:
-        raise ValueError(f"{path} is not HDF5, or its download was cut short ({error}); {MEANT}") from error
+        raise ValueError(f"{path} is not HDF5, or its download is incomplete ({error}); {MEANT}") from error
     return tensors
 
 
 def check(tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Refuse tensors that are not those of the published file, in name and shape, all of them and no others.
+    """Check that names and shapes are exactly those of the published file.
 
     Raises:
         ValueError: if one is missing or left over; the first few are named.
     """
     if any(name.startswith("layers/") for name in tensors):
-        raise ValueError(f"{source} is a .weights.h5 file of Keras 3, which is laid out otherwise; {MEANT}")
+        raise ValueError(f"{source} is a .weights.h5 file of Keras 3, which has another layout; {MEANT}")
     if any(name.startswith("res2a_branch2a/") for name in tensors):
         raise ValueError(f"{source} is from before 2019, when layers had names such as res2a_branch2a; {MEANT}")
     expected = {f"{name} {shape}" for name, shape in expected_shapes().items()}
     found = {f"{name} {tuple(value.shape)}" for name, value in tensors.items()}
     problems = {"missing": expected - found, "left over": found - expected}
-    told = [f"{len(names)} {what} ({'; '.join(sorted(names)[:3])})" for what, names in problems.items() if names]
-    if told:
-        raise ValueError(f"{source} does not hold the tensors of Keras' ResNet50: {', '.join(told)}; {MEANT}")
+    found_wrong = [f"{len(names)} {what} ({'; '.join(sorted(names)[:3])})" for what, names in problems.items() if names]
+    if found_wrong:
+        raise ValueError(f"{source} does not hold the tensors of Keras' ResNet50: {', '.join(found_wrong)}; {MEANT}")
 
 
 def in_torch(tensors: Mapping[str, Tensor], half: bool = False) -> dict[str, Tensor]:
-    """Give checked tensors as PyTorch has them: its names, kernels OIHW instead of HWIO, no biases of convolutions.
+    """Convert checked tensors to PyTorch: its names, kernels OIHW instead of HWIO, no biases of convolutions.
 
-    A batch norm takes its mean off what the convolution before it gives, so a bias can be taken off the mean.
+    Batch norm subtracts its mean from the output of the convolution, so a bias can be subtracted from the mean.
     """
     weights = {}
     for keras, (convolution, norm) in units().items():
@@ -129,15 +129,15 @@ def in_torch(tensors: Mapping[str, Tensor], half: bool = False) -> dict[str, Ten
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read, check, convert and write; a ValueError says what is wrong with the files."""
+    """Read, check, convert and write; a ValueError names what is wrong with the files."""
     about = __doc__.split("\n")[0]
-    parser = argparse.ArgumentParser(prog=CALL, description=about, epilog=f"Of Keras' files, {MEANT}.")
+    parser = argparse.ArgumentParser(prog=CALL, description=about, epilog=f"{MEANT[0].upper()}{MEANT[1:]}.")
     parser.add_argument("source", type=Path, metavar="KERAS.h5", help="the published file, with or without classifier")
     parser.add_argument("target", type=Path, metavar="WEIGHTS.safetensors", help="the file to write")
     parser.add_argument("--half", action="store_true", help="convolutions in float16, for a file of half the size")
     options = parser.parse_args(arguments)
     if options.target.suffix != ".safetensors":
-        raise ValueError(f"the file to write is a .safetensors file, got {options.target}; call it NAME.safetensors")
+        raise ValueError(f"the file to write is a .safetensors file, got {options.target}; name it NAME.safetensors")
     tensors = read_keras(options.source)
     check(tensors, options.source)
     options.target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Images in, pixels as the backbone expects them out; a wrong image is told from a right one here."""
+"""Check images and normalise them for a backbone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDING = 1e-3
 
 
 class PixelNormalisation(nn.Module):
-    """Turn RGB images, uint8 or floating in [0, 1], into the pixels that a backbone expects.
+    """Convert RGB images, uint8 or floating in [0, 1], to the pixels that a backbone expects.
 
     It is a module, so that it moves and is exported with the model; it adds no keys to a checkpoint.
 
@@ -34,7 +34,7 @@ class PixelNormalisation(nn.Module):
     def __init__(self, pixels: Pixels) -> None:
         super().__init__()
         self.pixels = pixels
-        # In units of a white pixel of 1, so that forward has one formula for both ranges.
+        # The value of white, so that forward has one formula for both ranges.
         self.white = 255.0 if pixels.range == "0-255" else 1.0
         self.register_buffer("mean", torch.tensor(pixels.mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(pixels.std).view(1, 3, 1, 1), persistent=False)
@@ -54,7 +54,7 @@ class PixelNormalisation(nn.Module):
 
 
 class NormaliseOne:
-    """Normalise a single image [3, H, W]: a class and not a closure, since data loaders pickle their transforms."""
+    """Normalise a single image [3, H, W]; a class, not a closure, because data loaders pickle their transforms."""
 
     def __init__(self, pixels: Pixels) -> None:
         self.normalisation = PixelNormalisation(pixels)
@@ -65,13 +65,13 @@ class NormaliseOne:
 
 
 def check_images(images: Float[Tensor, "B 3 H W"], normalised: bool = False) -> None:
-    """Refuse what is not a batch of RGB images, uint8 or floating in [0, 1]; or of ``normalised`` pixels, floating.
+    """Check a batch of RGB images, uint8 or floating in [0, 1], or of ``normalised`` pixels, floating.
 
-    Shape and type are always checked. Values are looked at on the CPU alone: a GPU would have to stop for the
-    answer, and a compiled or exported graph cannot ask.
+    Shape and type are always checked. Values are checked on the CPU alone: a GPU would have to wait, and a compiled or
+    exported graph cannot.
 
     Raises:
-        ValueError: if ``images`` is not such a batch; the message says which part and what to do about it.
+        ValueError: if ``images`` is not such a batch, with what is wrong and what to do.
     """
     if not isinstance(images, torch.Tensor):
         raise ValueError(
@@ -84,7 +84,7 @@ def check_images(images: Float[Tensor, "B 3 H W"], normalised: bool = False) -> 
     if images.shape[1] != 3:
         hint = ""
         if images.shape[3] == 3:
-            hint = "; the channels seem to come last, move them with images.permute(0, 3, 1, 2)"
+            hint = "; the channels seem to be last, move them with images.permute(0, 3, 1, 2)"
         elif images.shape[1] == 1:
             hint = "; repeat the grey channel with images.expand(-1, 3, -1, -1)"
         raise ValueError(f"images must have the 3 channels of RGB on axis 1, got shape {tuple(images.shape)}{hint}")
@@ -92,19 +92,19 @@ def check_images(images: Float[Tensor, "B 3 H W"], normalised: bool = False) -> 
         raise ValueError(f"images must be uint8 (0 to 255) or floating point in [0, 1], got {images.dtype}")
     if normalised and not images.is_floating_point():
         raise ValueError(
-            f"this model was made with normalise=False and takes normalised pixels, floating, got {images.dtype}; "
-            "make them with model.pixels.transform(normalise=True)"
+            f"this model was created with normalise=False and takes normalised pixels, floating, got {images.dtype}; "
+            "use model.pixels.transform(normalise=True)"
         )
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return
     if images.numel() == 0:
-        raise ValueError(f"there is nothing to embed: images of shape {tuple(images.shape)} are empty")
+        raise ValueError(f"images of shape {tuple(images.shape)} are empty: there is nothing to embed")
     if images.is_floating_point() and images.device.type == "cpu" and not normalised:
         low, high = (value.item() for value in images.detach().aminmax())
         # Written so that a NaN, which compares false with everything, is refused as well.
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):
             raise ValueError(
-                f"floating images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; the model "
-                "takes off mean and standard deviation itself, so pass uint8 or images / 255, clamp what a resize has "
-                "overshot with images.clamp(0, 1), or make the model with normalise=False to feed it normalised pixels"
+                f"floating images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; the model normalises "
+                "by mean and standard deviation itself, so pass uint8 or images / 255, clamp the overshoot of a resize "
+                "with images.clamp(0, 1), or create the model with normalise=False to pass normalised pixels"
             )

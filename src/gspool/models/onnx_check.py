@@ -1,4 +1,4 @@
-"""How close ONNX Runtime comes to PyTorch, measured on batches and sizes that the export has not seen."""
+"""Compare ONNX Runtime with PyTorch on batches and sizes that the export was not traced with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.models.export import evaluating
-from gspool.models.export_graph import ExportGraph, example_images, input_kind
-from gspool.models.export_metadata import KEY
+from gspool.models.export import export_mode
+from gspool.models.export_graph import KEY, ExportGraph, example_images, input_kind
 
 if TYPE_CHECKING:
     from gspool.models.embedder import Embedder
@@ -41,7 +40,7 @@ def compare_with_onnx(
     Args:
         model: the model that was exported.
         path: the ONNX file.
-        shapes: (batch, height, width) of each comparison; a few around the model's own size, unless given.
+        shapes: (batch, height, width) of each comparison; by default a few around the model's own size.
 
     Raises:
         ValueError: if the file was not written by `export_onnx`.
@@ -51,7 +50,7 @@ def compare_with_onnx(
     about = read_description(session)
     kind = input_kind(model, about["input"]["type"])
     compared = []
-    with evaluating(model):
+    with export_mode(model):
         graph = ExportGraph(model, list(about["outputs"]))
         for seed, (batch, height, width) in enumerate(shapes or default_shapes(model, about["input"]["size"])):
             images = example_images(model, batch, (height, width), kind, seed)
@@ -66,7 +65,7 @@ def compare_with_onnx(
 
 
 def default_shapes(model: Embedder, size: Sequence[int] | None) -> list[tuple[int, int, int]]:
-    """Choose batches of 1, 2 and 5, and, where any size goes, other sides than those that were traced."""
+    """Choose batches of 1, 2 and 5, and other sizes than the traced one where the graph takes any."""
     height, width = size or model.pixels.crop
     if size is not None:
         return [(1, height, width), (2, height, width), (5, height, width)]
@@ -90,10 +89,10 @@ def open_session(path: str | Path) -> Any:
 
 
 def read_description(session: Any) -> dict[str, Any]:
-    """Read what an ONNX file says about itself.
+    """Read the description of an ONNX file.
 
     Raises:
-        ValueError: if it says nothing that gspool wrote.
+        ValueError: if it has none that gspool wrote.
     """
     written = session.get_modelmeta().custom_metadata_map
     if KEY not in written:

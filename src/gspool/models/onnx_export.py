@@ -1,4 +1,4 @@
-"""An embedding model as an ONNX file that describes itself."""
+"""Write an embedding model as an ONNX file that describes itself."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.models.export import Exported, export_program, writing_aside
-from gspool.models.export_graph import Input, Output
-from gspool.models.export_metadata import KEY, as_json
-from gspool.models.onnx_operators import in_onnx_words
+from gspool.models.export import Exported, export_program, write_then_rename
+from gspool.models.export_graph import KEY, Input, Output, as_json
+from gspool.models.onnx_operators import without_missing_operators
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -38,13 +37,13 @@ def export_onnx(
     """Write a model as ONNX, with any batch and, where the backbone allows it, any image size.
 
     The file holds weights, normalisation and, under the metadata key ``gspool``, a JSON description: settings,
-    preprocessing, outputs. `gspool.models.onnx_check.compare_with_onnx` tells how close ONNX Runtime comes.
+    preprocessing, outputs. `gspool.models.onnx_check.compare_with_onnx` measures the difference to ONNX Runtime.
 
     Args:
         model: the embedding model.
-        path: where to, NAME.onnx; weights beyond 2 GB go to NAME.onnx.data beside it.
-        outputs: ``embedding``, ``weights``, ``attributes``, in your order; all that the layer has, unless given.
-        size: bind the graph to one height and width; any size, unless given or the backbone takes only one.
+        path: the file, NAME.onnx; weights beyond 2 GB go to NAME.onnx.data beside it.
+        outputs: ``embedding``, ``weights``, ``attributes``, in your order; by default all that the layer has.
+        size: bind the graph to one height and width; by default any size, if the backbone takes more than one.
         input: ``uint8`` (0 to 255) or ``float32`` (0 to 1); bytes unless the model takes normalised pixels.
 
     Raises:
@@ -64,14 +63,14 @@ def export_onnx(
     """
     path = Path(path)
     if path.suffix != ".onnx":
-        raise ValueError(f"an ONNX model is an .onnx file, got {path.name}; call it {path.stem}.onnx")
-    # Said before the minutes of tracing, not after.
+        raise ValueError(f"an ONNX model is an .onnx file, got {path.name}; name it {path.stem}.onnx")
+    # Before the minutes of tracing, not after.
     check_installed()
     return write_onnx(export_program(model, outputs, size=size, input=input), path)
 
 
 def write_onnx(exported: Exported, path: Path) -> OnnxFile:
-    """Translate an exported graph and write it, aside first, then renamed.
+    """Translate an exported graph to ONNX and write it in one step.
 
     Raises:
         ValueError: if ONNX lacks an operator.
@@ -80,7 +79,7 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
     axes = {0: "batch"} if exported.size else {0: "batch", 2: "height", 3: "width"}
     try:
         translated = torch.onnx.export(
-            in_onnx_words(exported.program),
+            without_missing_operators(exported.program),
             dynamo=True,
             verbose=False,
             input_names=[about["input"]["name"]],
@@ -94,18 +93,18 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
             f"this model cannot be written as ONNX: {' '.join(reason.split())[:300]}; export it with --torch instead"
         ) from error
     if translated is None:
-        raise ValueError("torch.onnx gave no program; update torch, or export with --torch instead")
+        raise ValueError("torch.onnx returned no program; update torch, or export with --torch instead")
     graph: Any = translated.model
     graph.producer_name, graph.producer_version = "gspool", __version__
     graph.doc_string = f"{about['model']['pooling']} on {about['model']['backbone']}: images to unit vectors."
     graph.metadata_props[KEY] = as_json(about)
-    with writing_aside(path) as aside:
-        translated.save(aside)
+    with write_then_rename(path) as temporary:
+        translated.save(temporary)
     return OnnxFile(path, about, graph.opset_imports[""], exported.size)
 
 
 def check_installed() -> None:
-    """Say what is missing for ONNX before the minutes of tracing.
+    """Check that the libraries for ONNX are installed.
 
     Raises:
         ImportError: if onnx or onnxscript is not installed.

@@ -1,4 +1,4 @@
-"""Operators that ONNX has no word for, written in those that it has: differences, products, softmax."""
+"""Rewrite operators that ONNX lacks in those that it has: differences, products, softmax."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 # Each step squares the error of an inverse. The error starts at 1 - 1/k for a matrix of condition k, so these steps
-# reach the last digit for any k that float64 can tell from singular (log2 of 40 * 2**52 is 57).
+# reach the last digit for any k that float64 can distinguish from singular (log2 of 40 * 2**52 is 57).
 INVERSE_STEPS = 58
-# What the products have rounded is taken off again: a solution may be far smaller than the inverse would allow.
+# Corrects what the products have rounded: a solution may be far smaller than the inverse would allow.
 REFINEMENTS = 3
 
 aten = torch.ops.aten
 
 
-def in_onnx_words(program: ExportedProgram) -> ExportedProgram:
-    """Rewrite what a graph holds of such operators; a graph without any comes back as it is.
+def without_missing_operators(program: ExportedProgram) -> ExportedProgram:
+    """Rewrite the operators of a graph that ONNX lacks; a graph without any is returned as it is.
 
     Raises:
         ValueError: if a Cholesky factor is used for something else than solving.
@@ -55,7 +55,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Float[Tensor, "*B N E"]:
-    """Attend, in plain products: the exporter's own translation knows queries of four axes only.
+    """Compute attention by plain products: the exporter's own translation takes queries of four axes only.
 
     Raises:
         ValueError: for causal or grouped attention, which no layer here uses.
@@ -71,14 +71,14 @@ def attention(
 def pairwise_distance(
     left: Float[Tensor, "*B M D"], right: Float[Tensor, "*B N D"], p: float = 2.0, compute_mode: int | None = None
 ) -> Float[Tensor, "*B M N"]:
-    """Measure by direct differences, as exact as the operator it stands for."""
+    """Compute distances by direct differences, as exact as the operator it replaces."""
     return torch.linalg.vector_norm(left[..., :, None, :] - right[..., None, :, :], ord=p, dim=-1)
 
 
 def postponed_factor(
     matrix: Float[Tensor, "*B N N"], *, upper: bool = False, check_errors: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Stand in for a Cholesky factorisation: hand on the matrix itself, which `solve_postponed` inverts."""
+    """Replace a Cholesky factorisation: pass on the matrix itself, which `solve_postponed` inverts."""
     return matrix.clone(), torch.zeros_like(matrix[..., 0, 0], dtype=torch.int32)
 
 

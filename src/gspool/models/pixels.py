@@ -1,9 +1,10 @@
-"""What a backbone expects of its pixels, written down beside its weights."""
+"""The preprocessing that a backbone expects, stored with its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -17,17 +18,22 @@ if TYPE_CHECKING:
 ChannelOrder = Literal["RGB", "BGR"]
 PixelRange = Literal["0-1", "0-255"]
 
+# Limits of what a network can be fed: pixels, once normalised, must stay far from the end of float32.
+LARGEST_PIXEL = 1_000_000
+SMALLEST_DEVIATION = 1e-6
+LARGEST_SIDE = 4_096
+
 
 @dataclass(frozen=True)
 class Pixels:
     """The preprocessing that the weights of a backbone were trained with.
 
     A network sees ``(white * image - mean) / std``, where ``white`` is 1 or 255 by ``range`` and the channels, those of
-    ``mean`` and ``std`` included, come in ``channel_order``. For evaluation the shorter side becomes ``resize``, and
+    ``mean`` and ``std`` included, are in ``channel_order``. For evaluation the shorter side becomes ``resize``, and
     ``size`` pixels (or height and width) are cropped from the middle (Supp. 1.6: 256 and 227).
 
     Raises:
-        ValueError: if a field is not of its kind: three channels, positive deviations and sizes, known words.
+        ValueError: if a field has the wrong type or range: three channels, positive deviations, sizes up to 4,096.
 
     Example:
         >>> caffe = Pixels(mean=(104, 117, 128), std=(1, 1, 1), channel_order="BGR", range="0-255", size=227)
@@ -47,30 +53,36 @@ class Pixels:
         for name in ("mean", "std"):
             values = getattr(self, name)
             if not isinstance(values, tuple | list) or len(values) != 3:
-                raise ValueError(f"Pixels.{name} needs one number a channel, three in all, got {values!r}")
-            # JSON gives lists and whole numbers: bring them to one form, so that equal settings compare equal.
+                raise ValueError(f"Pixels.{name} needs one number per channel, three in all, got {values!r}")
+            # Written so that a NaN is refused as well; a boolean is no number here.
+            if not all(_is_number(value) and abs(value) <= LARGEST_PIXEL for value in values):
+                raise ValueError(f"Pixels.{name} must be numbers of at most {LARGEST_PIXEL:,} in size, got {values!r}")
+            # JSON has lists and whole numbers: one form, so that equal settings compare equal.
             object.__setattr__(self, name, tuple(float(value) for value in values))
-        if min(self.std) <= 0:
-            raise ValueError(f"Pixels.std divides the pixels and must be positive, got {self.std}")
+        if min(self.std) < SMALLEST_DEVIATION:
+            raise ValueError(
+                f"Pixels.std divides the pixels and must be positive, at least {SMALLEST_DEVIATION}, got {self.std}"
+            )
         choices: dict[str, tuple[str, ...]] = {
             "channel_order": ("RGB", "BGR"),
             "range": ("0-1", "0-255"),
             "interpolation": ("bilinear", "bicubic"),
         }
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in allowed:
                 raise ValueError(f"Pixels.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if isinstance(self.size, list):
             object.__setattr__(self, "size", tuple(self.size))
         for name, lengths in (("size", self.crop), ("resize", (self.resize, self.resize))):
-            if len(lengths) != 2 or not all(isinstance(length, int) and length > 0 for length in lengths):
+            if len(lengths) != 2 or not all(type(length) is int and 0 < length <= LARGEST_SIDE for length in lengths):
                 raise ValueError(
-                    f"Pixels.{name} is a length in pixels and must be positive, got {getattr(self, name)!r}"
+                    f"Pixels.{name} is a length in pixels and must be positive, at most {LARGEST_SIDE}, "
+                    f"got {getattr(self, name)!r}"
                 )
         if self.resize < max(self.crop):
             raise ValueError(
                 f"the crop (size {self.size}) does not fit into the resized image (resize {self.resize}); "
-                "give both, with resize at least as large as size"
+                "set both, with resize at least as large as size"
             )
 
     @property
@@ -79,7 +91,7 @@ class Pixels:
         return self.size if isinstance(self.size, tuple) else (self.size, self.size)
 
     def changed(self, changes: Mapping[str, Any]) -> Pixels:
-        """Give the same settings with some fields changed.
+        """Return the same settings with some fields changed.
 
         Raises:
             ValueError: if a name is not a field of Pixels, or its value is not of its kind.
@@ -87,18 +99,18 @@ class Pixels:
         known = [field.name for field in fields(self)]
         unknown = sorted(set(changes) - set(known))
         if unknown:
-            raise ValueError(f"Pixels has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
+            raise ValueError(f"Pixels has no field {', '.join(map(repr, unknown))}; its fields are {', '.join(known)}")
         return replace(self, **changes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the settings as plain lists, numbers and words, ready for a readable config file."""
+        """Return the settings as plain lists, numbers and words, for a config file."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def transform(self, normalise: bool = False) -> Callable[[Image], Tensor]:
-        """Make the evaluation transform for PIL images: RGB, resize, centre crop, uint8 [3, size, size].
+        """Return the evaluation transform for PIL images: RGB, resize, centre crop, uint8 [3, size, size].
 
-        An `Embedder` normalises inside, so the default stops at uint8; ``normalise=True`` goes on to what the bare
-        backbone expects.
+        An `Embedder` normalises inside, so the default stops at uint8; ``normalise=True`` also normalises, for a bare
+        backbone.
 
         Example:
             >>> from PIL import Image
@@ -107,7 +119,7 @@ class Pixels:
             >>> image.dtype, tuple(image.shape)
             (torch.uint8, (3, 227, 227))
         """
-        # torchvision takes a second to import, and a model that is fed with tensors never needs it.
+        # torchvision takes a second to import, and a model that takes tensors never needs it.
         from torchvision.transforms import InterpolationMode, v2
 
         steps: list[Callable[..., Any]] = [
@@ -124,6 +136,10 @@ class Pixels:
         return v2.Compose(steps)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _in_rgb(image: Any) -> Any:
-    """Bring a PIL image of any mode (grey, palette, CMYK, alpha) to RGB; tensors are taken to be RGB already."""
+    """Convert a PIL image of any mode (grey, palette, CMYK, alpha) to RGB; tensors are assumed to be RGB."""
     return image if isinstance(image, torch.Tensor) else image.convert("RGB")

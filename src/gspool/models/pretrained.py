@@ -1,70 +1,34 @@
-"""An embedding model as a folder: safetensors, a readable config.json, a model card. Never a pickle."""
+"""An embedding model as a folder: model.safetensors, config.json, README.md (the model card). Never a pickle."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import save_file
 
+from gspool.files import sha256_of
 from gspool.models.backbone import Backbone
-from gspool.models.freezing import Freeze
-from gspool.models.weights import copy_weights, read_weights
+from gspool.models.settings import CHECKSUM, Settings, check_settings, read_config
+from gspool.models.weights import check_fit, copy_weights, file_forms, read_weights
 from gspool.version import __version__
 
 if TYPE_CHECKING:
     from gspool.models.embedder import Embedder
 
+    Model = TypeVar("Model", bound=Embedder)
+
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 GENERATED = "<!-- Written by gspool. Delete this line to keep the page as it is when the model is saved again. -->"
-
-
-class Settings(NamedTuple):
-    """What it takes to build an embedding model again; ``backbone`` is None for one of the user's own."""
-
-    backbone: str | None
-    backbone_options: dict[str, Any]
-    pooling: str
-    pooling_options: dict[str, Any]
-    dim: int
-    freeze: Freeze
-    normalise: bool
-    pixels: dict[str, Any] | None = None
-
-    def arguments(self, backbone: Backbone | None, folder: Path) -> dict[str, Any]:
-        """Give the arguments of `Embedder`; the saved preprocessing holds, whatever a newer timm may say.
-
-        Raises:
-            ValueError: if a backbone is needed and not given, given and not needed, or expects other pixels.
-        """
-        arguments = self._asdict()
-        pixels = arguments.pop("pixels")
-        if self.backbone is None:
-            if backbone is None:
-                raise ValueError(
-                    f"the model in {folder} was saved with a backbone of its maker's own; "
-                    "make that backbone and pass it as Embedder.from_pretrained(path, backbone=...)"
-                )
-            if backbone.pixels.as_dict() != pixels:
-                raise ValueError(
-                    f"the model in {folder} was trained on pixels {pixels}, the backbone given to it expects "
-                    f"{backbone.pixels.as_dict()}; make the backbone with those of the model"
-                )
-            return {**arguments, "backbone": backbone, "backbone_options": None}
-        if backbone is not None:
-            raise ValueError(f"the model in {folder} brings its backbone {self.backbone!r}; leave out backbone=")
-        return {**arguments, "backbone_options": {**self.backbone_options, "pixels": pixels}}
-
-
-def portable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out where the first weights came from: a saved model carries its own."""
-    return {name: value for name, value in options.items() if name not in ("weights", "pretrained", "pixels")}
+# Buffers that no file holds (relative positions, attention masks) may take this much beyond twice the weights.
+ROOM_FOR_BUFFERS = 2**30
 
 
 def save(
@@ -74,43 +38,57 @@ def save(
     metrics: Mapping[str, float],
     hub_options: dict[str, Any],
 ) -> str | None:
-    """Let huggingface_hub write the files aside, then rename them into the folder."""
+    """Let huggingface_hub write the files into a temporary folder, then rename them into place."""
     card = {"metrics": metrics, **(hub_options.pop("model_card_kwargs", None) or {})}
     hub_options.pop("config", None)  # config.json is ours to write
     push, repository = hub_options.pop("push_to_hub", False), hub_options.pop("repo_id", folder.name)
     folder.mkdir(parents=True, exist_ok=True)
-    # Inside the folder itself: a rename is only atomic within one file system.
-    with TemporaryDirectory(dir=folder, prefix=".saving-") as aside:
-        save_pretrained(aside, model_card_kwargs=card)
+    # Inside the folder itself, because a rename is only atomic within one file system; under one name, so that the
+    # next save removes what a crash left behind.
+    temporary = folder / ".saving"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        save_pretrained(temporary, model_card_kwargs=card)
         for name in (WEIGHTS, CONFIG):
-            os.replace(Path(aside, name), folder / name)
+            os.replace(temporary / name, folder / name)
         if not (folder / CARD).exists() or GENERATED in (folder / CARD).read_text(encoding="utf-8"):
-            os.replace(Path(aside, CARD), folder / CARD)
+            os.replace(temporary / CARD, folder / CARD)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return model.push_to_hub(repository, model_card_kwargs=card, **hub_options) if push else None
 
 
 def write_files(model: Embedder, folder: Path) -> None:
-    """Write weights and config.
+    """Write weights and config, with the checksum of the weights in the config.
 
     Raises:
-        ValueError: if an option is not made of numbers, words, lists and dictionaries, and so cannot be written.
+        ValueError: if a setting is one that loading would refuse; nothing is written then.
     """
-    config = {"gspool": __version__, **model.settings._asdict(), "pixels": model.pixels.as_dict()}
-    try:
-        text = json.dumps(config, indent=2)
-    except TypeError as error:
-        raise ValueError(
-            f"the options of this model cannot be written as JSON ({error}); "
-            "give backbone_options and pooling_options as numbers, words, lists and dictionaries"
-        ) from error
+    settings = check_savable(model)
     # Copies, because safetensors refuses tensors that share memory, and some networks tie their weights.
     weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
+    config = {"gspool": __version__, **settings._asdict(), CHECKSUM: sha256_of(folder / WEIGHTS)}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def check_savable(model: Embedder) -> Settings:
+    """Return the settings to save; call it before a long training, rather than learn at its end what is wrong.
+
+    Raises:
+        ValueError: if a setting is one that loading would refuse.
+    """
+    settings = model.settings._replace(pixels=model.pixels.as_dict())
+    try:
+        check_settings(settings)
+    except ValueError as error:
+        raise ValueError(f"this model cannot be saved, because it could not be loaded again: {error}") from error
+    return settings
 
 
 def local_folder(path: str | Path, hub_options: Mapping[str, Any]) -> Path:
-    """Find the folder on this machine, or fetch it from the hub.
+    """Find the folder on this machine, or download it from the Hugging Face hub.
 
     Raises:
         ValueError: if a path does not exist, or the folder holds no model.
@@ -126,7 +104,7 @@ def local_folder(path: str | Path, hub_options: Mapping[str, Any]) -> Path:
             folder = Path(snapshot_download(str(path), allow_patterns=[CONFIG, WEIGHTS, CARD], **hub_options))
         except (HfHubHTTPError, OSError, ValueError) as error:
             raise ValueError(
-                f"there is no folder {path} here, and the Hugging Face hub did not give a model of that name ({error})"
+                f"there is no local folder {path}, and the Hugging Face hub returned no model of that name ({error})"
             ) from error
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -138,35 +116,59 @@ def local_folder(path: str | Path, hub_options: Mapping[str, Any]) -> Path:
     return folder
 
 
-def read_settings(folder: Path) -> Settings:
-    """Read config.json.
+def load(model_class: type[Model], folder: Path, backbone: Backbone | None) -> Model:
+    """Build the model that config.json describes, once it is known to fit the weights file, and load the weights.
+
+    The model is first built on the meta device, where tensors have shapes and take no memory.
 
     Raises:
-        ValueError: if it is not JSON, or its keys are not those that `save_pretrained` writes.
+        ValueError: if a file is damaged, or config and weights do not fit together.
     """
-    path = folder / CONFIG
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not readable as JSON ({error}); save the model again") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} must hold an object with the settings of an Embedder, got {type(config).__name__}")
-    written_by = config.pop("gspool", "another program")
-    missing = [name for name in Settings._fields if name not in config]
-    unknown = [name for name in config if name not in Settings._fields]
-    if missing or unknown:
+    settings, checksum = read_config(folder / CONFIG)
+    path = folder / WEIGHTS
+    if checksum is not None and sha256_of(path) != checksum:
         raise ValueError(
-            f"{path} (written by gspool {written_by}, this is {__version__}) is not the config of an Embedder: "
-            f"missing {', '.join(missing) or 'nothing'}; unknown {', '.join(unknown) or 'nothing'}. "
-            "Load it with the version that wrote it, or save the model again"
+            f"{path} is damaged: its SHA-256 is not the one in {CONFIG}. Download or save the model again "
+            f"(if you changed the weights on purpose, remove {CHECKSUM} from {CONFIG})"
         )
-    return Settings(**config)
+    arguments = settings.arguments(backbone, folder)
+    with torch.device("meta"):
+        # Not frozen, so that a backbone of the user's own keeps what it can learn for the second construction.
+        plan = _build(model_class, {**arguments, "freeze": "none"}, folder).eval()
+        if backbone is None:
+            _check_image_size(plan, folder)
+    check_fit(plan, file_forms(path), source=str(path))
+    size = sum(value.numel() * value.element_size() for value in (*plan.parameters(), *plan.buffers()))
+    if size > 2 * path.stat().st_size + ROOM_FOR_BUFFERS:
+        raise ValueError(
+            f"{folder / CONFIG} asks for {size / 2**30:.1f} GiB, far more than its weights; it is not loaded"
+        )
+    del plan
+    model = _build(model_class, arguments, folder)
+    copy_weights(model, read_weights(path), source=str(path))
+    return model
 
 
-def read_weights_into(model: Embedder, folder: Path) -> None:
-    """Read model.safetensors and check every name and shape against the model that config.json describes.
+def _build(model_class: type[Model], arguments: dict[str, Any], folder: Path) -> Model:
+    try:
+        return model_class(**arguments)
+    except ImportError:
+        raise
+    except Exception as error:  # timm and torch raise anything at values that do not fit
+        reason = " ".join(str(error).split())[:500]
+        raise ValueError(f"{folder / CONFIG} describes a model that cannot be built: {reason}") from error
 
-    Raises:
-        ValueError: if they do not fit.
-    """
-    copy_weights(model, read_weights(folder / WEIGHTS), source=str(folder / WEIGHTS))
+
+def _check_image_size(plan: Embedder, folder: Path) -> None:
+    """Check that the backbone takes images of its own preprocessing; on the meta device this computes shapes alone."""
+    height, width = plan.pixels.crop
+    try:
+        features = plan.backbone(torch.zeros(1, 3, height, width))
+    except Exception as error:  # as above
+        reason = " ".join(str(error).split())[:500]
+        raise ValueError(
+            f"{folder / CONFIG}: the backbone does not take images of {height} x {width} pixels, the size in its "
+            f"pixels: {reason}"
+        ) from error
+    if features.numel() == 0:
+        raise ValueError(f"{folder / CONFIG}: images of {height} x {width} pixels leave no feature map to pool")

@@ -1,7 +1,8 @@
-"""GSP for sentences: a pooling module of sentence-transformers, over tokens with an attention mask."""
+"""GSP for sentences: a pooling module for sentence-transformers, over tokens with an attention mask."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -10,7 +11,10 @@ import torch
 from safetensors.torch import save_file
 from sentence_transformers.sentence_transformer.modules import Module
 
+from gspool.files import sha256_of
 from gspool.functional.checks import computing_dtype
+from gspool.models.settings import CHECKSUM
+from gspool.models.weights import check_fit, copy_weights, file_forms, read_weights
 from gspool.pooling.gsp import GSP
 
 if TYPE_CHECKING:
@@ -22,15 +26,15 @@ WEIGHTS = "model.safetensors"
 
 
 class GSPPooling(Module):
-    """Pool the tokens of a sentence that lie near learned prototypes: in the place of sentence-transformers' Pooling.
+    """Pool the tokens of a sentence that are near learned prototypes: a replacement of sentence-transformers' Pooling.
 
-    Besides ``sentence_embedding`` it leaves ``token_weights`` [B, N] (sum 1, 0 on padding) and ``attributes`` [B, M]
-    among the features. ``mu = 1`` is mean pooling exactly, so a model that was trained with it can start from there.
+    Besides ``sentence_embedding`` it adds ``token_weights`` [B, N] (sum 1, 0 on padding) and ``attributes`` [B, M] to
+    the features. ``mu = 1`` is mean pooling exactly, so a model that was trained with it can start from there.
 
     Args:
         embedding_dimension: length of a token's vector, ``transformer.get_embedding_dimension()``.
-        prototypes: how many prototypes.
-        mu: part of the tokens to pool, in (0, 1].
+        prototypes: number of prototypes.
+        mu: fraction of the tokens to pool, in (0, 1].
         epsilon: sharpness; it multiplies the distance.
         learn_mu: learn mu.
         learn_epsilon: learn epsilon.
@@ -93,13 +97,13 @@ class GSPPooling(Module):
         """
         if "cu_seq_lens_q" in features:
             raise ValueError(
-                "these sentences come without padding, one after the other, as flash attention wants them; load the "
-                "transformer without it, or with model_kwargs={'attn_implementation': 'sdpa'}"
+                "these sentences are packed without padding, as for flash attention; load the transformer without it, "
+                "or with model_kwargs={'attn_implementation': 'sdpa'}"
             )
         if "token_embeddings" not in features:
             raise ValueError(
                 f"there are no token_embeddings to pool among {', '.join(features) or 'no features'}; put GSPPooling "
-                "behind a Transformer module"
+                "after a Transformer module"
             )
         tokens = features["token_embeddings"]
         pooled = self.gsp.pool(tokens, self._mask(features, tokens))
@@ -117,7 +121,7 @@ class GSPPooling(Module):
         return mask & (mask.cumsum(1) > prompt)
 
     def get_embedding_dimension(self) -> int:
-        """Give the length of a sentence's vector."""
+        """Return the length of a sentence's vector."""
         return self.embedding_dimension
 
     @torch.no_grad()
@@ -125,9 +129,9 @@ class GSPPooling(Module):
         """Set the prototypes by greedy k-center on the tokens of some sentences, in place.
 
         Args:
-            model: the model that this module is part of, or another that gives the same tokens.
-            sentences: text like that to come.
-            batch_size: sentences at a time.
+            model: the model that this module is part of, or another with the same tokens.
+            sentences: typical text.
+            batch_size: sentences per batch.
 
         Raises:
             ValueError: if the sentences have fewer tokens than there are prototypes.
@@ -135,10 +139,12 @@ class GSPPooling(Module):
         self.gsp.init_prototypes(torch.cat(list(_tokens(model, sentences, batch_size))))
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
-        """Write config.json and model.safetensors, what was learned and how far a warm start is."""
-        self.save_config(output_path)
+        """Write model.safetensors, with the state of a warm start, and config.json, with its checksum."""
+        folder = Path(output_path)
         weights = {name: value.detach().cpu().contiguous().clone() for name, value in self.state_dict().items()}
-        save_file(weights, Path(output_path) / WEIGHTS, metadata={"format": "pt"})
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        config = {**self.get_config_dict(), CHECKSUM: sha256_of(folder / WEIGHTS)}
+        (folder / self.config_file_name).write_text(json.dumps(config, indent=4), encoding="utf-8")
 
     @classmethod
     def load(
@@ -152,7 +158,11 @@ class GSPPooling(Module):
         init_defaults: dict[str, Any] | None = None,
         **_: Any,
     ) -> Self:
-        """Read what `save` wrote, from a folder or from the hub."""
+        """Read what `save` wrote, from a folder or from the hub; the files need not be trusted.
+
+        Raises:
+            ValueError: if a file is missing or damaged, or config and weights do not fit together.
+        """
         where: dict[str, Any] = {
             "model_name_or_path": model_name_or_path,
             "subfolder": subfolder,
@@ -161,8 +171,26 @@ class GSPPooling(Module):
             "revision": revision,
             "local_files_only": local_files_only,
         }
-        module = cls(**{**(init_defaults or {}), **cls.load_config(**where)})
-        module.load_state_dict(cls.load_torch_weights(**where))
+        config = {**(init_defaults or {}), **cls.load_config(**where)}
+        found = cls.load_file_path(filename=WEIGHTS, **where)
+        if found is None:
+            raise ValueError(
+                f"{model_name_or_path}/{subfolder} holds no {WEIGHTS}; pickled weights are never loaded here"
+            )
+        path, checksum = Path(found), config.pop(CHECKSUM, None)
+        if checksum is not None and sha256_of(path) != checksum:
+            raise ValueError(f"{path} is damaged: its SHA-256 is not the one in {cls.config_file_name}")
+        unknown = sorted(set(config) - set(cls.config_keys))
+        if unknown:
+            raise ValueError(f"the config of {path.parent} has unknown keys {unknown}; it has {cls.config_keys}")
+        try:
+            # On the meta device first, where no size takes memory.
+            with torch.device("meta"):
+                check_fit(cls(**config), file_forms(path), source=str(path))
+            module = cls(**config)
+        except (TypeError, RuntimeError, OverflowError) as error:
+            raise ValueError(f"the config of {path.parent} describes no GSPPooling: {error}") from error
+        copy_weights(module, read_weights(path), source=str(path))
         return module
 
 

@@ -1,4 +1,4 @@
-"""A model as others get it: a folder with weights, settings, a card with its figures; and its way to a hub."""
+"""Share a model: a folder with weights, settings and a card with its figures; upload it to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gspool.models.pretrained import CARD, CONFIG, GENERATED, WEIGHTS
 if TYPE_CHECKING:
     from gspool.models.embedder import Embedder
 
-# The parts of a training run that its model belongs to.
+# The parts of a training run that are read here.
 RUN_MODEL, RUN_CONFIG, RUN_RESULT = "model", "config.yaml", "result.json"
 ONNX = "model.onnx"
 
 
 def model_place(source: str | Path) -> str | Path:
-    """Find the model behind a name: that of a finished run, a saved model's folder, or a name of the hub as it is.
+    """Find the model of a finished run or of a saved folder; a name of the hub is returned as it is.
 
     Raises:
-        ValueError: if the folder is a run that has not finished, or is missing in a folder that is there.
+        ValueError: if the run has not finished, or the parent folder exists and holds no such model.
 
     Example:
         >>> model_place("owner/name")
@@ -36,23 +36,23 @@ def model_place(source: str | Path) -> str | Path:
     if (folder / RUN_MODEL / CONFIG).is_file():
         return folder / RUN_MODEL
     if (folder / RUN_CONFIG).is_file() and not (folder / CONFIG).is_file():
-        raise ValueError(f"the run in {folder} has not finished; go on with it by: gspool train --resume {folder}")
+        raise ValueError(f"the run in {folder} has not finished; continue it with: gspool train --resume {folder}")
     if folder.is_dir():
         return folder
     if len(folder.parts) > 1 and folder.parent.is_dir():
-        # The hub would be asked for it, which takes long to fail; and its names have no folder of this machine in them.
+        # The hub would take long to answer, and this is clearly meant as a path.
         raise ValueError(f"there is no model {folder}; {folder.parent} holds {_names_in(folder.parent)}")
     return source
 
 
 def _names_in(folder: Path) -> str:
-    """List some of the folders in a folder, for a message."""
+    """Name some of the folders in a folder, for a message."""
     names = sorted(each.name for each in folder.iterdir() if each.is_dir())
-    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "") if names else "no folder at all"
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "") if names else "no folders"
 
 
 def known_facts(place: str | Path) -> CardFacts:
-    """Gather what is known of a saved model: from its card, and from the run around it where there is one.
+    """Collect what is known about a saved model, from its card and from the run it belongs to.
 
     Raises:
         ValueError: if a file of the run is damaged.
@@ -63,9 +63,10 @@ def known_facts(place: str | Path) -> CardFacts:
     if folder.name != RUN_MODEL or not (result.is_file() and config.is_file()):
         return facts
     try:
-        metrics = json.loads(result.read_text(encoding="utf-8"))["metrics"]
-        data = yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["name"]
-    except (ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        found = json.loads(result.read_text(encoding="utf-8"))["metrics"].items()
+        metrics = {str(name): float(value) for name, value in found}
+        data = str(yaml.safe_load(config.read_text(encoding="utf-8"))["data"]["name"])
+    except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise ValueError(
             f"the run in {folder.parent} has damaged files ({error}); resume it to write them again"
         ) from error
@@ -75,15 +76,15 @@ def known_facts(place: str | Path) -> CardFacts:
 def write_hub_folder(
     model: Embedder, folder: str | Path, facts: CardFacts | None = None, address: str | None = None
 ) -> Path:
-    """Write a folder that holds all that others need: weights, settings, a card with figures, data and licence.
+    """Write a folder to share: weights, settings, a card with figures, data and licence.
 
-    A README.md that you have made your own is kept; a ``model.onnx`` that lies there is told of.
+    A README.md that you have made your own is kept; a ``model.onnx`` in the folder is mentioned.
 
     Args:
         model: the embedding model.
-        folder: where to.
-        facts: what the card tells; see `known_facts`.
-        address: what a reader will load it by, ``owner/name`` of the hub; the folder's path unless given.
+        folder: the folder.
+        facts: what the card states; see `known_facts`.
+        address: the name to load it by, ``owner/name`` of the hub; by default the folder's path.
 
     Raises:
         ValueError: if a setting of the model cannot be written.
@@ -98,27 +99,15 @@ def write_hub_folder(
         ['README.md', 'config.json', 'model.safetensors']
     """
     folder, facts = Path(folder), facts or CardFacts()
-    model.save_pretrained(folder, metrics=facts.metrics)
-    card = folder / CARD
-    if GENERATED in card.read_text(encoding="utf-8"):
-        page = model_card.text(
-            model.settings,
-            model.pixels,
-            model.out_dim,
-            facts.metrics,
-            data=facts.data,
-            licence=facts.licence,
-            address=address or "path/to/this/folder",
-            onnx=(folder / ONNX).is_file(),
-        )
-        aside = folder / f".{CARD}"
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(card)
+    card = {"data": facts.data, "licence": facts.licence, "onnx": (folder / ONNX).is_file()}
+    if address is not None:
+        card["address"] = address
+    model.save_pretrained(folder, metrics=facts.metrics, model_card_kwargs=card)
     return folder
 
 
 def keep_own_card(place: str | Path, folder: Path) -> None:
-    """Copy the card of a saved model, if its owner has made it his own and the folder has none yet."""
+    """Copy the card of a saved model if its owner has edited it and the folder has none yet."""
     card = Path(place) / CARD
     if card.is_file() and not (folder / CARD).exists():
         page = card.read_text(encoding="utf-8")
@@ -127,7 +116,7 @@ def keep_own_card(place: str | Path, folder: Path) -> None:
 
 
 def push_folder(folder: str | Path, repository: str, private: bool = False, token: str | None = None) -> str:
-    """Upload a folder of `write_hub_folder` as it is, card included, and give its address.
+    """Upload a folder of `write_hub_folder` with its card, and return its address.
 
     Raises:
         ValueError: if the folder holds no model, or the hub refuses.
@@ -146,15 +135,15 @@ def push_folder(folder: str | Path, repository: str, private: bool = False, toke
             commit_message="Add a gspool model",
         )
     except Exception as error:
-        if not _is_of_the_hub(error):
+        if not _is_from_the_hub(error):
             raise
         raise ValueError(
-            f"the hub did not take {repository} ({error}); sign in with: hf auth login, and give owner/name of yours"
+            f"the hub refused {repository} ({error}); sign in with: hf auth login, and use an owner/name of yours"
         ) from error
     return f"{hub.endpoint}/{name}"
 
 
-def _is_of_the_hub(error: Exception) -> bool:
-    """Tell a refusal or a broken line from a mistake in a program: huggingface_hub has changed its library for HTTP."""
+def _is_from_the_hub(error: Exception) -> bool:
+    """Distinguish a refusal or a lost connection from a programming error, whichever HTTP library is in use."""
     library = type(error).__module__.partition(".")[0]
     return isinstance(error, HfHubHTTPError | OSError) or library in ("httpx", "httpx2", "requests")

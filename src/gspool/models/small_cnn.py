@@ -1,4 +1,4 @@
-"""A small network for small pictures: trained from scratch on a CPU in minutes."""
+"""A small network for small images, trained from scratch on a CPU in minutes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ CENTRED = Pixels((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), size=64, resize=64)
 
 
 class SmallCNN(Backbone):
-    """Six 3x3 convolutions with batch norm and ReLU; a maximum halves every other map, so 64 pixels become 8 x 8.
+    """Six 3x3 convolutions with batch norm and ReLU; max pooling halves every other map: 64 pixels become 8 x 8.
 
     Args:
         width: channels of the first convolution; the last has eight times as many.
-        weights: a file of weights, otherwise they are random.
+        weights: a file of weights; random otherwise.
 
     Raises:
         ValueError: if the width is not positive or the weights do not fit.
@@ -45,7 +45,7 @@ class SmallCNN(Backbone):
             convolution = nn.Conv2d(channels, multiple * width, 3, padding=1, bias=False)
             nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             channels = multiple * width
-            # The maximum comes first, so that what follows has a quarter of the work.
+            # Max pooling comes first, so that what follows has a quarter of the work.
             layers += [convolution, *([nn.MaxPool2d(2)] if halves else []), nn.BatchNorm2d(channels)]
             layers.append(nn.ReLU(inplace=True))
         self.layers = nn.Sequential(*layers)

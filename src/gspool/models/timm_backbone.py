@@ -1,4 +1,4 @@
-"""Any model of timm as a backbone: convolutional maps, channels-last maps, and tokens without their class tokens."""
+"""Any model of timm as a backbone: convolutional maps, channels-last maps, and tokens without class tokens."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ OURS_TO_SET = ("num_classes", "in_chans", "features_only")
 
 
 class TimmBackbone(Backbone):
-    """A model of timm up to its global pooling; class and register tokens are left out, as they have no place.
+    """A model of timm without its global pooling; class and register tokens, which have no position, are dropped.
 
-    Tokens that form a grid come as a map [B, C, h, w], others as [B, N, C]. What remains of the classifier (a norm or a
-    wider convolution behind the pooling) is taken out, so that no parameter is without a gradient. A dry run on the
-    meta device, without memory or arithmetic, finds all this out when the backbone is made.
+    Tokens that form a grid are returned as a map [B, C, h, w], others as [B, N, C]. What remains of the classifier (a
+    norm or a wider convolution after the pooling) is removed, so that every parameter gets a gradient. A dry run on the
+    meta device, without memory or arithmetic, finds all this when the backbone is created.
 
     Args:
-        name: timm's name, with a tag of its weights if need be.
-        pretrained: fetch timm's weights; not where there is a file of them.
+        name: timm's name, with or without the tag of its weights.
+        pretrained: download timm's weights, unless a file is given.
         weights: a file of weights under timm's names.
         options: for `timm.create_model`, such as ``img_size`` and ``dynamic_img_size`` of a ViT.
 
     Raises:
         ValueError: if the name or an option does not fit, or the model has no feature map to pool.
-        ConnectionError: if its weights cannot be fetched.
+        ConnectionError: if its weights cannot be downloaded.
 
     Example:
         >>> backbone = TimmBackbone("test_vit", img_size=64, dynamic_img_size=True).eval()
@@ -48,18 +48,18 @@ class TimmBackbone(Backbone):
 
     def __init__(self, name: str, pretrained: bool = False, weights: str | Path | None = None, **options: Any) -> None:
         _check(name, options)
-        # A file brings every weight, so that nothing is fetched beside it.
-        fetched = pretrained and weights is None
+        # A file holds every weight, so nothing is downloaded.
+        downloads = pretrained and weights is None
         try:
-            network = timm.create_model(name, pretrained=fetched, num_classes=0, **options)
+            network = timm.create_model(name, pretrained=downloads, num_classes=0, **options)
         except TypeError as error:
-            raise ValueError(f"timm/{name} does not take these options ({error}); it was given {options}") from error
+            raise ValueError(f"timm/{name} does not take these options ({error}); got {options}") from error
         except OSError as error:
-            if not fetched:
+            if not downloads:
                 raise
-            raise ConnectionError(_not_fetched(name, error)) from error
+            raise ConnectionError(_not_downloaded(name, error)) from error
         pixels = _pixels_of(network, options.get("img_size"))
-        form, idle = self._look_at(name, options, pixels)
+        form, idle = self._examine(name, options, pixels)
         super().__init__(form.channels, pixels)
         self.form = form
         for part in idle:
@@ -71,19 +71,19 @@ class TimmBackbone(Backbone):
             load_weights(network, weights, ignore=[f"{part}." for part in (*names, *idle)])
 
     @staticmethod
-    def _look_at(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[FeatureForm, set[str]]:
+    def _examine(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[FeatureForm, set[str]]:
         with torch.device("meta"):
             probe = timm.create_model(name, pretrained=False, num_classes=0, **options)
         try:
             form, idle = dry_run(probe, pixels.crop)
         except RuntimeError as error:
             raise ValueError(
-                f"timm/{name} cannot be looked at without running it ({error}); wrap it in a Backbone"
+                f"timm/{name} cannot be examined on the meta device ({error}); wrap it in a Backbone"
             ) from error
         if form is None:
             raise ValueError(
-                f"timm/{name} has no single feature map to pool: it ends in class tokens alone or in several maps. "
-                "Choose another model, or wrap it in a gspool.models.Backbone of your own that picks one"
+                f"timm/{name} has no single feature map to pool: it returns class tokens alone or several maps. "
+                "Choose another model, or wrap it in a gspool.models.Backbone of your own that selects one"
             )
         return form, idle
 
@@ -91,15 +91,15 @@ class TimmBackbone(Backbone):
         """Compute the feature map before global pooling.
 
         Raises:
-            ValueError: if the network was made for images of another size.
+            ValueError: if the network takes images of another size only.
         """
         size = (pixels.shape[2], pixels.shape[3])
         patches = getattr(self.network, "patch_embed", None)
         expected = getattr(patches, "img_size", None)
         if getattr(patches, "strict_img_size", False) and expected is not None and tuple(expected) != size:
             raise ValueError(
-                f"{type(self.network).__name__} was made for images of {expected[0]} x {expected[1]} pixels, got "
-                f"{size[0]} x {size[1]}; resize them with model.pixels.transform(), or make the backbone with "
+                f"{type(self.network).__name__} takes images of {expected[0]} x {expected[1]} pixels, got "
+                f"{size[0]} x {size[1]}; resize them with model.pixels.transform(), or create the backbone with "
                 f"img_size={size} (a ViT also takes dynamic_img_size=True)"
             )
         return self.form.as_map(self.network.forward_features(pixels), size)  # type: ignore[operator]
@@ -121,16 +121,16 @@ def _check(name: str, options: dict[str, Any]) -> None:
         )
 
 
-def _not_fetched(name: str, problem: OSError) -> str:
+def _not_downloaded(name: str, problem: OSError) -> str:
     return (
-        f"the weights of timm/{name} could not be fetched ({' '.join(str(problem).split()).rstrip('.')}); "
-        "give them as a file, weights=FILE (to a run: --model.backbone_options.weights FILE), or begin with random "
-        "ones, pretrained=False (to a run: --model.backbone_options.pretrained false)"
+        f"the weights of timm/{name} could not be downloaded ({' '.join(str(problem).split()).rstrip('.')}); "
+        "pass a file, weights=FILE (for a run: --model.backbone_options.weights FILE), or start from random weights, "
+        "pretrained=False (for a run: --model.backbone_options.pretrained false)"
     )
 
 
 def _pixels_of(network: nn.Module, img_size: int | tuple[int, int] | None) -> Pixels:
-    """Read timm's own record of how the weights of this model were fed."""
+    """Read the preprocessing of these weights from timm."""
     data = resolve_model_data_config(network)
     height, width = data["input_size"][1:]
     if img_size is not None:

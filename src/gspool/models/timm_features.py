@@ -1,4 +1,4 @@
-"""What timm's `forward_features` gives, and how to see it as a feature map."""
+"""The output of timm's `forward_features` as a feature map."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class FeatureForm(NamedTuple):
-    """The form of a network's features: their layout, their width, and what is not a place in the image.
+    """The form of a network's features: layout, width, and leading tokens that have no position.
 
-    ``stride`` is the distance of two tokens in pixels, down and across; None where the tokens form no grid.
+    ``stride`` is the distance of two tokens in pixels, down and across; None if the tokens form no grid.
     """
 
     layout: str  # "NCHW", "NHWC" or "tokens"
@@ -25,7 +25,7 @@ class FeatureForm(NamedTuple):
     stride: tuple[float, float] | None = None
 
     def as_map(self, features: Tensor, size: tuple[int, int]) -> Float[Tensor, "B C h w"]:
-        """See features of an image of ``size`` as a map [B, C, h, w], or as tokens [B, N, C] where there is no grid."""
+        """Return features of an image of ``size`` as a map [B, C, h, w], or as tokens [B, N, C] if there is no grid."""
         if self.layout == "NCHW":
             return features
         if self.layout == "NHWC":
@@ -37,20 +37,20 @@ class FeatureForm(NamedTuple):
     def _grid(self, size: tuple[int, int], tokens: int) -> tuple[int, int] | None:
         if self.stride is None:
             return None
-        # Networks differ in whether they pad or cut an image that is no multiple of the stride.
+        # Networks either pad or cut an image that is no multiple of the stride.
         down, across = (_steps(n, step) for n, step in zip(size, self.stride, strict=True))
         return next(((h, w) for h in down for w in across if h * w == tokens), None)
 
 
 def _steps(length: int, stride: float) -> tuple[int, int]:
-    """Count whole strides, and begun ones; a whole number of pixels keeps the size of an exported graph free."""
+    """Count strides, rounded down and up; whole numbers keep the size of an exported graph dynamic."""
     if float(stride).is_integer():
         return length // int(stride), -(-length // int(stride))
     return int(length // stride), int(-(-length // stride))
 
 
 def form_of(network: nn.Module, shape: tuple[int, ...], size: tuple[int, int]) -> FeatureForm | None:
-    """Read the form of features of ``shape`` that came from an image of ``size``; None if there is no map in them."""
+    """Find the form of features of ``shape`` for an image of ``size``; None if there is no map in them."""
     if len(shape) == 4:
         wide = getattr(network, "num_features", None)
         last = getattr(network, "output_fmt", None) == "NHWC" or (shape[3] == wide != shape[1])
@@ -59,7 +59,7 @@ def form_of(network: nn.Module, shape: tuple[int, ...], size: tuple[int, int]) -
         return None
     prefix = getattr(network, "num_prefix_tokens", None)
     if prefix is None:
-        # Older architectures do not say how many class tokens they have; what is too many for a square is.
+        # Older architectures do not state their number of class tokens: it is what exceeds a square.
         prefix = shape[1] - isqrt(shape[1]) ** 2 if size[0] == size[1] else 0
     tokens = shape[1] - prefix
     if tokens < 2:
@@ -71,10 +71,10 @@ def form_of(network: nn.Module, shape: tuple[int, ...], size: tuple[int, int]) -
 
 
 def dry_run(probe: nn.Module, size: tuple[int, int]) -> tuple[FeatureForm | None, set[str]]:
-    """Run a network that lives on the meta device, where shapes are computed and numbers are not.
+    """Run a network on the meta device, where shapes are computed and numbers are not.
 
-    Returns its form, and the names of those of its direct parts that have parameters and do not touch the features:
-    what is left of a classifier.
+    Returns its form, and the names of its children that have parameters and do not affect the features: the rest of a
+    classifier.
 
     Raises:
         RuntimeError: if the network needs numbers to go on.

@@ -1,22 +1,24 @@
-"""Weights from a file into a backbone, key by key: nothing is skipped in silence."""
+"""Load weights from a file into a network, key by key: nothing is skipped silently."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# A counter that PyTorch added later; older files lack it and nothing in these networks reads it.
+# A counter that older files lack and nothing in these networks reads.
 COUNTER = "num_batches_tracked"
+# The types of safetensors that a network here may have.
+KINDS = dict.fromkeys(("F64", "F32", "F16", "BF16"), "floating") | dict.fromkeys(("I64", "I32", "U8", "BOOL"), "whole")
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -27,14 +29,16 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"there is no weights file at {path}; give the path of a .safetensors or .pth file")
+        raise ValueError(f"there is no weights file at {path}; pass the path of a .safetensors or .pth file")
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"{path} is not a readable safetensors file ({error}); fetch it again") from error
+            raise ValueError(
+                f"{path} is not a readable safetensors file ({error}); download or save it again"
+            ) from error
     try:
-        # weights_only: a pickle may run any code it likes, tensors may not.
+        # weights_only: a pickle may run any code, tensors may not.
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(
@@ -57,7 +61,7 @@ def load_weights(
     """Copy a file's tensors into a network, in the network's own precision.
 
     Names that begin with one of ``ignore`` (a classifier, say) may be in the file; ``adapt`` may reshape what a
-    converter wrote in a form of its own.
+    converter wrote in another form.
 
     Raises:
         ValueError: if names are missing or left over, or a shape differs; the first few are named.
@@ -68,41 +72,83 @@ def load_weights(
 
 
 def copy_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Copy tensors into a network after checking every name, and every shape of what is learned.
+    """Copy tensors into a network after checking every name, shape, type and value.
 
     Raises:
         ValueError: as `load_weights`.
     """
-    own = network.state_dict()
-    learned = dict(network.named_parameters(remove_duplicate=False))
-    missing = [name for name in own if name not in weights and not name.endswith(COUNTER)]
-    left_over = [name for name in weights if name not in own]
-    misshapen = [
-        f"{name} (file {tuple(weights[name].shape)}, model {tuple(own[name].shape)})"
-        for name in learned  # a buffer may grow, and its module then knows how to load it
-        if name in weights and weights[name].shape != own[name].shape
-    ]
-    problems = [
-        f"{what}: {_first(names)}"
-        for what, names in (
-            ("missing in the file", missing),
-            ("unknown to the model", left_over),
-            ("of another shape", misshapen),
-        )
-        if names
-    ]
-    if problems:
-        raise ValueError(
-            f"the weights of {source} do not fit {type(network).__name__}: {'; '.join(problems)}. "
-            "Make the model with the settings that the weights were saved with"
-        )
+    check_fit(network, {name: Form(tuple(value.shape), _kind(value)) for name, value in weights.items()}, source)
+    not_finite = [name for name, value in weights.items() if value.is_floating_point() and not value.isfinite().all()]
+    if not_finite:
+        raise ValueError(f"the weights of {source} hold NaN or infinite numbers, in {_first(not_finite)}")
     try:
         network.load_state_dict(dict(weights), strict=False)
     except RuntimeError as error:
         raise ValueError(f"the weights of {source} do not fit {type(network).__name__}: {error}") from error
 
 
+class Form(NamedTuple):
+    """The shape of a tensor in a file, and whether it holds floating point or whole numbers (or something else)."""
+
+    shape: tuple[int, ...]
+    kind: str
+
+
+def file_forms(path: Path) -> dict[str, Form]:
+    """Read shapes and types of a .safetensors file from its header; no tensor is loaded.
+
+    Raises:
+        ValueError: if it is not a safetensors file, or holds types that no network here has.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: Form(tuple(each.get_shape()), KINDS.get(each.get_dtype(), each.get_dtype()))
+                for name, each in header.items()
+            }
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a readable safetensors file ({error}); download or save it again") from error
+
+
+def check_fit(network: nn.Module, forms: Mapping[str, Form], source: str) -> None:
+    """Check names, shapes and types against a network, which may be on the meta device.
+
+    Raises:
+        ValueError: if names are missing or left over, or a shape or type differs; the first few are named.
+    """
+    own = network.state_dict()
+    learned = dict(network.named_parameters(remove_duplicate=False))
+    common = [name for name in own if name in forms]
+    problems = {
+        "missing in the file": [name for name in own if name not in forms and not name.endswith(COUNTER)],
+        "unknown to the model": [name for name in forms if name not in own],
+        "of another shape": [
+            f"{name} (file {forms[name].shape}, model {tuple(own[name].shape)})"
+            for name in common
+            # The first axis of a buffer may grow (the memory of a warm start), and its module knows how to load it.
+            if forms[name].shape != own[name].shape
+            and (name in learned or forms[name].shape[1:] != own[name].shape[1:])
+        ],
+        "of another type": [
+            f"{name} (file {forms[name].kind}, model {_kind(own[name])})"
+            for name in common
+            if forms[name].kind != _kind(own[name])
+        ],
+    }
+    found = [f"{problem}: {_first(names)}" for problem, names in problems.items() if names]
+    if found:
+        raise ValueError(
+            f"the weights of {source} do not fit {type(network).__name__}: {'; '.join(found)}. "
+            "Create the model with the settings that the weights were saved with"
+        )
+
+
+def _kind(tensor: Tensor) -> str:
+    return "floating" if tensor.is_floating_point() else "complex" if tensor.is_complex() else "whole"
+
+
 def _first(names: list[str], shown: int = 3) -> str:
-    """Name the first few of many."""
+    """Name the first few of many, printable and not too long: the names come from a file."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    return ", ".join("".join(c if c.isprintable() else "?" for c in name[:200]) for name in names[:shown]) + more

@@ -1,4 +1,4 @@
-"""Swap the global pooling of a classifier for another pooling layer, in one line."""
+"""Replace the global pooling of a classifier by another pooling layer, in one line."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from gspool.models.replace.adapter import SwappedPooling
-from gspool.models.replace.choice import choose, choose_class_token, choose_named
-from gspool.models.replace.example import device_and_dtype, first_look
-from gspool.models.replace.proof import put, right_place
+from gspool.models.replace.choose import choose, choose_class_token, choose_named
+from gspool.models.replace.place import SwappedPooling, put, right_place, run_watched
 from gspool.pooling.layer import PoolingLayer
 from gspool.pooling.registry import create
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gspool.models.replace.observation import Reduction
+    from gspool.models.replace.observe import Observation, Reduction
+
+USUAL_SIZE = 224
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -31,21 +31,21 @@ def replace_pooling(
     tokens: Literal["patches"] | None = None,
     **options: Any,
 ) -> Model:
-    """Put ``pooling`` in the place of the global pooling of a classifier, and keep everything else, weights included.
+    """Replace the global pooling of a classifier by ``pooling``, and keep everything else, weights included.
 
     The network runs on a few example images, in evaluation mode, and its global pooling is found by what it computes:
     the average or maximum after which nothing has positions any more. It may be a module or a bare ``x.mean((2, 3))``.
-    The place is proved before it is used: with the old pooling put there, the network must give the same outputs. A
+    The place is proved before it is used: with the old pooling put there, the network must return the same outputs. A
     network that pools by a module gets the layer instead of it, one that pools by a function gets it behind the module
-    that gives the map. With ``mu=1`` GSP is average pooling, and the outputs of an averaging network stay the same.
+    that returns the map. With ``mu=1`` GSP is average pooling, and the outputs of an averaging network stay the same.
 
     Args:
         model: a classifier of timm, of torchvision, or your own. It is changed in place. Compile it afterwards.
-        pooling: the layer, or its name in `gspool.pooling.list`, then made for the right number of channels.
+        pooling: the layer, or its name in `gspool.pooling.list`, then created for the right number of channels.
         example: images [B, 3, H, W] to run on, if the network does not take the size that it seems to ask for.
-        where: path of the module to replace (``"head.global_pool"``), if the network does not tell by itself.
+        where: path of the module to replace (``"head.global_pool"``), if it cannot be found automatically.
         tokens: ``"patches"`` to pool the patch tokens of a transformer that reads its class token. That is another
-            model: its classifier knows class tokens, and has to be trained again.
+            model: its classifier was trained on class tokens, and has to be trained again.
         **options: options of the layer, if ``pooling`` is a name.
 
     Returns:
@@ -70,9 +70,9 @@ def replace_pooling(
         layer = _fitting_layer(
             pooling, swapped.layer.dim, swapped.layer.out_dim, "the layer that was swapped in before", options
         )
-        swapped.layer = layer.to(**device_and_dtype(model)).train(swapped.training)
+        swapped.layer = layer.to(**_device_and_dtype(model)).train(swapped.training)
         return model
-    images, before = first_look(model, example, where)
+    images, before = _first_run(model, example, where)
     if tokens is not None:
         reduction = choose_class_token(before)
     elif where is not None:
@@ -84,7 +84,7 @@ def replace_pooling(
         pooling, reduction.channels, torch.Size(reduction.gives[1:]).numel(), str(reduction), options
     )
     place = right_place(model, images, before, reduction)
-    put(model, images, before, place, layer.to(**device_and_dtype(model)))
+    put(model, images, before, place, layer.to(**_device_and_dtype(model)))
     layer.train(model.training)
     return model
 
@@ -97,7 +97,7 @@ def _check_arguments(
     compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
     if compiled or isinstance(model, torch.jit.ScriptModule):
         raise ValueError(
-            f"model is already compiled ({type(model).__name__}): replace its pooling first, compile it then"
+            f"model is already compiled ({type(model).__name__}): replace its pooling first, then compile it"
         )
     if not isinstance(pooling, (PoolingLayer, str)):
         raise ValueError(
@@ -130,7 +130,7 @@ def _swapped_before(model: nn.Module, where: str | None) -> SwappedPooling | Non
 
 
 def _read_layout(reduction: Reduction, pooling: PoolingLayer | str) -> None:
-    """Let the layer tell the axis of the channels where the numbers do not: a named module may compute anything."""
+    """Take the axis of the channels from the layer where the numbers do not show it: a named module may do anything."""
     if reduction.kind == "unknown" and isinstance(pooling, PoolingLayer):
         last = reduction.takes[-1] == pooling.dim
         first = reduction.takes[1] == pooling.dim
@@ -140,17 +140,65 @@ def _read_layout(reduction: Reduction, pooling: PoolingLayer | str) -> None:
 def _fitting_layer(
     pooling: PoolingLayer | str, dim: int, out_dim: int, found: str, options: dict[str, Any]
 ) -> PoolingLayer:
-    """Make the layer if it came by name, and refuse one that does not fit."""
+    """Create the layer if it was given by name, and refuse one that does not fit."""
     layer = create(pooling, dim, **options) if isinstance(pooling, str) else pooling
     name = type(layer).__name__
     if layer.dim != dim:
         raise ValueError(
-            f"{name} was made for {layer.dim} channels, but {dim} are pooled by {found}: make it with dim={dim}, "
-            "or pass its name and let it be made"
+            f"{name} was created for {layer.dim} channels, but {dim} are pooled by {found}: create it with dim={dim}, "
+            "or pass its name"
         )
     if layer.out_dim != out_dim:
         raise ValueError(
-            f"{name} gives vectors of {layer.out_dim} numbers, but the classifier reads {out_dim} from {found}. "
-            f"Choose a layer or options that give {out_dim}, or build an embedding model, gspool.Embedder"
+            f"{name} returns vectors of {layer.out_dim} numbers, but the classifier reads {out_dim} from {found}. "
+            f"Choose a layer or options with {out_dim} outputs, or build an embedding model, gspool.Embedder"
         )
     return layer
+
+
+def _first_run(model: nn.Module, example: Tensor | None, named: str | None) -> tuple[Tensor, Observation]:
+    """Run the network on the user's example, or on two images of noise in the size that it asks for.
+
+    Raises:
+        ValueError: if the example is no floating point batch, or the network does not take it or has no real weights.
+    """
+    like = _device_and_dtype(model)
+    if like["device"].type == "meta":
+        raise ValueError("the network is on the meta device and computes nothing: give it real weights, to_empty(...)")
+    if example is not None:
+        if not isinstance(example, torch.Tensor) or example.ndim < 3 or not example.is_floating_point():
+            came = [getattr(example, "dtype", type(example).__name__), tuple(getattr(example, "shape", ()))]
+            raise ValueError(f"example must be a floating point batch that the network takes, [B, 3, H, W], got {came}")
+        return example.to(**like), run_watched(model, example.to(**like), named)
+    refusals = []
+    for size in image_sizes(model):
+        images = torch.randn(2, *size, generator=torch.Generator().manual_seed(0)).to(**like)
+        try:
+            return images, run_watched(model, images, named)
+        except ValueError as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
+def image_sizes(model: nn.Module) -> list[tuple[int, int, int]]:
+    """Read the image size a network asks for from where timm and torchvision write it; 224 pixels otherwise.
+
+    The channels are those of the first convolution. Some stems fold blocks of pixels into channels before it, so three
+    channels are the second guess.
+
+    >>> image_sizes(nn.Conv2d(1, 4, 3))
+    [(1, 224, 224), (3, 224, 224)]
+    """
+    settings = getattr(model, "pretrained_cfg", None) or {}
+    written = getattr(getattr(model, "patch_embed", None), "img_size", None) or getattr(model, "image_size", None)
+    size = written or tuple(settings.get("input_size") or ())[1:] or USUAL_SIZE
+    height, width = (size, size) if isinstance(size, int) else size[-2:]
+    first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+    channels = 3 if first is None else first.in_channels
+    return [(guess, height, width) for guess in dict.fromkeys((channels, 3))]
+
+
+def _device_and_dtype(model: nn.Module) -> dict[str, Any]:
+    """Return device and precision of a network, those of its first floating point parameter."""
+    first = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    return {"device": first.device, "dtype": first.dtype}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gspool.bench.contenders import Refused
-from gspool.bench.measure import Cost, Measured, Row
+from gspool.bench.measure import Cost, Measured, Refused, Row
+from gspool.bench.report import closing, shown, table
 from gspool.bench.settings import Settings
-from gspool.bench.swap import closing
-from gspool.bench.table import shown, table
 from gspool.bench.timing import Spread
 
 
@@ -54,13 +52,13 @@ def test_a_gpu_has_a_column_of_memory():
 
 def test_the_closing_line_says_what_the_swap_costs():
     assert closing(measured(row("gap", 2.0), row("gmp", 3.0), row("gsp", 16.0), row("solar", 99.0))) == (
-        "gsp instead of gap, map 7x7: 14 ms longer a step of 32 images, 8.00 times GAP."
+        "gsp instead of gap, map 7x7: 14 ms longer per step of 32 images, 8.00 times GAP."
     )
 
 
 def test_without_gsp_the_swap_is_to_the_layer_named_last():
     assert closing(measured(row("gap", 2.0), row("gmp", 3.0), row("solar", 99.0))).startswith("solar instead of gap")
-    assert "name what you would put in its place" in closing(measured(row("gap", 2.0)))
+    assert "name a layer to compare" in closing(measured(row("gap", 2.0)))
 
 
 def test_of_several_gsp_the_fastest_is_taken_and_every_map_is_told():
@@ -92,11 +90,11 @@ def test_what_was_left_out_is_said():
 
 @pytest.mark.parametrize(("busy", "warned"), [(0.1, False), (None, False), (1.4, True)])
 def test_a_busy_machine_is_warned_of(busy, warned):
-    assert ("beware: in the minute before, 1.4 programs" in shown(measured(row("gap", 2.0), busy=busy))) == warned
-    assert ("beware" in shown(measured(row("gap", 2.0), busy=busy))) == warned
+    assert ("warning: the load was 1.4 per core" in shown(measured(row("gap", 2.0), busy=busy))) == warned
+    assert ("warning" in shown(measured(row("gap", 2.0), busy=busy))) == warned
 
 
 def test_times_that_vary_widely_are_warned_of():
     unsteady = row("gsp", 4.0)._replace(alone=Cost(Spread(4.0, 2.0, 4.1), 10, None))
-    assert "beware: the times of gsp vary widely" in shown(measured(row("gap", 2.0), unsteady))
-    assert "beware" not in shown(measured(row("gap", 2.0), row("gsp", 4.0)))
+    assert "warning: the times of gsp vary widely" in shown(measured(row("gap", 2.0), unsteady))
+    assert "warning" not in shown(measured(row("gap", 2.0), row("gsp", 4.0)))

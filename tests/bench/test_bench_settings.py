@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gspool import pooling
-from gspool.bench.layer_words import read_layer, read_layers, with_backends
+from gspool.bench.settings import read_layer, read_layers, with_backends
 
 
 def test_average_pooling_is_measured_in_any_case_first_and_once():
@@ -32,7 +32,7 @@ def test_options_are_read_as_what_they_are():
         ("gsp:mue=0.2", "gsp has no option 'mue'. Did you mean 'mu'"),
         ("gsp:mu", "options are written NAME:OPTION=VALUE"),
         ("gsp:mu=", "options are written NAME:OPTION=VALUE"),
-        ("gsp:warm_start=64", "until its warm start is over the layer only averages"),
+        ("gsp:warm_start=64", "during a warm start the layer only averages"),
         ("", "there is no pooling layer ''"),
     ],
 )

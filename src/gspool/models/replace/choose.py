@@ -1,4 +1,4 @@
-"""Choose the one global pooling of a network from what was observed, or say what stands in the way."""
+"""Choose the one global pooling of a network from what was observed, or explain what prevents it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gspool.models.replace.observation import Reduction
-from gspool.models.replace.recognition import has_positions
-from gspool.models.replace.watch import viewed
+from gspool.models.replace.observe import Reduction, has_positions, viewed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import nn
 
-    from gspool.models.replace.observation import Observation
+    from gspool.models.replace.observe import Observation
 
 
 def choose(seen: Observation) -> Reduction:
@@ -28,15 +26,15 @@ def choose(seen: Observation) -> Reduction:
     known = [r for r in seen.reductions if r.kind not in {"class token", "unknown"}]
     modules = _innermost([r for r in known if r.function is None and r.owner.path])
     functions = [r for r in known if r.function is not None and not any(_within(r, module) for module in modules)]
-    candidates = modules + _one_each_map(functions)
+    candidates = modules + _one_per_map(functions)
     _check_image_size(seen, max((candidate.ended for candidate in candidates), default=0))
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        found = "; ".join(str(candidate) for candidate in candidates)
         raise ValueError(
-            f"this network pools in {len(candidates)} places at its end, one layer cannot stand for all: {found}. "
-            "Name a module to replace with where=..., once for each; a bare function has to become a module first"
+            f"this network pools in {len(candidates)} places at its end, and one layer cannot replace them all: "
+            f"{'; '.join(map(str, candidates))}. Name a module to replace with where=..., once for each; a bare "
+            "function has to become a module first"
         )
     raise ValueError(f"this network has no global pooling that could be replaced: {_obstacle(seen)}")
 
@@ -52,7 +50,7 @@ def choose_class_token(seen: Observation) -> Reduction:
         # timm counts its class, distillation and register tokens; others have the class token alone.
         picks[0].skipped = getattr(picks[0].owner.module, "num_prefix_tokens", 1)
         return picks[0]
-    found = "; ".join(str(pick) for pick in picks) or "no class token is read at the end of this network"
+    found = "; ".join(map(str, picks)) or "no class token is read at the end of this network"
     raise ValueError(f"tokens='patches' pools the patch tokens instead of reading one class token, but found: {found}")
 
 
@@ -60,7 +58,7 @@ def choose_named(model: nn.Module, seen: Observation, where: str) -> Reduction:
     """Take the module that the user names, whatever it computes.
 
     Raises:
-        ValueError: if there is no such module, or it does not take a map to one vector an image, or runs several times.
+        ValueError: if there is no such module, it is no pooling to one vector per image, or it runs several times.
     """
     paths = dict(model.named_modules())
     if where not in paths or not where:
@@ -74,7 +72,7 @@ def choose_named(model: nn.Module, seen: Observation, where: str) -> Reduction:
     found = [r for r in seen.reductions if r.function is None and r.owner is calls[0]]
     if not found:
         raise ValueError(
-            f"{named} took {calls[0].takes} to {calls[0].gives}: that is no pooling to one vector an image"
+            f"{named} took {calls[0].takes} to {calls[0].gives}: that is no pooling to one vector per image"
         )
     return found[0]
 
@@ -90,7 +88,7 @@ def _within(inner: Reduction, outer: Reduction) -> bool:
     return outer.owner.started <= inner.owner.started and inner.ended <= outer.ended
 
 
-def _one_each_map(functions: Sequence[Reduction]) -> list[Reduction]:
+def _one_per_map(functions: Sequence[Reduction]) -> list[Reduction]:
     """Join functions that pool the same map, as the mean of average and maximum does."""
     joined: dict[int, Reduction] = {}
     for reduction in functions:
@@ -107,8 +105,8 @@ def _check_image_size(seen: Observation, pooled: int) -> None:
         pools = "pool" in type(call.module).__name__.lower()
         if single and call.started > pooled and (pools or _is_wide(call.module)):
             raise ValueError(
-                f"{call.path!r} ({type(call.module).__name__}) saw a map of a single position, {call.takes}, so that "
-                "where this network pools cannot be told. Pass a batch of larger images as example=..."
+                f"{call.path!r} ({type(call.module).__name__}) saw a map of a single position, {call.takes}, so the "
+                "global pooling of this network cannot be found. Pass a batch of larger images as example=..."
             )
 
 
@@ -118,7 +116,7 @@ def _is_wide(module: nn.Module) -> bool:
 
 
 def _obstacle(seen: Observation) -> str:
-    """Say what the network does instead of pooling, and what can be done."""
+    """Describe what the network does instead of pooling, and what can be done."""
     picks = [r for r in seen.reductions if r.kind == "class token"]
     unknown = _innermost([r for r in seen.reductions if r.kind == "unknown" and r.owner.path])
     if unknown:
@@ -129,17 +127,17 @@ def _obstacle(seen: Observation) -> str:
     if picks:
         return (
             f"its classifier reads a class token, {picks[0]}. Pooling the patches is another model: ask for it with "
-            "tokens='patches', or make the network with average pooling (timm: global_pool='avg')"
+            "tokens='patches', or create the network with average pooling (timm: global_pool='avg')"
         )
     last = max((c for c in seen.calls if has_positions(c.gives)), key=lambda c: c.ended, default=None)
     if last is None or last.gives is None:
-        return "no module of it gives a map [B, C, H, W] or tokens [B, N, D]"
+        return "none of its modules returns a map [B, C, H, W] or tokens [B, N, D]"
     vectors = (call for call in seen.calls if call.started > last.ended and not has_positions(call.takes))
     reader = min(vectors, key=lambda call: call.started, default=None)
-    story = f"the last map is that of {last.path!r} ({type(last.module).__name__}), {last.gives}"
+    found = f"the last map is that of {last.path!r} ({type(last.module).__name__}), {last.gives}"
     if reader is None:
-        return f"{story}, and that is what the network gives"
-    story = f"{story}, and {reader.path!r} ({type(reader.module).__name__}) reads {reader.takes}"
+        return f"{found}, and that is the output of the network"
+    found = f"{found}, and {reader.path!r} ({type(reader.module).__name__}) reads {reader.takes}"
     if reader.takes is not None and len(reader.takes) == 2 and reader.takes[1] == torch.Size(last.gives[1:]).numel():
-        return f"{story}: it has weights for every position. Give the network a classifier that reads one vector"
-    return f"{story}. Name the module to replace with where=..., or give the network a pooling module of its own"
+        return f"{found}: it has weights for every position. Give the network a classifier that reads one vector"
+    return f"{found}. Name the module to replace with where=..., or give the network a pooling module"

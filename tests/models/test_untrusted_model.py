@@ -1,0 +1,233 @@
+"""A downloaded model may choose an architecture and numbers, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from timm.models import build_model_with_cfg
+
+from gspool import pooling
+from gspool.models import Embedder, Pixels
+from gspool.models.settings import TIMM_OPTIONS, Settings, check_settings
+
+FUZZ = Path(__file__).with_name("fuzz_config.py")
+
+
+def saved(folder: Path, **settings: Any) -> Path:
+    torch.manual_seed(0)
+    Embedder(**{"backbone": "timm/test_resnet", "pooling": "gsp", "dim": 8, **settings}).save_pretrained(folder)
+    return folder
+
+
+def change(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+class RunsCode:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (Path.touch, (Path(self.path),))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "checkpoint_path",
+        "weights",
+        "pretrained",
+        "pretrained_cfg",
+        "pretrained_cfg_overlay",
+        "cache_dir",
+        "num_classes",
+    ],
+)
+def test_an_option_that_names_a_file_or_address_is_refused_by_name(option: str, tmp_path: Path) -> None:
+    pickled = tmp_path / "evil.pth"
+    pickled.write_bytes(pickle.dumps(RunsCode(tmp_path / "ran")))
+    value = {"file": str(pickled), "url": pickled.as_uri()} if option.startswith("pretrained_") else str(pickled)
+    folder = saved(tmp_path / "model")
+    change(folder, backbone_options={option: value})
+    with pytest.raises(ValueError, match=rf"may not set the backbone option '{option}'"):
+        Embedder.from_pretrained(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "backbone", ["timm/hf-hub:me/evil", "timm/local-dir:/tmp", "../resnet20", "/etc/passwd", "timm/../x", "a\x1b[2J", 7]
+)
+def test_a_backbone_is_a_plain_name(backbone: object, tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    change(folder, backbone=backbone)
+    with pytest.raises(ValueError, match="backbone") as refused:
+        Embedder.from_pretrained(folder)
+    assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dim": 10**12}, "dim must be an integer from 1 to"),
+        ({"dim": True}, "dim must be an integer"),
+        ({"dim": 500_000}, "of another shape"),
+        ({"pooling_options": {"prototypes": 10**9}}, "'prototypes' must be a finite number of at most"),
+        ({"pooling_options": {"prototypes": 10**6}}, "of another shape"),
+        ({"pooling_options": {"mu": "/etc/passwd"}}, "plain word that names no file"),
+        ({"pooling_options": {"role": {"a": 1}}}, "'role' must be a number, a word"),
+        ({"pooling_options": [1]}, "pooling_options must be a dict"),
+        ({"pooling": "otp", "pooling_options": {"iterations": 10**5}}, "'iterations' must be .* at most 1,000"),
+        ({"pooling": "tfm", "pooling_options": {"layers": 10**5}}, "'layers' must be .* at most 512"),
+        ({"pooling": "../gsp"}, "there is no pooling layer"),
+        ({"backbone_options": {"layers": [200, 200, 200, 200]}}, "'layers' must be .* at most 512"),
+        ({"backbone_options": {"act_layer": "no_such_layer"}}, "cannot be built|does not take"),
+        ({"freeze": ["all"]}, "freeze must be one of"),
+        ({"normalise": "yes"}, "normalise must be a bool"),
+        ({"pixels": {**Pixels().as_dict(), "size": 10**6, "resize": 10**6}}, "must be positive, at most 4096"),
+        ({"pixels": {**Pixels().as_dict(), "std": [1e-30, 1, 1]}}, "must be positive"),
+        ({"pixels": {**Pixels().as_dict(), "mean": ["a", 0, 0]}}, "must be numbers"),
+        ({"weights_sha256": "../x"}, "64 hexadecimal digits"),
+        ({"gspool": "\x1b[2J", "extra": 1}, "unknown"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    change(folder, **changes)
+    with pytest.raises(ValueError, match=words) as refused:
+        Embedder.from_pretrained(folder)
+    assert "\n" not in str(refused.value)
+    assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"dim": 8, "dim": 9}', "'dim' appears twice"),
+        ('{"dim": NaN}', "NaN is not a number"),
+        ('{"dim": ' + "[" * 100_000, "not readable as JSON"),
+        (" " * 2_000_000, "2,000,000 bytes"),
+        ('{"dim": ' + "9" * 10_000 + "}", "not readable as JSON"),
+    ],
+    ids=["duplicate key", "NaN", "deep nesting", "huge file", "huge number"],
+)
+def test_a_hostile_json_text_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        Embedder.from_pretrained(folder)
+
+
+def test_a_config_cannot_ask_for_buffers_that_no_file_holds(tmp_path: Path) -> None:
+    swin = {"backbone": "timm/swin_tiny_patch4_window7_224", "pooling": "gap"}
+    folder = saved(tmp_path, **swin, backbone_options={"img_size": 64, "window_size": 2})
+    large = {"img_size": 2048, "window_size": 64}
+    with torch.device("meta"):
+        model = Embedder(**swin, dim=8, backbone_options=large)
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
+    assert buffers > 3 * 2**30
+    # The weights fit, so that only the memory of the buffers is left to refuse.
+    save_file(
+        {name: torch.zeros(value.shape) for name, value in model.state_dict().items()}, folder / "model.safetensors"
+    )
+    change(folder, backbone_options=large, pixels=model.pixels.as_dict(), weights_sha256=None)
+    with pytest.raises(ValueError, match="GiB, far more than its weights"):
+        Embedder.from_pretrained(folder)
+
+
+def test_weights_that_rotted_are_named(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    content = bytearray((folder / "model.safetensors").read_bytes())
+    content[-3] ^= 1
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: its SHA-256"):
+        Embedder.from_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["weights_sha256"]  # as older models are saved
+    (folder / "config.json").write_text(json.dumps(config))
+    assert Embedder.from_pretrained(folder).out_dim == 8
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.full((8,), torch.nan), "NaN or infinite numbers, in backbone"),
+        (torch.full((8,), torch.inf), "NaN or infinite numbers, in backbone"),
+        (torch.zeros(8, dtype=torch.int64), "of another type: .*file whole, model floating"),
+        (torch.zeros(8, dtype=torch.complex64), "of another type|not a readable"),
+        (torch.zeros(2, 8), "of another shape"),
+    ],
+)
+def test_weights_of_another_kind_are_refused(value: torch.Tensor, words: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path, backbone="small_cnn", backbone_options={"width": 8})
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name, tensor in weights.items() if tensor.shape == (8,))
+    save_file({**weights, name: value}, folder / "model.safetensors")
+    change(folder, weights_sha256=None)
+    with pytest.raises(ValueError, match=words):
+        Embedder.from_pretrained(folder)
+
+
+def test_a_user_may_name_a_file_and_the_saved_model_does_not(tmp_path: Path) -> None:
+    first = Embedder("timm/test_resnet", pooling="gap", dim=8)
+    save_file(first.backbone.network.state_dict(), tmp_path / "private.safetensors")
+    options = {"weights": tmp_path / "private.safetensors", "drop_path_rate": 0.1}
+    Embedder("timm/test_resnet", pooling="gap", dim=8, backbone_options=options).save_pretrained(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["backbone_options"] == {"drop_path_rate": 0.1}
+    assert Embedder.from_pretrained(tmp_path / "model").out_dim == 8
+
+
+def test_a_model_that_could_not_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
+    model = Embedder("timm/test_resnet", pooling="gap", backbone_options={"block_args": {}})
+    with pytest.raises(ValueError, match=r"cannot be saved, .*'block_args'"):
+        model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model" / "config.json").exists()
+
+
+@pytest.mark.parametrize("name", pooling.list())
+def test_every_pooling_layer_can_be_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path, backbone="small_cnn", pooling=name)
+    images = torch.full((1, 3, 64, 64), 7, dtype=torch.uint8)
+    assert Embedder.from_pretrained(folder)(images).shape[0] == 1
+
+
+def test_what_timm_does_before_the_architecture_cannot_be_set() -> None:
+    own = {name for function in (timm.create_model, build_model_with_cfg) for name in signature(function).parameters}
+    assert own & TIMM_OPTIONS <= {"scriptable", "exportable", "no_jit"}
+    with pytest.raises(ValueError, match="plain word"):
+        check_settings(Settings("timm/x", {"act_layer": "a/b"}, "gap", {}, 8, "none", True, Pixels().as_dict()))
+
+
+def fuzzed(count: int, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, str(FUZZ), str(count), "1", str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    outcome: dict[str, Any] = json.loads(done.stdout)
+    assert set(outcome["outcomes"]) == {"works", "refused"}, done.stderr
+    assert not outcome["reached"]
+    assert outcome["memory_growth_mb"] < 500
+    return outcome
+
+
+def test_every_mutated_config_is_a_working_model_or_one_error(tmp_path: Path) -> None:
+    fuzzed(200, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_mutated_configs(tmp_path: Path) -> None:
+    assert fuzzed(10_000, tmp_path)["outcomes"]["works"] > 500
