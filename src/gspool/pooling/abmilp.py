@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from gspool.functional.checks import computing_dtype, full_precision
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 class ABMILP(PoolingLayer):
     """Attention-based multiple-instance pooling (Ilse et al., ICML 2018), a probe for patch tokens.
 
-    ``y = sum_n a_n f_n`` with ``a = softmax(v . tanh(U f + b))``; ``gated=True`` multiplies the hidden units by a second,
-    sigmoid branch.
+    ``y = sum_n a_n f_n`` with ``a = softmax(v . tanh(U f + b))``; ``gated=True`` multiplies the hidden units by a
+    second, sigmoid branch.
 
     Args:
         dim: number of feature channels.
@@ -33,6 +32,7 @@ class ABMILP(PoolingLayer):
         ValueError: if ``hidden`` is not a positive integer.
 
     Example:
+        >>> import torch
         >>> out = ABMILP(64).pool(torch.randn(2, 64, 7, 7))
         >>> out.pooled.shape, out.weights.shape
         (torch.Size([2, 64]), torch.Size([2, 49]))

@@ -22,9 +22,9 @@ class AIM(PoolingLayer):
     """Multi-head cross-attention of learned queries to normalised tokens.
 
     As AIM probes (El-Nouby et al., ICML 2024): batch norm without parameters on the tokens, key and value projections
-    without bias, no query projection, the mean over the queries. ``block=True`` adds what the probe of V-JEPA has around
-    the attention (Bardes et al., 2024): an output projection, the query as residual, layer norm and an MLP. ``weights``
-    are the mean over queries and heads.
+    without bias, no query projection, the mean over the queries. ``block=True`` adds what the probe of V-JEPA has
+    around the attention (Bardes et al., 2024): an output projection, the query as residual, layer norm and an MLP.
+    ``weights`` are the mean over queries and heads.
 
     Args:
         dim: number of feature channels.

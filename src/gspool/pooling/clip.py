@@ -50,4 +50,4 @@ class CLIPPool(PoolingLayer):
         as_tokens(x, self.dim)
         if x.ndim != 4:
             raise ValueError(f"clip has positions and needs a map [B, C, H, W], got tokens {tuple(x.shape)}")
-        return Pooled(self.timm(x.to(self.timm.pos_embed.dtype)).to(x.dtype))
+        return Pooled(self.timm(x).to(x.dtype))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import nn
 
 from gspool.pooling.timm_pools import AttentionPool, check_heads, timm_layer
-
-if TYPE_CHECKING:
-    from gspool.pooling.layer import Place
 
 
 class MAP(AttentionPool):
@@ -29,8 +24,6 @@ class MAP(AttentionPool):
         >>> MAP(dim=16, num_heads=4)(torch.rand(2, 16, 3, 5)).shape
         torch.Size([2, 16])
     """
-
-    embedding: Place = "after"
 
     def __init__(self, dim: int, num_heads: int = 8, mlp_ratio: float = 4.0) -> None:
         super().__init__(dim, num_heads, mlp_ratio)
