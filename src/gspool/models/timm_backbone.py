@@ -11,7 +11,7 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import nn
 
-from gspool.models.backbone import Backbone
+from gspool.models.backbone import Backbone, Features
 from gspool.models.pixels import Pixels
 from gspool.models.timm_features import FeatureForm, dry_run
 from gspool.models.weights import load_weights
@@ -24,7 +24,7 @@ OURS_TO_SET = ("num_classes", "in_chans", "features_only")
 
 
 class TimmBackbone(Backbone):
-    """A model of timm up to its global pooling; class and register tokens are left out, as they have no place.
+    """A model of timm up to its global pooling; `features` also returns class and register tokens.
 
     Tokens that form a grid come as a map [B, C, h, w], others as [B, N, C]. What remains of the classifier (a norm or a
     wider convolution behind the pooling) is taken out, so that no parameter is without a gradient. A dry run on the
@@ -93,6 +93,14 @@ class TimmBackbone(Backbone):
         Raises:
             ValueError: if the network was made for images of another size.
         """
+        return self.features(pixels).map
+
+    def features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
+        """Compute the feature map, and class and register tokens apart from it.
+
+        Raises:
+            ValueError: if the network was made for images of another size.
+        """
         size = (pixels.shape[2], pixels.shape[3])
         patches = getattr(self.network, "patch_embed", None)
         expected = getattr(patches, "img_size", None)
@@ -102,7 +110,19 @@ class TimmBackbone(Backbone):
                 f"{size[0]} x {size[1]}; resize them with model.pixels.transform(), or make the backbone with "
                 f"img_size={size} (a ViT also takes dynamic_img_size=True)"
             )
-        return self.form.as_map(self.network.forward_features(pixels), size)  # type: ignore[operator]
+        raw = self.network.forward_features(pixels)  # type: ignore[operator]
+        prefix = raw[:, : self.form.prefix] if self.form.layout == "tokens" else None
+        classes = self.class_tokens
+        return Features(
+            self.form.as_map(raw, size),
+            prefix[:, 0] if prefix is not None and classes else None,
+            prefix[:, classes:] if prefix is not None and prefix.shape[1] > classes else None,
+        )
+
+    @property
+    def class_tokens(self) -> int:
+        """1 for a network with a class token, which timm puts first, else 0."""
+        return int(self.form.prefix > 0 and getattr(self.network, "cls_token", None) is not None)
 
 
 def _check(name: str, options: dict[str, Any]) -> None:
