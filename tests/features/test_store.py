@@ -62,7 +62,7 @@ def test_a_damaged_shard_is_found(tmp_path, damage):
     shard.unlink()
     if damage != "remove":
         shard.write_bytes(content if damage == "flip" else content[:-4])
-    with pytest.raises(ValueError, match="damaged.*computed again"):
+    with pytest.raises(ValueError, match=r"damaged.*computed again"):
         store.check()
 
 

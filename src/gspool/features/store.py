@@ -119,8 +119,8 @@ class TokenStore:
         """
         if tuple(tokens.shape[1:]) != self.layout.shape or len(tokens) != len(fingerprints):
             raise ValueError(
-                f"a shard of {len(fingerprints)} pictures needs tokens of shape {(len(fingerprints), *self.layout.shape)}"
-                f", got {tuple(tokens.shape)}"
+                f"a shard of {len(fingerprints)} pictures needs tokens of shape "
+                f"{(len(fingerprints), *self.layout.shape)}, got {tuple(tokens.shape)}"
             )
         name = hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()[:24]
         numbers, scale = _encoded(tokens, self.layout.precision)

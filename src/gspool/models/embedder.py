@@ -138,7 +138,8 @@ class Embedder(nn.Module, ModelHubMixin):
             ValueError: as `feature_map`.
         """
         features, class_token, _ = self.features(images)
-        pooled = self.head.pool(features, None, class_token) if self.head.takes_class_token else self.head.pool(features)
+        extra = (None, class_token) if self.head.takes_class_token else ()
+        pooled = self.head.pool(features, *extra)
         # Half precision ends here: a norm of 128 squares overflows float16, and the losses compare small angles.
         vector = pooled.pooled.to(torch.promote_types(pooled.pooled.dtype, torch.float32))
         return Embedded(
