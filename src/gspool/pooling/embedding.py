@@ -59,7 +59,9 @@ def create_embedding(
         if embedding is not None:
             raise ValueError(f"{name} has its embedding inside, so it cannot stand {embedding} it")
         return layer(dim, out_dim=out_dim, **options)
-    if (embedding or layer.embedding) == "after":
+    # Keys of their own are computed from the backbone's features, so the values are embedded after the pooling.
+    place = embedding or ("after" if options.get("keys") else layer.embedding)
+    if place == "after":
         return PoolThenEmbed(layer(dim, **options), out_dim)
     return EmbedThenPool(dim, layer(out_dim, **options))
 
