@@ -65,3 +65,35 @@ class TokenSet:
         if len({*wanted}) == 1:
             return self.store.read(chosen, wanted[0])
         return self.store.read(chosen)[torch.arange(len(chosen)), wanted]
+
+    def entries(self, views: int = 1) -> Tensor | TokenRows:
+        """Return the first ``views`` views of every picture as rows: a tensor once loaded, else rows read from disk."""
+        if self.memory is None:
+            return TokenRows(self, views)
+        return self.memory[:, :views].flatten(0, 1)
+
+
+class TokenRows:
+    """Single views of pictures as rows that a `gspool.training.TensorSet` can index, read from disk when asked for.
+
+    Row ``r`` is view ``r % views`` of picture ``r // views``.
+    """
+
+    def __init__(self, tokens: TokenSet, views: int) -> None:
+        self.tokens, self.views = tokens, views
+
+    def __len__(self) -> int:
+        return self.views * len(self.tokens)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, vectors and channels."""
+        return len(self), *self.tokens.layout.shape[1:]
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are read to: the memory of the host."""
+        return torch.device("cpu")
+
+    def __getitem__(self, rows: Int64[Tensor, " B"]) -> Float[Tensor, "B T C"]:
+        return self.tokens.rows(rows // self.views, rows % self.views)
