@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 Task = TypeVar("Task")
@@ -45,6 +46,29 @@ class Executor(NamedTuple):
     ray: str | None = None
     gpus: float = 0.0
     cpus: float = 1.0
+
+
+class TerminatedError(BaseException):
+    """SIGTERM came: what `KeyboardInterrupt` is to Ctrl-C."""
+
+
+@contextmanager
+def raise_on_sigterm() -> Iterator[None]:
+    """Raise `TerminatedError` on SIGTERM, which would end this process at once; not outside the main thread."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise TerminatedError
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if main else signal.SIG_IGN
+    if before is signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Failure(NamedTuple):
