@@ -28,6 +28,6 @@ Measure a trained model: P@1, P@R, MAP@R and R@K on the data it was trained for,
     gspool evaluate path/to/model --data.name glyphs               a folder written by save_pretrained
 
 Every image is searched among all others of the split (queries in the gallery, where the data has both). Other images
-are measured whole, with all their classes, unless they come with splits of their own: folders train/, val/ and test/, or
-a column split in the CSV. --data.root alone says where the run's own data is now.
+are measured whole, with all their classes, unless they come with splits of their own: folders train/, val/, test/, or a
+column split in the CSV. --data.root alone says where the run's own data is now.
 """

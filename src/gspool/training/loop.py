@@ -401,7 +401,7 @@ def cosine_factor(step: int, steps: int, ramp: float) -> float:
 
 
 def one_cycle_factor(step: int, steps: int, ramp: float) -> float:
-    """Return the share of the full learning rate: a linear rise over the first ``ramp`` of the steps, then a linear fall.
+    """Return the share of the full learning rate: a linear rise over ``ramp`` of the steps, then a linear fall.
 
     Example:
         >>> [round(one_cycle_factor(step, 100, 0.1), 2) for step in (0, 10, 55, 99)]
