@@ -37,7 +37,8 @@ def read_class_folders(root: Path) -> Listing:
     pictures: list[Picture] = []
     class_names: set[str] = set()
     others: list[Path] = [entry for entry in root.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-    has_splits = all(folder.name in SPLIT_FOLDERS for folder in folders) and any(f.name == "train" for f in folders)
+    # Folders inside: a class that is called "test" holds pictures.
+    has_splits = all(each.name in SPLIT_FOLDERS for each in folders) and any(_folders(each) for each in folders)
     for split_folder in folders if has_splits else [root]:
         split = SPLIT_FOLDERS[split_folder.name] if has_splits else None
         for class_folder in _folders(split_folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Literal
@@ -68,6 +69,19 @@ def folder(
         split=split,
         roles=[picture.role or GALLERY for picture in chosen] if has_roles else None,
     )
+
+
+def has_splits(root: Path) -> bool:
+    """Check whether images of a user come with splits of their own: folders train/, val/, test/, or a CSV column.
+
+    Raises:
+        FileNotFoundError: if there is no such folder or file.
+        ValueError: as `folder`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whoever lists the images next warns of files that are left out
+        listing = read_csv(root) if root.is_file() else read_class_folders(root)
+    return any(picture.split for picture in listing.pictures)
 
 
 def _refuse_duplicates(root: Path, pictures: list[Picture]) -> None:

@@ -29,7 +29,8 @@ class DataConfig:
         transform_options: options of that transform, such as flip.
         check: look at every image first; "stop" if one is broken, "skip" it, or "none" to find out during training.
         cache: keep decoded images on disk, so that later epochs do not decode again.
-        workers: processes that load images, at most one a core; 0 loads in the training process.
+        resident: decode all images once into memory of the device and augment them there; for data that fits.
+        workers: processes that load images, at most one per core; 0 loads in the training process.
     """
 
     name: str = "glyphs"
@@ -41,6 +42,7 @@ class DataConfig:
     transform_options: dict[str, Any] = field(default_factory=dict)
     check: Literal["stop", "skip", "none"] = "stop"
     cache: bool = False
+    resident: bool = False
     workers: int = 0
 
     def __post_init__(self) -> None:
@@ -136,15 +138,15 @@ class ScheduleConfig:
     """How the learning rate changes.
 
     Args:
-        name: "constant"; "plateau", which multiplies it by factor where validation stands still; or "cosine", which
-            rises over the first steps and falls along a cosine to the last.
-        factor: that factor.
+        name: "constant"; "plateau", which multiplies it by factor when validation stops improving; "cosine" or
+            "one-cycle", which rise linearly and then fall to 0 at the last step, along a cosine or a line.
+        factor: factor of "plateau".
         patience: evaluations without a better one before the rate falls.
-        ramp: share of all steps over which a cosine's rate rises.
+        ramp: share of all steps over which "cosine" and "one-cycle" rise.
         warmup_epochs: passes over the data with the backbone frozen, before all of the model learns.
     """
 
-    name: Literal["constant", "plateau", "cosine"] = "constant"
+    name: Literal["constant", "plateau", "cosine", "one-cycle"] = "constant"
     factor: float = 0.5
     patience: int = 4
     ramp: float = 0.1
@@ -165,6 +167,7 @@ class TrainerConfig:
         max_steps: steps at most.
         evaluate_every: steps between evaluations; each also writes the last checkpoint.
         checkpoint_every: steps between further checkpoints; 0 writes them with evaluations alone.
+        max_seconds: stop at the first evaluation after so many seconds; --resume goes on. 0 sets no limit.
         patience: evaluations without a better one before training stops; none goes on to max_steps.
         monitor: the metric that decides what is better: map@r, p@1, p@r, r@1 ...
         monitor_split: what it is measured on: "validation", "test" (the conventional protocol), or "none" to keep the
@@ -175,7 +178,8 @@ class TrainerConfig:
         devices: how many of them; more than one trains by DDP.
         num_nodes: machines.
         sync_batchnorm: share statistics of batch norm among GPUs.
-        threads: threads of the CPU for torch; 0 leaves the choice to torch.
+        compile: compile the backbone with torch.compile: slower to start, faster per step.
+        threads: CPU threads of torch; 0 leaves the choice to torch.
         log_every: steps between rows of metrics.csv.
         progress: show a progress bar.
     """
@@ -183,6 +187,7 @@ class TrainerConfig:
     max_steps: int = 500
     evaluate_every: int = 100
     checkpoint_every: int = 0
+    max_seconds: float = 0.0
     patience: int | None = None
     monitor: str = "map@r"
     monitor_split: Literal["validation", "test", "none"] = "validation"
@@ -192,6 +197,7 @@ class TrainerConfig:
     devices: int = 1
     num_nodes: int = 1
     sync_batchnorm: bool = False
+    compile: bool = False
     threads: int = 0
     log_every: int = 10
     progress: bool = True
@@ -201,6 +207,7 @@ class TrainerConfig:
             ("max_steps", 1),
             ("evaluate_every", 1),
             ("checkpoint_every", 0),
+            ("max_seconds", 0),
             ("devices", 1),
             ("num_nodes", 1),
             ("threads", 0),
@@ -222,11 +229,13 @@ class OutputConfig:
         folder: the run's folder; without one, runs/DATA-POOLING-LOSS-TIME.
         ks: ranks K of the R@K in the final table.
         report: write report.html.
+        embeddings: keep the embeddings of the test images in embeddings.safetensors.
     """
 
     folder: str | None = None
     ks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     report: bool = True
+    embeddings: bool = False
 
 
 @dataclass

@@ -19,7 +19,7 @@ import torch
 
 from gspool.files import lock, write_atomic
 from gspool.terminal.output import check_writable
-from gspool.training.checkpoint import LAST
+from gspool.training.checkpoint import LAST, PREVIOUS
 from gspool.training.config import TrainConfig
 from gspool.training.parsing import as_yaml, plain, read_config
 from gspool.version import __version__
@@ -82,7 +82,7 @@ def open_run_folder(config: TrainConfig) -> Path:
 
 def has_begun(folder: Path) -> bool:
     """Say whether a folder holds anything that a new run would destroy."""
-    return any((folder / name).exists() for name in (LAST, RESULT))
+    return any((folder / name).exists() for name in (LAST, PREVIOUS, RESULT))
 
 
 def own_config(folder: Path, config: TrainConfig) -> None:
@@ -108,7 +108,8 @@ def own_config(folder: Path, config: TrainConfig) -> None:
 
 
 def _deciding(content: dict[str, Any]) -> dict[str, Any]:
-    trainer = {name: value for name, value in content["trainer"].items() if name not in ("progress", "threads")}
+    free = ("progress", "threads", "max_seconds")
+    trainer = {name: value for name, value in content["trainer"].items() if name not in free}
     return {**{name: value for name, value in content.items() if name != "output"}, "trainer": trainer}
 
 

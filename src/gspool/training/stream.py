@@ -1,16 +1,17 @@
-"""The batches of a run, step by step: any step can be the first, and sees what it would have seen."""
+"""The batches of a run by step: any step can be the first, and its batch is the same as in a whole run."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gspool.data import ClassBalancedBatches, ImageSet
 from gspool.data.loading import loading_processes
+from gspool.training.signals import signals_blocked
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8
@@ -33,7 +34,7 @@ class Place(NamedTuple):
 
 
 class BatchStream(Sampler[list[Place]]):
-    """Give the batches of steps ``first`` to ``last - 1``, whatever epoch they fall into.
+    """Yield the batches of steps ``first`` to ``last - 1``, whatever epoch they fall into.
 
     Example:
         >>> batches = ClassBalancedBatches([0, 0, 1, 1], classes_per_batch=2, images_per_class=1)
@@ -83,7 +84,7 @@ class StreamedImages(Dataset[tuple["Tensor", int, int]]):
 
 
 def mixed_seed(*numbers: int) -> int:
-    """Make one seed of several numbers; neighbours among them must not give neighbouring seeds.
+    """Mix several numbers into one seed; neighbouring numbers do not give neighbouring seeds.
 
     Example:
         >>> mixed_seed(0, 1) != mixed_seed(1, 0)
@@ -108,11 +109,19 @@ def collate(samples: list[tuple[Tensor, int, int]]) -> Batch:
     return Batch(torch.stack(images), torch.tensor(labels), torch.tensor(rows))
 
 
+class ShieldedLoader(DataLoader[Any]):
+    """A loader whose workers do not see Ctrl-C and SIGTERM: they end with the process that they load for."""
+
+    def __iter__(self) -> Any:
+        with signals_blocked():
+            return super().__iter__()
+
+
 def stream_loader(
     images: ImageSet, batches: ClassBalancedBatches, first: int, last: int, seed: int, workers: int, pin: bool
-) -> DataLoader[tuple[Tensor, int, int]]:
-    """Make the loader of steps ``first`` to ``last - 1``."""
-    return DataLoader(
+) -> DataLoader[Any]:
+    """Return the loader of steps ``first`` to ``last - 1``."""
+    return ShieldedLoader(
         StreamedImages(images, seed),
         batch_sampler=BatchStream(batches, first, last),
         collate_fn=collate,

@@ -1,8 +1,8 @@
-"""An embedding model that begins at feature maps, for a backbone that stands still and was run once."""
+"""An embedding model on feature maps, for a frozen backbone whose maps were computed once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +23,10 @@ class FeatureMapEmbedder(nn.Module):
     """Pool and embed feature maps that a frozen backbone has computed beforehand.
 
     Args:
-        channels: of the feature maps.
+        channels: channels of the feature maps.
         pooling: a name of `gspool.pooling.list()`.
         dim: length of the embedding.
-        **options: of the pooling layer.
+        **options: options of the pooling layer.
 
     Example:
         >>> model = FeatureMapEmbedder(64, "gsp", 16, prototypes=8)
@@ -43,12 +43,12 @@ class FeatureMapEmbedder(nn.Module):
         """Length of the embedding."""
         return self.head.out_dim
 
-    def freeze(self, freeze: Freeze) -> FeatureMapEmbedder:
-        """Change nothing: there is no backbone here, and the head always learns."""
+    def freeze(self, freeze: Freeze) -> Self:
+        """Do nothing: there is no backbone here, and the head always learns."""
         return self
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Embedded:
-        """Embed feature maps as unit vectors."""
+        """Embed feature maps [B, C, H, W], or tokens [B, N, C], as unit vectors."""
         pooled = self.head.pool(images)
         vector = pooled.pooled.to(torch.promote_types(pooled.pooled.dtype, torch.float32))
         grid = (images.shape[2], images.shape[3]) if images.ndim == 4 else None
