@@ -1,8 +1,8 @@
-"""The paper's values for the benchmarks, in percent: Table 2, and the conventional protocol of the supplement."""
+"""The paper's values for the retrieval benchmarks, in percent: Tables 1 and 2, conventional protocol, layers."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 # The order of the columns below.
 ORDER = ("sop", "inshop", "cub", "cars196")
@@ -17,8 +17,8 @@ class PaperValues(NamedTuple):
     map: float
 
 
-# Table 2, a line a row: P@1 and MAP@R at 512D, P@1 and MAP@R at 128D; SOP, In-shop, CUB, Cars196.
-# DeLF's P@1 of 45.53 on SOP stands in the paper so.
+# Table 2, one line a row: P@1 and MAP@R at 512D, P@1 and MAP@R at 128D; SOP, In-shop, CUB, Cars196.
+# DeLF's P@1 of 45.53 on SOP is what the paper prints.
 _TABLE = """
 c1 gap          69.29 40.40 65.15 36.50 80.11 50.32 75.83 46.42 63.32 23.49 56.34 19.37 78.01 22.87 65.61 16.06
 xbm+c1 gap      76.54 48.58 73.22 44.55 87.76 57.53 85.26 54.40 65.56 25.65 57.48 20.27 83.55 27.53 72.17 18.98
@@ -46,7 +46,7 @@ pnca gmp+gsp    75.41 47.50 72.10 43.73 87.43 57.68 85.10 54.70 66.14 25.85 58.1
 panchor gap     76.48 48.08 73.50 44.33 88.02 58.02 85.83 54.98 68.04 26.20 59.91 20.94 85.26 27.14 75.08 19.15
 panchor gsp     77.13 49.05 74.07 45.07 88.10 58.44 85.97 55.34 68.40 26.59 60.80 21.44 86.46 28.43 75.88 19.90
 """
-# The deviations that stand under them.
+# The standard deviations printed under them.
 _DEVIATIONS = """
 c1 gap          0.11 0.15 0.10 0.11 0.19 0.14 0.14 0.13 0.57 0.31 0.35 0.29 0.38 0.33 0.59 0.14
 xbm+c1 gap      0.32 0.47 0.48 0.57 0.26 0.41 0.37 0.45 0.48 0.24 0.41 0.19 0.35 0.22 0.30 0.17
@@ -76,34 +76,46 @@ panchor gsp     0.16 0.22 0.13 0.17 0.11 0.14 0.06 0.13 0.45 0.25 0.31 0.17 0.39
 """
 
 
-def paper_values(data: str, loss: str, pooling: str) -> PaperValues | None:
-    """Look up a row of Table 2; None where the paper has none.
+def paper_values(data: str, loss: str, pooling: str, of: Literal["mean", "deviation"] = "mean") -> PaperValues | None:
+    """Return a row of Table 2, or its standard deviations; None where the paper has no such row.
 
     Example:
         >>> paper_values("cub", "c2", "gsp")
         PaperValues(p1_joined=68.85, map_joined=27.12, p1=60.42, map=21.52)
+        >>> paper_values("cub", "c2", "gsp", "deviation").map
+        0.16
         >>> paper_values("cub", "c2", "vlad")
     """
-    return _row(_TABLE, data, loss, pooling)
-
-
-def paper_deviations(data: str, loss: str, pooling: str) -> PaperValues | None:
-    """Look up the standard deviations of a row of Table 2; None where the paper has none.
-
-    Example:
-        >>> paper_deviations("cub", "c2", "gsp").map
-        0.16
-    """
-    return _row(_DEVIATIONS, data, loss, pooling)
-
-
-def _row(table: str, data: str, loss: str, pooling: str) -> PaperValues | None:
-    rows = [line.split() for line in table.strip().splitlines()]
-    numbers = next((row[2:] for row in rows if row[:2] == [loss, pooling]), None)
+    lines = (_TABLE if of == "mean" else _DEVIATIONS).strip().splitlines()
+    numbers = next((row[2:] for row in map(str.split, lines) if row[:2] == [loss, pooling]), None)
     if numbers is None or data not in ORDER:
         return None
     start = 4 * ORDER.index(data)
-    return PaperValues(*(float(word) for word in numbers[start : start + 4]))
+    return PaperValues(*map(float, numbers[start : start + 4]))
+
+
+# Table 1, C2, MAP@R at 512D and 128D of each part alone; the rows without and with both parts are those of Table 2.
+_ALONE = {
+    "c2 gsp without zsr": "46.78 42.66  59.46 55.50  26.25 20.85  25.54 17.88",
+    "c2 gsp mu 1": "46.60 42.55  59.38 55.43  26.49 21.08  25.54 17.67",
+}
+
+
+def component_values(data: str, variant: str) -> tuple[float, float]:
+    """Return MAP@R at 512D and at 128D of a row of Table 1.
+
+    Example:
+        >>> component_values("cub", "c2 gap"), component_values("cub", "c2 gsp mu 1")
+        ((25.95, 20.58), (26.49, 21.08))
+    """
+    if variant in _ALONE:
+        numbers = [*map(float, _ALONE[variant].split())]
+        start = 2 * ORDER.index(data)
+        return numbers[start], numbers[start + 1]
+    loss, pooling = variant.split()
+    row = paper_values(data, loss, pooling)
+    assert row is not None
+    return row.map_joined, row.map
 
 
 class ConventionalValues(NamedTuple):
@@ -114,33 +126,31 @@ class ConventionalValues(NamedTuple):
     further: tuple[float, ...] = ()
 
 
-# The paper adds max pooling to both in this protocol, so these are the rows of GAP+GMP and of GMP+GSP.
+# The paper adds max pooling to both layers in this protocol: these are the rows of GAP+GMP and of GMP+GSP.
 _CONVENTIONAL = {
     ("bninception", "gap+gmp"): "79.29 52.59  90.16 61.39  64.32 23.59  77.63 21.67",
     ("bninception", "gmp+gsp"): "79.59 52.70  90.92 63.25  64.99 25.35  79.07 22.51",
     ("resnet50", "gap+gmp"): "81.44 55.66  91.56 64.00  66.68 25.38  82.83 25.34",
     ("resnet50", "gmp+gsp"): "81.54 55.91  91.75 64.43  66.63 25.51  82.60 25.76",
 }
-
-
-# R@2, R@4, R@8 of XBM+GSP on CUB with ResNet50; the other sets are shown at other ranks than ours, or not at all.
-_FURTHER = (77.43, 85.26, 91.02)
+# R@2, R@4, R@8 of XBM+GSP on CUB with ResNet50; other sets are printed at other ranks than ours, or not at all.
+_FURTHER = {("cub", "resnet50", "gmp+gsp"): (77.43, 85.26, 91.02)}
 
 
 def conventional_values(data: str, backbone: str, loss: str, pooling: str) -> ConventionalValues | None:
-    """Look up a row of the conventional protocol; None where the paper has no such row: its only loss is C1 with XBM.
+    """Return a row of the conventional protocol; None where the paper has no such row. Its only loss is C1 with XBM.
 
     Example:
         >>> conventional_values("cub", "keras/resnet50", "xbm+c1", "gmp+gsp")
         ConventionalValues(r1=66.63, map=25.51, further=(77.43, 85.26, 91.02))
     """
-    line = _CONVENTIONAL.get((backbone.rpartition("/")[2], pooling))
+    network = backbone.rpartition("/")[2]
+    line = _CONVENTIONAL.get((network, pooling))
     if line is None or data not in ORDER or loss != "xbm+c1":
         return None
-    numbers = [float(word) for word in line.split()]
+    numbers = [*map(float, line.split())]
     start = 2 * ORDER.index(data)
-    further = _FURTHER if (data, backbone.rpartition("/")[2], pooling) == ("cub", "resnet50", "gmp+gsp") else ()
-    return ConventionalValues(numbers[start], numbers[start + 1], further)
+    return ConventionalValues(numbers[start], numbers[start + 1], _FURTHER.get((data, network, pooling), ()))
 
 
 # Supp. "Evaluation of Other Pooling Alternatives", CUB, MAP@R at 128D: contrastive, ProxyNCA++.
@@ -169,12 +179,26 @@ _POOLINGS = {
 }
 
 
-def pooling_table_value(loss: str, pooling: str, variant: str = "") -> float | None:
-    """Look up a pooling layer's MAP@R on CUB, in percent; None where the paper has no such row.
+def layer_value(loss: str, pooling: str, setting: str = "") -> float | None:
+    """Return a pooling layer's MAP@R on CUB, in percent; None where the paper has no such row.
 
     Example:
-        >>> pooling_table_value("pnca", "gsop"), pooling_table_value("c2", "vlad", "64x128")
+        >>> layer_value("pnca", "gsop"), layer_value("c2", "vlad", "64x128")
         (15.72, 16.67)
     """
-    values = _POOLINGS.get(f"{pooling} {variant}".strip())
+    values = _POOLINGS.get(f"{pooling} {setting}".strip())
     return None if values is None or loss not in ("c2", "pnca") else values[("c2", "pnca").index(loss)]
+
+
+def paper_gain(data: str, loss: str, pooling: str, setting: str = "") -> float | None:
+    """Return by how much the paper's row exceeds its GAP: of Table 2 if it has one, otherwise of the layers on CUB.
+
+    Example:
+        >>> round(paper_gain("cub", "c2", "gsp"), 2), round(paper_gain("cub", "c2", "otp", "8x16"), 2)
+        (0.94, -5.39)
+    """
+    row, gap = paper_values(data, loss, pooling), paper_values(data, loss, "gap")
+    if row is not None and gap is not None:
+        return None if setting else row.map - gap.map
+    layer, base = layer_value(loss, pooling, setting), layer_value(loss, "gap")
+    return None if data != "cub" or layer is None or base is None else layer - base
