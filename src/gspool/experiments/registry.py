@@ -24,6 +24,7 @@ MODULES = {
     "screening": "screening",
     "computation": "computation",
     "classification": "classification",
+    "frozen": "frozen",
 }
 
 

@@ -46,10 +46,11 @@ class TokenSet:
         views, vectors, channels = self.layout.shape
         return len(self) * views * vectors * channels * (4 if self.layout.precision == "fp32" else 2)
 
-    def load(self, device: torch.device | str) -> TokenSet:
-        """Put all tokens into the memory of a device."""
+    def load(self, device: torch.device | str, views: int | None = None) -> TokenSet:
+        """Put the tokens, or only the first views of them, into the memory of a device."""
+        kept = slice(None, views)
         parts = [
-            self.store.read(self.locations[first : first + 512]).to(device, non_blocking=True)
+            self.store.read(self.locations[first : first + 512])[:, kept].to(device, non_blocking=True)
             for first in range(0, len(self), 512)
         ]
         self.memory = torch.cat(parts)
@@ -66,11 +67,14 @@ class TokenSet:
             return self.store.read(chosen, wanted[0])
         return self.store.read(chosen)[torch.arange(len(chosen)), wanted]
 
-    def entries(self, views: int = 1) -> Tensor | TokenRows:
-        """Return the first ``views`` views of every picture as rows: a tensor once loaded, else rows read from disk."""
-        if self.memory is None:
-            return TokenRows(self, views)
-        return self.memory[:, :views].flatten(0, 1)
+    @property
+    def views(self) -> int:
+        """Views at hand: those in memory once loaded, else those on disk."""
+        return self.layout.views if self.memory is None else self.memory.shape[1]
+
+    def entries(self) -> Tensor | TokenRows:
+        """Return every view of every picture as a row, ``picture * views + view``: a tensor, or rows on disk."""
+        return TokenRows(self) if self.memory is None else self.memory.flatten(0, 1)
 
 
 class TokenRows:
@@ -79,8 +83,8 @@ class TokenRows:
     Row ``r`` is view ``r % views`` of picture ``r // views``.
     """
 
-    def __init__(self, tokens: TokenSet, views: int) -> None:
-        self.tokens, self.views = tokens, views
+    def __init__(self, tokens: TokenSet) -> None:
+        self.tokens, self.views = tokens, tokens.layout.views
 
     def __len__(self) -> int:
         return self.views * len(self.tokens)

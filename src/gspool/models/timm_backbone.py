@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
 from timm.data import resolve_model_data_config
+from timm.layers import resample_abs_pos_embed
 from torch import nn
 
 from gspool.models.backbone import Backbone, Features
@@ -68,7 +70,8 @@ class TimmBackbone(Backbone):
         if weights is not None:
             classifier = timm.models.get_pretrained_cfg_value(name, "classifier") or ()
             names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-            load_weights(network, weights, ignore=[f"{part}." for part in (*names, *idle)])
+            ignored = [f"{part}." for part in (*names, *idle)]
+            load_weights(network, weights, ignored, partial(_fitted_positions, network))
 
     @staticmethod
     def _look_at(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[FeatureForm, set[str]]:
@@ -139,6 +142,17 @@ def _check(name: str, options: dict[str, Any]) -> None:
         raise ValueError(
             f"{', '.join(taken)} cannot be set: a backbone is the model without classifier, on three channels"
         )
+
+
+def _fitted_positions(network: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Interpolate position embeddings of a transformer that was trained at another image size, as timm does."""
+    own, stored = getattr(network, "pos_embed", None), weights.get("pos_embed")
+    patches = getattr(network, "patch_embed", None)
+    if own is None or stored is None or stored.shape == own.shape or stored.shape[2:] != own.shape[2:]:
+        return weights
+    prefix = 0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 1)
+    size = list(patches.grid_size)  # type: ignore[union-attr, arg-type]
+    return {**weights, "pos_embed": resample_abs_pos_embed(stored.float(), size, num_prefix_tokens=prefix)}
 
 
 def _not_fetched(name: str, problem: OSError) -> str:

@@ -1,11 +1,10 @@
-"""Which pooling layer is best on my pictures? Tokens once, every head on folds x seeds, chosen by validation classes."""
+"""Which pooling layer is best on my pictures? Tokens once, heads on folds x seeds, chosen by validation classes."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -20,9 +19,8 @@ from gspool.data import ImageSet
 from gspool.data.image_source import FileImages
 from gspool.evaluation.folds import contiguous_folds
 from gspool.executor import Executor, Failure, run_tasks
-from gspool.features import FeatureConfig, TokenSet, extract_tokens
+from gspool.features import FeatureConfig, TokenSet
 from gspool.files import write_atomic
-from gspool.models import create_backbone
 from gspool.models.device import chosen_device
 from gspool.pooling.registry import check_options, without_class_token
 from gspool.training.config import (
@@ -34,7 +32,7 @@ from gspool.training.config import (
     TrainerConfig,
 )
 from gspool.training.gpu_data import TensorSet
-from gspool.training.heads import FROZEN, HeadConfig, HeadResult, as_embedder, build_head, head_config, train_head
+from gspool.training.heads import FROZEN, HeadConfig, HeadResult, build_head, head_config, train_head
 
 RUNS, TABLE, WINNER = "runs.jsonl", "compare.json", "model"
 # Layers that `--layers all` leaves out: their output has a size of its own, or they cannot start near the feature.
@@ -75,7 +73,9 @@ class CompareConfig:
         folder: where results and the chosen model go.
     """
 
-    data: DataConfig = field(default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4))
+    data: DataConfig = field(
+        default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4)
+    )
     backbone: str = "timm/vit_small_patch14_dinov2"
     backbone_options: dict[str, Any] = field(default_factory=dict)
     dim: int | None = None
@@ -145,7 +145,9 @@ def variants_of(layers: str, grid: Sequence[str], class_token: bool) -> list[Var
         target, equals, values = each.partition("=")
         layer, dot, option = target.rpartition(".")
         if not (equals and dot and values):
-            raise ValueError(f"a grid setting is written LAYER.OPTION=VALUE,VALUE, such as gsp.mu=0.1,0.3, got {each!r}")
+            raise ValueError(
+                f"a grid setting is written LAYER.OPTION=VALUE,VALUE, such as gsp.mu=0.1,0.3, got {each!r}"
+            )
         if layer not in names:
             raise ValueError(f"the grid names {layer!r}, which is not among the layers {', '.join(names)}")
         settings.setdefault(layer, {})[option] = [yaml.safe_load(value) for value in values.split(",")]
@@ -218,15 +220,19 @@ def learning_set(config: DataConfig) -> ImageSet:
 def token_sets(tokens: Tokens, folds: int, fold: int) -> dict[str, TensorSet]:
     """Cut the learning classes into train and validation, every view of a training picture an entry of its own."""
     learning, test = tokens
-    rows = contiguous_folds(learning.labels, folds)[fold]
-    views = learning.layout.views
-    train = TensorSet.of(learning.entries(views), learning.labels.repeat_interleave(views), name="tokens")
-    centre = TensorSet.of(learning.entries(1), learning.labels, name="tokens", split="validation")
+    fold_classes = contiguous_folds(learning.labels, folds)[fold]
+    rows = learning.entries()
+    train = TensorSet.of(rows, learning.labels.repeat_interleave(learning.views), name="tokens")
+    centre = TensorSet(rows, learning.labels, learning.views * torch.arange(len(learning)), split="validation")
     return {
-        "train": train.of_classes(rows.train_classes.tolist()),
-        "validation": centre.of_classes(rows.validation_classes.tolist()),
-        "test": TensorSet.of(
-            test.entries(1), test.labels, name="tokens", split="test", queries=_queries(test.images)
+        "train": train.of_classes(fold_classes.train_classes.tolist()),
+        "validation": centre.of_classes(fold_classes.validation_classes.tolist()),
+        "test": TensorSet(
+            test.entries(),
+            test.labels,
+            test.views * torch.arange(len(test)),
+            split="test",
+            queries=_queries(test.images),
         ),
     }
 
@@ -238,8 +244,8 @@ def _queries(images: ImageSet) -> torch.Tensor | None:
 def train_jobs(config: CompareConfig, tokens: Tokens, device: str, in_memory: bool) -> Callable[[Job], HeadResult]:
     """Make a worker that trains one job after the other on tokens that it loads once."""
     if in_memory:
-        for part in tokens:
-            part.load(device)
+        tokens.learning.load(device)
+        tokens.test.load(device, views=1)
     sets: dict[int, dict[str, TensorSet]] = {}
 
     def work(job: Job) -> HeadResult:
@@ -278,7 +284,9 @@ def job_key(config: CompareConfig, job: Job) -> str:
         "loss": asdict(train.loss),
         "optimiser": asdict(train.optimiser),
         "schedule": asdict(train.schedule),
-        "trainer": {name: value for name, value in asdict(train.trainer).items() if name not in ("progress", "threads")},
+        "trainer": {
+            name: value for name, value in asdict(train.trainer).items() if name not in ("progress", "threads")
+        },
         "batch": [config.data.classes_per_batch, config.data.images_per_class],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -320,7 +328,9 @@ def run_jobs(
         if advance is not None:
             advance(record)
     if failures:
-        raise RuntimeError(f"{len(failures)} of {len(missing)} trainings failed; the others are kept.\n" + "\n".join(failures))
+        raise RuntimeError(
+            f"{len(failures)} of {len(missing)} trainings failed; the others are kept.\n" + "\n".join(failures)
+        )
     return [done[job_key(config, job)] for job in jobs]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -288,7 +288,9 @@ def head_config(config: TrainConfig, model: TokenHead) -> TrainConfig:
     """Return the configuration with the learning rate of everything but the embedding multiplied by ``head.rate``."""
     changed = deepcopy(config)
     embeddings = {
-        f"{name}.weight" for name, part in model.named_modules() if isinstance(part, LocalEmbedding) and "key" not in name
+        f"{name}.weight"
+        for name, part in model.named_modules()
+        if isinstance(part, LocalEmbedding) and "key" not in name
     }
     own = [name for name, _ in model.named_parameters() if name not in embeddings]
     if model.config.rate != 1:
@@ -309,9 +311,7 @@ def as_embedder(
     state: Mapping[str, Tensor],
 ) -> Embedder:
     """Join a frozen backbone and a trained head to an ordinary model that embeds images."""
-    model = Embedder(
-        name, pooling, dim, backbone_options=backbone_options, pooling_options=dict(options), freeze="all"
-    )
+    model = Embedder(name, pooling, dim, backbone_options=backbone_options, pooling_options=dict(options), freeze="all")
     model.backbone.load_state_dict(backbone.state_dict())
     model.head.load_state_dict({key.removeprefix("head."): value for key, value in state.items()})
     return model.eval()
