@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.evaluation.selection import GROUP_SIZES, select_largest
+from gspool.evaluation.top_k import GROUP_SIZES, select_largest
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-# Columns are judged in groups of these sizes; rows whose length the largest divides are divided by all.
+# Columns are compared in groups of these sizes; rows whose length the largest divides are divided by all.
 GROUP_SIZES = (256, 64, 16)
 _VECTORS = 32
-# From so many wanted entries on, sorting the few that pass a threshold is quicker than a selection among all members.
+# From so many wanted entries on, sorting the few that pass a threshold is faster than a selection among all members.
 _MANY = 128
 
 
@@ -57,7 +57,7 @@ def select_largest(scores: Float[Tensor, "B G"], k: int) -> Largest:
 
 
 def _sorted_above(members: Float[Tensor, "B S"], floor: Float[Tensor, " B"], k: int) -> Largest:
-    """Give the ``k`` largest of each row, when at least k and hardly more of them reach the row's floor.
+    """Return the ``k`` largest of each row, when at least k and hardly more of them reach the row's floor.
 
     A number and its place are sorted as one integer: the bits of a float32 order like it, once those of negative
     numbers are turned over.
