@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 from gspool.executor import Executor
 from gspool.experiments.grid import run_grid
 from gspool.experiments.run_store import RunStore
+from gspool.training.signals import TerminatedError, TrainingInterruptedError
 
 JOBS = [{"seed": seed} for seed in range(4)]
 
@@ -66,16 +68,27 @@ def test_time_that_runs_out_leaves_the_rest_for_the_same_command(
     assert told == [0.0, 0.0, 0.0]
 
 
-def test_ctrl_c_in_this_process_keeps_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("stop", "status"),
+    [
+        (KeyboardInterrupt(), 130),
+        (TerminatedError(), 143),
+        (TrainingInterruptedError(Path("x"), 3, signal.SIGINT), 130),
+        (TrainingInterruptedError(Path("x"), 3, signal.SIGTERM), 143),
+    ],
+)
+def test_a_signal_in_this_process_keeps_what_is_finished(
+    stop: BaseException, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = RunStore(tmp_path / "runs.jsonl")
 
     def worker(asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         if asked["seed"] == 2:
-            raise KeyboardInterrupt
+            raise stop
         return {"x": 1}
 
     with pytest.raises(SystemExit) as left:
         run_grid(store, JOBS, lambda: worker, name="heads")
-    assert left.value.code == 130
+    assert left.value.code == status
     assert capsys.readouterr().err == "\nstopped; 2 of 4 heads are kept, the same command continues\n"
     assert len(RunStore(store.path).runs()) == 2
