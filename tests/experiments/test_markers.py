@@ -65,6 +65,10 @@ def test_tables_of_experiments_are_blocks_and_single_lines_stay_in_their_sentenc
     block = fill(root, "<!-- table: probe.rows -->\nold\n<!-- end -->")
     assert block == "<!-- table: probe.rows -->\n\n| x |\n|---|\n| 1 |\n\n<!-- end -->"
     assert fill(root, block) == block
+    assert (
+        fill(root, "<!-- table: probe.rows :: 1 :: x --><!-- end -->")
+        == "<!-- table: probe.rows :: 1 :: x -->1<!-- end -->"
+    )
     assert "`gspool reproduce probe`" in fill(root, "<!-- table: probe.provenance --><!-- end -->")
     assert "| probe | nothing much |" in fill(root, "<!-- table: summary --><!-- end -->")
 
@@ -87,6 +91,8 @@ def test_markers_in_code_are_only_shown(root: Path) -> None:
         ("<!-- results:solver value.worst .1q -->5<!-- /results -->", r"'\.1q' is not a number format"),
         ("<!-- results:solver a b c d -->5<!-- /results -->", "a marker reads results:FILE"),
         ("<!-- table: probe.gone -->5<!-- end -->", "no table 'gone'; it has gain, rows, other, provenance"),
+        ("<!-- table: probe.rows :: 7 :: x -->5<!-- end -->", "0 rows begin with '7'; rows: 1; columns: x"),
+        ("<!-- table: probe.rows :: 1 :: y -->5<!-- end -->", "columns: x"),
         ("<!-- table: probe.gain -->5", "1 markers .* are opened and 0"),
     ],
 )
