@@ -201,15 +201,17 @@ class CollageRun:
         """
         # Every row once before any row twice, and fine-tuning last; one backbone after the other, for its maps.
         order = sorted(
-            trainings.values(), key=lambda each: (each.backbone == "fine-tuned", each.seed, each.data, each.flavour)
+            trainings.values(),
+            key=lambda each: (each.backbone == "fine-tuned", each.seed, each.data, each.flavour),
         )
-        missing = [each for each in order if self.store.get(each.asked()) is None]
-        print(f"{what}: {len(trainings)} trainings, {len(missing)} of them missing", flush=True)
+        # The paper's settings are part of a table and of the search.
+        once = {str(each.asked()): each.asked() for each in order}
+        missing = [asked for asked in once.values() if self.store.get(asked) is None]
+        print(f"{what}: {len(once)} trainings, {len(missing)} of them missing", flush=True)
         left = self.seconds_left
         if missing and left != 0:
             try:
-                jobs = [each.asked() for each in missing]
-                run_grid(self.store, jobs, self.worker, self.options.executor, left or 0.0)
+                run_grid(self.store, missing, self.worker, self.options.executor, left or 0.0)
             except RuntimeError as failed:
                 self.failures.append(f"{what}: {failed}")
         return self.finished(trainings)
