@@ -34,7 +34,7 @@ train: $(INSTALLED)  ## train GSP, and GAP beside it, on glyph collages: minutes
 test: lint  ## check format, style, types and imports; run tests and doctests
 	@echo "== tests and the examples in docstrings, $(JOBS) at a time"
 	@command -v $(DRIVER) >/dev/null || echo "== no $(DRIVER) here: tests of the web page are left out"
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu$(if $(shell command -v $(DRIVER)),, and not browser)"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow$(if $(shell command -v $(DRIVER)),, and not browser)"
 	@echo "== all passed"
 
 lint: $(INSTALLED)  ## only the checks that do not run the code
@@ -50,10 +50,7 @@ docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 results: $(INSTALLED)  ## put the numbers of results/ into README.md and docs/
-	@echo "== the tables of the paper: docs/reproduction.md, and the one in README.md"
 	$(BIN)/gspool report
-	@echo "== what stands between results markers, in README.md and docs/"
-	$(BIN)/python -m gspool.experiments.report
 
 format: $(INSTALLED)  ## format the code and mend what can be mended by itself
 	$(BIN)/ruff format $(SOURCES)

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from gspool.training.module import cosine_factor
+from gspool.training.loop import cosine_factor
 from gspool.training.monitor import Monitor
 
 VALUES = [0.1, 0.3, 0.2, 0.3, 0.25, 0.4, 0.1, 0.1, 0.1, 0.1]

@@ -15,7 +15,6 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from itertools import takewhile
 from queue import SimpleQueue
 from typing import Any
@@ -193,7 +192,7 @@ def _serve(make_worker: Callable[[], Any], pipe: Any, parent: int) -> None:
     torch.set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker = LazyWorker(make_worker)
-    with suppress(EOFError, OSError):
+    try:
         while True:
             result = worker(pipe.recv())
             try:
@@ -203,6 +202,11 @@ def _serve(make_worker: Callable[[], Any], pipe: Any, parent: int) -> None:
             except Exception:
                 # The result cannot be pickled; nothing has been written yet.
                 pipe.send(Failure(traceback.format_exc()))
+    except (EOFError, OSError):
+        return  # the parent has closed the pipe, or died
+    except BaseException:
+        # A worker that turns SIGTERM into an exception: the parent knows why it ends.
+        raise SystemExit(128 + signal.SIGTERM) from None
 
 
 def _end_with(parent: int) -> None:

@@ -11,6 +11,10 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class TerminatedError(BaseException):
+    """SIGTERM as an exception; like KeyboardInterrupt no ``except Exception`` may hold it up."""
+
+
 class Noted:
     """The first signal that came, and how many did."""
 

@@ -18,6 +18,8 @@ from gspool.experiments.run_store import Run
 # Between two layers of a loss; all of a loss take less than the distance of two losses.
 APART = 0.8 / len(POOLINGS)
 MOST_MAPS, MOST_CURVES = 8, 8
+# Points of MAP@R below the best that curves show.
+SHOWN_POINTS = 4.0
 AHEAD = "MAP@R − that of GAP, points"
 
 
@@ -130,7 +132,9 @@ def draw_curves(record: Record, path: Path) -> None:
             xlabel="step",
             ylabel="validation MAP@R, %",
         )
-        axes.legend(fontsize=8)
+        # The first steps are far below, and would hide what the lines differ by.
+        axes.set_ylim(bottom=max(max(line.get_ydata()) for line in axes.get_lines()) - SHOWN_POINTS)
+        axes.legend(fontsize=8, loc="lower right")
     save(figure, path)
 
 
@@ -177,7 +181,7 @@ def draw_summary(record: Record, path: Path) -> None:
     if not rows:
         return
     colors = {layer: "black" if layer == "gap" else f"C{number}" for number, layer in enumerate(layers)}
-    figure, grid = subplots(1, 2, 4.0 + 2.2 * len(losses), 4.2, sharey=True)
+    figure, grid = subplots(1, 2, 3.0 + 1.6 * len(losses), 4.0, sharey=True)
     points = (
         lambda row, gap: summary_point(row, gap),
         lambda row, _: paper_point(value["data"], row),

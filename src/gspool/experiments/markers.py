@@ -9,10 +9,13 @@ A results marker names the file, the path to the value in it, the format of numb
     off by <!-- results:solver value.worst .1e -->?<!-- /results -->    one number in the middle of a sentence
 
 A table marker names an experiment and one of its tables (`Experiment.tables`), or its provenance; one line of text goes
-into a sentence. ``summary`` is the table of the main figures of all experiments:
+into a sentence, and so does a cell, named by the first cells of its row and the heading of its column. ``summary`` is
+the table of the main figures of all experiments:
 
     <!-- table: toy.weights -->
     <!-- end -->
+    a gain of <!-- table: benchmark.gains :: c2 :: paper -->?<!-- end --> points
+    <!-- table: collage.gain :: frozen; PNCA :: paper -->?<!-- end -->
     <!-- table: toy.provenance --><!-- end -->
 """
 
@@ -103,7 +106,8 @@ def _replaced(text: str, begin: str, end: str, write: Callable[[str], str]) -> s
 def _table(marker: str, results: Path) -> str:
     if marker == "summary":
         return _block(headline_table(results))
-    name, _, part = marker.partition(".")
+    whole, *place = (word.strip() for word in marker.split("::"))
+    name, _, part = whole.partition(".")
     experiment = registry.find(name)
     if part == "provenance":
         files = [file for file in experiment.files if (results / f"{file}.json").is_file()]
@@ -111,7 +115,27 @@ def _table(marker: str, results: Path) -> str:
     if part not in experiment.tables:
         raise ValueError(f"{name} has no table {part!r}; it has {', '.join([*experiment.tables, 'provenance'])}")
     source = experiment.source(experiment.tables[part])
-    return _block(source.make(read_measured(results / f"{source.file}.json")))
+    text = source.make(read_measured(results / f"{source.file}.json"))
+    return table_cell(text, *place) if place else _block(text)
+
+
+def table_cell(table: str, row: str, column: str = "") -> str:
+    """Return a cell of a Markdown table by the first cells of its row, with ``;`` between, and its column's heading.
+
+    Raises:
+        ValueError: if no row, more than one, or no column matches.
+
+    Example:
+        >>> table_cell("| loss | layer | x |\\n|---|---|---:|\\n| c2 | gap | 1 |\\n| c2 | gsp | 2 |", "c2; gsp", "x")
+        '2'
+    """
+    head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+    first = [word.strip() for word in row.split(";")]
+    rows = [cells for cells in body if cells[: len(first)] == first]
+    if len(rows) != 1 or column not in head:
+        known = "; ".join(", ".join(cells[: len(first)]) for cells in body)
+        raise ValueError(f"{len(rows)} rows begin with {row!r}; rows: {known}; columns: {', '.join(head)}")
+    return rows[0][head.index(column)].strip("*")
 
 
 def _block(text: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -234,30 +233,44 @@ def run_study(study: Study, path: Path, command: str, names: Sequence[str] | Non
 
     Raises:
         RuntimeError: if trainings failed, after all others have ended and the result has been written.
+        ValueError: if no training has finished, or the result that is there is damaged.
     """
+    before = earlier_record(study, path)
     store = open_store(study, path)
-    try:
-        if study.settings.train:
-            options = study.options
-            run_grid(store, jobs_of(study), functools.partial(make_worker, study), options.executor, options.seconds)
-    finally:
-        # Not after Ctrl-C or SIGTERM: joining models takes minutes, and the same command does it later.
-        if not isinstance(sys.exception(), SystemExit | KeyboardInterrupt):
-            write_study(study, path, store, command, names)
+    write = functools.partial(write_study, study, path, store, before, command, names)
+    if study.settings.train:
+        worker, options = functools.partial(make_worker, study), study.options
+        try:
+            run_grid(store, jobs_of(study), worker, options.executor, options.seconds)
+        except RuntimeError:
+            if store.runs():
+                write()
+            raise
+    write()
 
 
-def write_study(study: Study, path: Path, store: RunStore, command: str, names: Sequence[str] | None = None) -> None:
-    """Write the figures of all finished trainings, with the provenance of each; a note in the result stays.
+def earlier_record(study: Study, path: Path) -> dict[str, Any]:
+    """Read the result that is there; empty where there is none, or one of a tiny version.
 
     Raises:
-        ValueError: if the result that is there is damaged; it may hold trainings that nothing else does.
+        ValueError: if it is damaged: it may hold trainings that are nowhere else, and is not overwritten.
     """
-    runs = {name: own for name, own in by_variant(finished_runs(store)).items() if names is None or name in names}
+    record = read_result(path) if path.is_file() else {}
+    return {} if record and is_quick(record) and not study.options.quick else record
+
+
+def write_study(
+    study: Study, path: Path, store: RunStore, before: Mapping[str, Any], command: str, names: Sequence[str] | None
+) -> None:
+    """Write the figures of all finished trainings, with the provenance of each; a note of the earlier result stays.
+
+    Raises:
+        ValueError: if no training has finished.
+    """
+    made = by_variant(finished_runs(store))
+    runs = {name: made[name] for name in names or made if name in made}
     if not runs:
-        return
-    before = read_result(path) if path.is_file() else {}
-    if before and is_quick(before) and not study.options.quick:
-        before = {}
+        raise ValueError("no training has finished, nothing was written; the same command continues")
     variants = [figures_of_variant(study, own, runs.get(f"{own[0].asked['loss']} gap", own)) for own in runs.values()]
     if before:
         keep_earlier_figures(variants, runs, before["value"])

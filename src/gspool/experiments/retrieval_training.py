@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int64
     from torch import Tensor
 
+    from gspool.data.image_set import Split
     from gspool.experiments.retrieval_study import Study
     from gspool.experiments.run_store import Run
 
@@ -126,7 +127,7 @@ def train_one(
     config = config_of(study, variant, fold, seed)
     config.trainer.max_seconds = seconds
     classes = PROTOCOLS[study.protocol].fold(train.labels, fold)
-    sets = {"train": train.of_classes(classes.train_classes.tolist()), "test": test}
+    sets: dict[Split, TensorSet] = {"train": train.of_classes(classes.train_classes.tolist()), "test": test}
     if len(classes.validation_classes):
         sets["validation"] = train.of_classes(classes.validation_classes.tolist())
     model = None

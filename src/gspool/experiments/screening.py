@@ -176,9 +176,11 @@ def effects_of_seeds(seeds: Sequence[Mapping[DesignPoint, float]]) -> Effects:
     below = fmean(value for point, value in means.items() if point is not lowest) - means[lowest]
     whole = [main_effects(found) for found in seeds]
     without = [main_effects({**found, lowest: predicted(found, lowest)}) for found in seeds]
-    return Effects(
-        *({name: [each[name] for each in found] for name in FACTORS} for found in (whole, without)), lowest, below
-    )
+    return Effects(_by_factor(whole), _by_factor(without), lowest, below)
+
+
+def _by_factor(seeds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    return {factor: [each[factor] for each in seeds] for factor in FACTORS}
 
 
 def effects_of(value: Mapping[str, Any], loss: str) -> Effects | None:

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-
-class TerminatedError(BaseException):
-    """SIGTERM came: what `KeyboardInterrupt` is to Ctrl-C."""
+from gspool.executor.signals import TerminatedError
 
 
 @contextmanager
@@ -28,10 +26,22 @@ def exit_with_line(line: Callable[[], str]) -> Iterator[None]:
     try:
         with _raise_on_sigterm():
             yield
-    except (KeyboardInterrupt, TerminatedError) as stop:
-        number = signal.SIGTERM if isinstance(stop, TerminatedError) else signal.SIGINT
+    except BaseException as stop:
+        number = _signal_of(stop)
+        if number is None:
+            raise
         print(f"\n{line()}", file=sys.stderr, flush=True)
         raise SystemExit(128 + number) from None
+
+
+def _signal_of(stop: BaseException) -> int | None:
+    if isinstance(stop, KeyboardInterrupt):
+        return signal.SIGINT
+    if isinstance(stop, TerminatedError):
+        return signal.SIGTERM
+    # `gspool.training.signals.TrainingInterruptedError`, whose package takes seconds to import.
+    number: int | None = getattr(stop, "signum", None)
+    return number
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def commits(record: Mapping[str, Any], brief: bool = False) -> str:
 
     Example:
         >>> commits({"commit": "0123456789", "uncommitted_changes": True}), commits({})
-        ('commit 0123456 with changes', '')
+        ('commit 0123456 and changes', '')
         >>> mixed = {"origins": [{"commit": "0123456789", "runs": 2}, {"commit": "abcdef012", "runs": 10}]}
         >>> commits(mixed), commits(mixed, brief=True)
         ('commits 0123456 (2 runs), abcdef0 (10)', 'commit abcdef0 and 1 other')
@@ -111,7 +111,7 @@ def commits(record: Mapping[str, Any], brief: bool = False) -> str:
     runs: dict[str, int] = {}
     for origin in record.get("origins", [record]):
         if origin.get("commit"):
-            word = f"{origin['commit'][:7]}{' with changes' if origin.get('uncommitted_changes') else ''}"
+            word = f"{origin['commit'][:7]}{' and changes' if origin.get('uncommitted_changes') else ''}"
             runs[word] = runs.get(word, 0) + origin.get("runs", 1)
     if len(runs) < 2:
         return "".join(f"commit {word}" for word in runs)

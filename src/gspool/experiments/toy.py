@@ -127,7 +127,7 @@ def draw(record: Record, path: Path) -> None:
 
 def weights(record: Record) -> str:
     """Write the table of all settings."""
-    return markdown_table(record["value"], "g", text_columns=0)
+    return markdown_table(record["value"], "g", text_columns=2)
 
 
 def headlines(rows: list[dict[str, Any]]) -> list[Headline]:

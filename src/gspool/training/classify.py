@@ -172,12 +172,11 @@ def train_classifier(
             "evaluate_every": min(every, steps),
             "monitor": "accuracy",
             "seed": seed,
-            "accelerator": "gpu" if device.type == "cuda" else device.type,
             "progress": False,
             **trainer,
         }
     )
-    fabric = make_fabric(settings)
+    fabric = make_fabric(settings, device=device)
     if device.type == "cuda":
         network.to(memory_format=torch.channels_last)
     return run_loop(task, fabric, settings, schedule or ScheduleConfig("one-cycle", ramp=0.2), folder, title)

@@ -71,11 +71,8 @@ def other_data(arguments: Sequence[str], own: DataConfig) -> bool:
         if flag != "--data":
             continue
         if Path(value).is_dir() or value.lower().endswith(".csv"):
-            return (
-                own.name != "folder"
-                or own.root is None
-                or Path(own.root).expanduser().resolve() != Path(value).resolve()
-            )
+            place = Path(own.root).expanduser().resolve() if own.name == "folder" and own.root else None
+            return place != Path(value).resolve()
         if Path(value).is_file():
             try:
                 content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from gspool.training.signals import LAUNCHER, STOPPING, StopRequest, signals_blocked
 
 if TYPE_CHECKING:
+    import torch
+
     from gspool.training.config import TrainerConfig
 
 # `lightning` contains Fabric; `pytorch-lightning` brings it as a package of its own.
@@ -37,12 +39,15 @@ def import_fabric() -> ModuleType:
     raise ImportError("training needs Lightning, which is not installed; install it with: pip install 'gspool[train]'")
 
 
-def make_fabric(trainer: TrainerConfig, *, find_unused_parameters: bool = False) -> Any:
+def make_fabric(
+    trainer: TrainerConfig, *, find_unused_parameters: bool = False, device: torch.device | None = None
+) -> Any:
     """Return the Fabric of a run: one device, or DDP over several.
 
     Args:
         trainer: accelerator, devices, num_nodes and precision are used.
         find_unused_parameters: for DDP, whether parameters may go without a gradient, as during a warm-up.
+        device: the one device to use, where the data is on it already; instead of accelerator and devices.
 
     Raises:
         ValueError: if this machine does not have the accelerator, the devices or the precision.
@@ -62,8 +67,8 @@ def make_fabric(trainer: TrainerConfig, *, find_unused_parameters: bool = False)
         warnings.filterwarnings("error", r".*AMP with fp16 is not supported on CPU.*")
         try:
             return fabric.Fabric(
-                accelerator=trainer.accelerator,
-                devices=trainer.devices,
+                accelerator=trainer.accelerator if device is None else device.type,
+                devices=[device.index or 0] if device is not None and device.type == "cuda" else trainer.devices,
                 num_nodes=trainer.num_nodes,
                 strategy=strategy,
                 precision=trainer.precision,

@@ -139,6 +139,7 @@ def run_loop(
         if request is None:
             request = opened.enter_context(stop_on_signal())
         loop = _Loop(task, fabric, trainer, schedule, folder, request)
+        log.info("%s from step %d", title, loop.step)
         if loop.step < trainer.max_steps and not loop.monitor.stopped:
             shown = trainer.progress and fabric.is_global_zero
             loop.bar = opened.enter_context(work_bar(title, loop.step, trainer.max_steps, shown))
@@ -322,9 +323,8 @@ class _Loop:
             if self.metrics is not None:
                 self.metrics.add(self.step, measured)
             self.curve.append({"step": self.step, "loss": loss, **measured})
-            shown = "  ".join(
-                f"{name} {_shown(name, measured[name])}" for name in self.task.measures if name in measured
-            )
+            names = [name for name in self.task.measures if name in measured]
+            shown = "  ".join(f"{name} {_shown(name, measured[name])}" for name in names)
             line = f"step {self.step}  {shown}{'  best so far' if verdict.improved else ''}"
             log.info(line)
             if self.bar is not None:

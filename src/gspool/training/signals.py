@@ -12,6 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from gspool.executor.signals import TerminatedError
+
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 # Set by the process that launches others, so that they know whose children they are.
 LAUNCHER = "GSPOOL_LAUNCHER"
@@ -29,10 +31,6 @@ class TrainingInterruptedError(RuntimeError):
     def status(self) -> int:
         """The exit status of a process that ends by this signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + self.signum
-
-
-class TerminatedError(BaseException):
-    """SIGTERM outside of the step loop; like KeyboardInterrupt no ``except Exception`` may hold it up."""
 
 
 class StopRequest:
