@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gspool.executor import Executor
-from gspool.experiments.grid import run_grid
-from gspool.experiments.run_store import RunStore
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import RunStore
 
 
 def make_worker():

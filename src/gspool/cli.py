@@ -28,6 +28,9 @@ COMMANDS = {
     "train": Command(
         "gspool.training.commands", "train an embedding model and evaluate it; with nothing else, on glyphs", "train"
     ),
+    "compare": Command(
+        "gspool.training.commands", "find the best pooling layer for your pictures on a frozen backbone", "train"
+    ),
     "evaluate": Command("gspool.training.commands", "measure a trained model", "train"),
     "embed": Command("gspool.search.commands", "make vectors of pictures, as many as there are", "search"),
     "search": Command("gspool.search.commands", "find the pictures most like a picture", "search"),

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gspool.executor import Executor
-from gspool.experiments.grid import run_grid
-from gspool.experiments.run_store import RunStore
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import RunStore
 from gspool.training.signals import TerminatedError, TrainingInterruptedError
 
 JOBS = [{"seed": seed} for seed in range(4)]

@@ -9,7 +9,7 @@ import pytest
 
 from gspool.experiments import plots
 from gspool.experiments.experiment import FromFile
-from gspool.experiments.statistics import seed_difference
+from gspool.evaluation.statistics import seed_difference
 from gspool.provenance import write_result
 from probe_experiment import register_probe
 

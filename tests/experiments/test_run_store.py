@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gspool.experiments.run_store import RunStore
+from gspool.executor.run_store import RunStore
 from gspool.provenance import write_result
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from gspool.experiments.experiment import Headline
-from gspool.experiments.statistics import (
+from gspool.evaluation.statistics import (
     interval,
     mean_and_deviation,
     over_folds,

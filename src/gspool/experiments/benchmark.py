@@ -27,6 +27,8 @@ from statistics import fmean
 from typing import Any, Literal
 
 from gspool.evaluation import PROTOCOLS
+from gspool.evaluation.statistics import deviation, seed_difference
+from gspool.executor.run_store import Run
 from gspool.experiments import benchmark_plots, cub_selection
 from gspool.experiments.benchmark_search import best_variants, chosen_by_validation, search_variants
 from gspool.experiments.experiment import Experiment, FromFile, Headline, Record, RunOptions
@@ -65,8 +67,6 @@ from gspool.experiments.retrieval_variants import (
     layer_variants,
     paper_variants,
 )
-from gspool.experiments.run_store import Run
-from gspool.experiments.statistics import deviation, seed_difference
 from gspool.experiments.tables import plus_minus, with_interval
 from gspool.losses.presets import XBM_START
 from gspool.provenance import read_result

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gspool.executor.run_store import Run
 from gspool.experiments.experiment import Record
 from gspool.experiments.plots import FEWEST_PAIRS, Line, forest, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import figures_of, place, runs_of
 from gspool.experiments.retrieval_paper import paper_gain, paper_values
 from gspool.experiments.retrieval_tables import in_order, is_earlier
 from gspool.experiments.retrieval_variants import COMPARED, POOLINGS
-from gspool.experiments.run_store import Run
 
 # Between two layers of a loss; all of a loss take less than the distance of two losses.
 APART = 0.8 / len(POOLINGS)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from gspool.executor.run_store import Run
 from gspool.experiments.retrieval_figures import place
 from gspool.experiments.retrieval_variants import Variant
-from gspool.experiments.run_store import Run
 
 # Steps of 1e-5 leave what takes part in the transport where it began: a thousand of them move a prototype, or the
 # logarithm of epsilon, by at most 0.01.

@@ -21,8 +21,8 @@ from torch import nn
 
 from gspool import data
 from gspool.executor import Failure, run_tasks
+from gspool.executor.stopping import exit_with_line
 from gspool.experiments.engine import on_engine, training_folder
-from gspool.experiments.stopping import exit_with_line
 from gspool.files import write_atomic
 from gspool.models import FeatureMapEmbedder
 from gspool.models.cifar_resnet import Flavour, ResNet20

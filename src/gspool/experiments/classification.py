@@ -23,14 +23,14 @@ from typing import Any
 
 from gspool import data as data_sets
 from gspool.data.location import data_root
+from gspool.evaluation.statistics import seed_difference
+from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_training import POOLINGS, make_worker
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.image_fingerprint import fingerprint
 from gspool.experiments.result_names import name_beside
-from gspool.experiments.run_store import RunStore
 from gspool.experiments.seeds import run_seeds
-from gspool.experiments.statistics import seed_difference
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
 from gspool.provenance import write_result
 

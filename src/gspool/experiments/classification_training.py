@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.data import ImageSet
-    from gspool.experiments.grid import Worker
+    from gspool.executor.grid import Worker
     from gspool.functional.results import Pooled
 
     Images = TensorSet | ImageSet

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_backbone import fit_head, pretrain_missing, read_backbone
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.collage_data import (
@@ -54,9 +56,7 @@ from gspool.experiments.collage_grid import (
 )
 from gspool.experiments.collage_tables import TABLES, cells_of, paper_of
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
-from gspool.experiments.grid import run_grid
 from gspool.experiments.plots import bars, legend_below, save, subplots
-from gspool.experiments.run_store import RunStore
 from gspool.experiments.seeds import missing_seeds, seeds_to_write
 from gspool.experiments.tables import plus_minus
 from gspool.files import write_atomic

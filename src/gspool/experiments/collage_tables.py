@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from gspool.evaluation.statistics import seed_difference
 from gspool.experiments.collage_grid import (
     AROUND,
     AS_THE_PAPER,
@@ -22,7 +23,6 @@ from gspool.experiments.collage_grid import (
     tuned_name,
     variants,
 )
-from gspool.experiments.statistics import seed_difference
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
 
 Record = Mapping[str, Any]

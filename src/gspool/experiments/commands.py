@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.data.seeds import LARGEST_SEED
+from gspool.executor.stopping import exit_with_line
 from gspool.experiments import registry
 from gspool.experiments.arguments import device_of, executor_options, numbers_of, refuse_measured
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.plots import draw_plots
-from gspool.experiments.stopping import exit_with_line
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told

@@ -18,20 +18,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from gspool import data
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, Record, RunOptions
-from gspool.experiments.grid import run_grid
 from gspool.experiments.plots import save, subplots
-from gspool.experiments.run_store import RunStore
-from gspool.experiments.statistics import deviation, paired_difference
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
 from gspool.features import FeatureConfig, extract_tokens
 from gspool.models import create_backbone
 from gspool.provenance import write_result
-from gspool.training.compare import CompareConfig, Job, Tokens, Variant, train_jobs
+from gspool.training.compare_config import CompareConfig, Variant
+from gspool.training.compare_runs import Tokens, asked_of, best_variants, make_worker, summary
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
 
 FOLDS, SEEDS, TUNING_FOLDS = 4, (0, 1, 2), (0, 1)
@@ -181,40 +180,6 @@ def variants_of(chosen: FrozenSettings, class_token: bool) -> dict[str, list[Var
     return found
 
 
-def make_worker(config: CompareConfig, tokens: Tokens, device: str) -> Any:
-    """Make a worker that trains one head after the other; its result is plain JSON, in percent."""
-    train = train_jobs(config, tokens, device, in_memory=True)
-
-    def work(asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        options, head = tuple(asked["options"].items()), tuple(asked["head"].items())
-        result = train(Job(Variant(asked["layer"], options, head, asked["learn"]), asked["fold"], asked["seed"]))
-        names = ("p@1", "map@r")
-        return {
-            "validation": {name: 100 * result.validation[name] for name in names},
-            "test": {name: 100 * result.test[name] for name in names},
-            "entropy": result.entropy,
-            "best_step": result.best_step,
-            "steps": result.steps,
-            "seconds": round(result.seconds, 2),
-            "parameters": result.parameters,
-        }
-
-    return work
-
-
-def asked_of(row: str, variant: Variant, fold: int, seed: int) -> dict[str, Any]:
-    """Return a job as the run store looks it up."""
-    return {
-        "row": row,
-        "layer": variant.layer,
-        "options": dict(variant.options),
-        "head": dict(variant.head),
-        "learn": variant.learn,
-        "fold": fold,
-        "seed": seed,
-    }
-
-
 def result_name(chosen: FrozenSettings) -> str:
     """Return the name of the result: data, backbone, size and loss."""
     backbone = {"keras/resnet50": "resnet50"}.get(chosen.backbone, chosen.backbone.split("/")[-1])
@@ -237,9 +202,7 @@ def run(options: RunOptions) -> None:
         for variant in variants
     ]
     run_grid(store, tuning, worker, options.executor, options.seconds, name="heads")
-    best = {
-        row: max(variants, key=functools.partial(_validation, store, row, seeds[0])) for row, variants in rows.items()
-    }
+    best = best_variants(rows, store, TUNING_FOLDS, seeds[:1])
     final = [
         asked_of(row, variant, fold, seed)
         for seed in seeds
@@ -277,46 +240,9 @@ def run(options: RunOptions) -> None:
     print(heads_table({"value": value}))
 
 
-def _validation(store: RunStore, row: str, seed: int, variant: Variant) -> float:
-    """Return the mean validation MAP@R of a try over the tuning folds; a try that did not run is never chosen."""
-    found = [store.get(asked_of(row, variant, fold, seed)) for fold in TUNING_FOLDS]
-    values = [each["validation"]["map@r"] for each in found if each]
-    return fmean(values) if len(values) == len(TUNING_FOLDS) else float("-inf")
-
-
-def summary(value: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one line a layer, best validation first: means over runs, and pairs against average pooling."""
-    runs: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
-    for each in value["runs"]:
-        asked = each["asked"]
-        runs.setdefault(asked["row"], {})[asked["fold"], asked["seed"]] = each["found"]
-    lines = []
-    for row, own in runs.items():
-        test, entropies = [found["test"]["map@r"] for found in own.values()], [f["entropy"] for f in own.values()]
-        line = {
-            "row": row,
-            "validation": fmean(found["validation"]["map@r"] for found in own.values()),
-            "test": fmean(test),
-            "std": deviation(test),
-            "p@1": fmean(found["test"]["p@1"] for found in own.values()),
-            "runs": len(own),
-            "entropy": fmean(entropies) if None not in entropies else None,
-            "parameters": next(iter(own.values()))["parameters"],
-        }
-        for name, other in (("against_gap", runs.get("gap")), ("against_cls", runs.get("cls"))):
-            pairs: dict[int, list[float]] = {}
-            for (fold, seed), found in own.items():
-                if other is not None and other is not own and (fold, seed) in other:
-                    difference = found["test"]["map@r"] - other[fold, seed]["test"]["map@r"]
-                    pairs.setdefault(fold, []).append(difference)
-            line[name] = paired_difference(list(pairs.values()))._asdict() if pairs else None
-        lines.append(line)
-    return sorted(lines, key=lambda line: -line["validation"])
-
-
 def heads_table(record: Record) -> str:
     """Write the heads, best validation first, with paired 95 % intervals against learned average pooling."""
-    lines = summary(record["value"])
+    lines = summary(record["value"]["runs"])
     chosen = record["value"]["chosen"]
     return markdown_table(
         [
@@ -345,7 +271,7 @@ def draw(record: Record, path: Path) -> None:
     """Draw test against validation MAP@R of every head."""
     figure, axes = subplots(width=6.0, height=4.0)
     axis = axes[0, 0]
-    for line in summary(record["value"]):
+    for line in summary(record["value"]["runs"]):
         colour = "tab:red" if "gsp" in line["row"] else "tab:grey" if "frozen" in line["row"] else "tab:blue"
         axis.errorbar(line["validation"], line["test"], yerr=line["std"] or None, fmt="o", color=colour, capsize=2)
         axis.annotate(

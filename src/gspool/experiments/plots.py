@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gspool.experiments.statistics import interval
+from gspool.evaluation.statistics import interval
 from gspool.provenance import read_result
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def save(figure: Figure, path: Path, dpi: int = 110) -> None:
 
 
 class Line(NamedTuple):
-    """A line of a forest plot: a mean difference (`gspool.experiments.statistics`) and a value to compare it with."""
+    """A line of a forest plot: a mean difference (`gspool.evaluation.statistics`) and a value to compare it with."""
 
     label: str
     found: Mapping[str, Any]

@@ -18,13 +18,13 @@ import torch
 from gspool import losses
 from gspool.data.seeds import LARGEST_SEED
 from gspool.evaluation import PROTOCOLS
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import Run, RunStore
 from gspool.experiments.arguments import numbers_of, refuse_twice
 from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions
-from gspool.experiments.grid import run_grid
 from gspool.experiments.retrieval_figures import by_variant, joined_figures, place, runs_of, variant_figures
 from gspool.experiments.retrieval_training import SEEDS_APART, embeddings_of, make_worker
 from gspool.experiments.retrieval_variants import DATA, SEEDS, Variant
-from gspool.experiments.run_store import Run, RunStore
 from gspool.files import sha256_of
 from gspool.models import create_backbone
 from gspool.pooling.registry import layer_class

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gspool.evaluation.statistics import over_folds
 from gspool.experiments.retrieval_paper import layer_value, paper_values
 from gspool.experiments.retrieval_variants import LARGE, LOSSES, POOLINGS, SEEDS, WIDE
-from gspool.experiments.statistics import over_folds
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
 
 Row = Mapping[str, Any]

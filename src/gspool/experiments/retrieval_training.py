@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.data.image_set import Split
+    from gspool.executor.run_store import Run
     from gspool.experiments.retrieval_study import Study
-    from gspool.experiments.run_store import Run
 
 # The seed of a training is this times that of its repeat, plus its fold.
 SEEDS_APART = 1_000

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gspool.experiments.grid import Worker, run_grid
+from gspool.executor.grid import Worker, run_grid
 from gspool.provenance import read_result
 
 if TYPE_CHECKING:
+    from gspool.executor.run_store import Run, RunStore
     from gspool.experiments.experiment import RunOptions
-    from gspool.experiments.run_store import Run, RunStore
 
 # What is asked of every variant with one seed.
 Jobs = Callable[[int], Mapping[str, Mapping[str, Any]]]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gspool.evaluation.statistics import interval
 from gspool.experiments import registry
-from gspool.experiments.statistics import interval
 from gspool.provenance import read_result
 
 
@@ -69,7 +69,7 @@ def with_interval(found: Mapping[str, Any] | None, digits: int = 2) -> str:
     """Write a mean difference with its 95 % interval; empty for None.
 
     Example:
-        >>> from gspool.experiments.statistics import seed_difference
+        >>> from gspool.evaluation.statistics import seed_difference
         >>> with_interval(seed_difference([1.0, 2.0, 3.0])), with_interval(seed_difference([-0.5]), 1)
         ('+2.00 (-0.48 to +4.48)', '-0.5 (one pair)')
     """

@@ -24,13 +24,13 @@ from gspool import data, pooling
 from gspool.data import ClassBalancedBatches
 from gspool.data.tokens import TokenSamples
 from gspool.evaluation import retrieval_metrics
+from gspool.evaluation.statistics import seed_difference
+from gspool.executor.grid import Worker
+from gspool.executor.run_store import RunStore
 from gspool.experiments.engine import on_engine
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
-from gspool.experiments.grid import Worker
 from gspool.experiments.plots import save, subplots
-from gspool.experiments.run_store import RunStore
 from gspool.experiments.seeds import missing_seeds, run_seeds
-from gspool.experiments.statistics import seed_difference
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
 from gspool.losses import LossParts
 from gspool.provenance import write_result

@@ -25,13 +25,13 @@ import torch
 from gspool import data
 from gspool.data.splits import image_fold
 from gspool.evaluation import zero_shot_prediction
+from gspool.evaluation.statistics import seed_difference
+from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_backbone import MapHead, fit_head, map_sets, pretrain_missing, read_backbone
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
-from gspool.experiments.run_store import RunStore
 from gspool.experiments.seeds import missing_seeds, run_seeds
-from gspool.experiments.statistics import seed_difference
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
 from gspool.provenance import write_result
 from gspool.training.presets import PRESETS
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.data.image_set import Split
-    from gspool.experiments.grid import Worker
+    from gspool.executor.grid import Worker
     from gspool.models.backbone import Backbone
     from gspool.training import TrainConfig
     from gspool.training.gpu_data import TensorSet

@@ -26,7 +26,7 @@ EXPLAINED = (CheckpointError, NonFiniteLossError)
 
 def run(command: str, arguments: Sequence[str]) -> int:
     """Run one of the commands and return its exit status: 143 after SIGTERM, 130 after Ctrl-C."""
-    commands = {"train": train_command, "evaluate": evaluate_command}
+    commands = {"train": train_command, "evaluate": evaluate_command, "compare": _compare_command}
     try:
         return run_told(f"gspool {command}", commands[command], arguments, EXPLAINED)
     except TrainingInterruptedError as interruption:
@@ -34,6 +34,12 @@ def run(command: str, arguments: Sequence[str]) -> int:
             return 0  # the first process reports; to it, any other status is a crash of this one
         print(f"\n{interruption}", file=sys.stderr)
         return interruption.status
+
+
+def _compare_command(arguments: Sequence[str]) -> None:
+    from gspool.training.compare import compare_command
+
+    compare_command(arguments)
 
 
 def train_command(arguments: Sequence[str]) -> None:

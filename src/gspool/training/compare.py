@@ -3,349 +3,180 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 import yaml
 
-from gspool import data, pooling
+from gspool import data
 from gspool.data import ImageSet
-from gspool.data.image_source import FileImages
-from gspool.evaluation.folds import contiguous_folds
-from gspool.executor import Executor, Failure, run_tasks
-from gspool.features import FeatureConfig, TokenSet
+from gspool.executor import Executor
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import RunStore
+from gspool.features import extract_tokens
 from gspool.files import write_atomic
+from gspool.models import create_backbone
 from gspool.models.device import chosen_device
-from gspool.pooling.registry import check_options, without_class_token
-from gspool.training.config import (
-    DataConfig,
-    LossConfig,
-    OptimiserConfig,
-    ScheduleConfig,
-    TrainConfig,
-    TrainerConfig,
+from gspool.provenance import write_result
+from gspool.terminal.bar import work_bar
+from gspool.terminal.output import check_writable
+from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import checking_arguments
+from gspool.terminal.table import show_rows
+from gspool.training.compare_config import CompareConfig, Variant, numbers, variants_of
+from gspool.training.compare_report import (
+    CONFIG,
+    HEADS,
+    REPORT,
+    TABLE,
+    WINNER,
+    save_winner,
+    table_rows,
+    write_compare_report,
 )
-from gspool.training.gpu_data import TensorSet
-from gspool.training.heads import FROZEN, HeadConfig, HeadResult, build_head, head_config, train_head
+from gspool.training.compare_runs import (
+    Tokens,
+    asked_of,
+    best_variants,
+    fits_memory,
+    learning_set,
+    make_worker,
+    summary,
+)
+from gspool.training.parsing import instantiate, plain
 
-RUNS, TABLE, WINNER = "runs.jsonl", "compare.json", "model"
-# Layers that `--layers all` leaves out: their output has a size of its own, or they cannot start near the feature.
-DEFAULT_LAYERS = "gap,gmp,gemean,delf,ep,abmilp,gsp,gemean+gsp"
-# Chosen on validation classes (docs/frozen.md); the layer's own defaults are those of tuned networks.
-FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gsp": {"mu": 0.1, "epsilon": 20.0, "prototypes": 64},
-    "gmp+gsp": {"mu": 0.1, "epsilon": 20.0, "prototypes": 64},
-    "gemean+gsp": {"mu": 0.1, "epsilon": 20.0, "prototypes": 64},
-}
-# Options of a head that `--grid` may vary beside those of its layer.
-HEAD_OPTIONS = ("start", "prototypes_from", "rate", "token_dropout", "feature_dropout", "lr", "zsr", "weight_decay")
+HELP = """Compare pooling layers on the tokens of a frozen backbone: which one is best on these pictures?
 
+    gspool compare --data.root pictures/
+    gspool compare --data.root pictures/ --layers gap,gsp,ep --grid gsp.mu=0.05,0.1,0.3 --grid gsp.epsilon=10,20
+    gspool compare --data.root pictures/ --backbone keras/resnet50 --backbone_options.weights resnet50.safetensors
 
-@dataclass
-class CompareConfig:
-    """A comparison of heads on one frozen backbone.
-
-    Args:
-        data: what to learn from.
-        backbone: a name of gspool.models.list_backbones(), such as timm/vit_small_patch14_dinov2.
-        backbone_options: its options, such as weights (a file) or pretrained.
-        dim: length of the embedding; null keeps the channels of the backbone, so that a head can start as the identity.
-        layers: names of pooling layers with commas between, or "all"; NAME+cls adds the class token.
-        grid: settings to try, such as gsp.mu=0.05,0.1,0.3; every combination of a layer's settings is a try.
-        folds: parts of the training classes, each held out once for validation.
-        use_folds: how many of them to train on.
-        seeds: seeds with commas between.
-        features: how tokens are computed and kept.
-        head: how heads start and are regularised.
-        loss: what is minimised.
-        optimiser: how steps are made.
-        schedule: how the learning rate changes.
-        trainer: how long, how precisely, on what.
-        processes: heads trained side by side.
-        ray: address of a Ray cluster ("auto"), "local", or null.
-        gpus: share of a GPU of one worker on Ray.
-        folder: where results and the chosen model go.
-    """
-
-    data: DataConfig = field(
-        default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4)
-    )
-    backbone: str = "timm/vit_small_patch14_dinov2"
-    backbone_options: dict[str, Any] = field(default_factory=dict)
-    dim: int | None = None
-    layers: str = DEFAULT_LAYERS
-    grid: list[str] = field(default_factory=list)
-    folds: int = 4
-    use_folds: int | None = None
-    seeds: str = "0,1,2"
-    features: FeatureConfig = field(default_factory=FeatureConfig)
-    head: HeadConfig = field(default_factory=HeadConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    optimiser: OptimiserConfig = field(
-        default_factory=lambda: OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0)
-    )
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    trainer: TrainerConfig = field(
-        default_factory=lambda: TrainerConfig(max_steps=400, evaluate_every=25, patience=6, progress=False)
-    )
-    processes: int = 1
-    ray: str | None = None
-    gpus: float = 0.0
-    folder: str | None = None
+Tokens are computed once and kept. Every head is trained on folds of the training classes, its settings are chosen on
+the held-out classes, and it is judged on test classes. The best one is saved as a model for embed, search, explain,
+serve and export. The same command goes on after an interruption."""
 
 
-class Variant(NamedTuple):
-    """A layer with settings: one try. ``learn`` is False for the frozen feature itself."""
+class Comparison(NamedTuple):
+    """What `compare` returns: its folder, the lines of the table, and the row whose model was saved."""
 
-    layer: str
-    options: tuple[tuple[str, Any], ...] = ()
-    head: tuple[tuple[str, Any], ...] = ()
-    learn: bool = True
-
-    @property
-    def name(self) -> str:
-        """Name the try as its settings write it.
-
-        Example:
-            >>> Variant("gsp", (("mu", 0.1),), (("rate", 10),)).name
-            'gsp mu=0.1 rate=10'
-        """
-        if not self.learn:
-            return f"{FROZEN} {self.layer}"
-        return " ".join([self.layer, *(f"{name}={value}" for name, value in (*self.options, *self.head))])
+    folder: Path
+    lines: list[dict[str, Any]]
+    winner: str
 
 
-class Job(NamedTuple):
-    """One training: a try on one fold with one seed."""
-
-    variant: Variant
-    fold: int
-    seed: int
-
-
-def variants_of(layers: str, grid: Sequence[str], class_token: bool) -> list[Variant]:
-    """List the tries: the frozen features, then every layer with every combination of its grid.
+def compare(config: CompareConfig) -> Comparison:
+    """Compare heads and save the best; a folder that holds some of the runs already goes on with the others.
 
     Raises:
-        ValueError: if a layer or an option does not exist, or a setting is not written NAME.OPTION=VALUE,VALUE.
-
-    Example:
-        >>> [variant.name for variant in variants_of("gap,gsp", ["gsp.mu=0.1,0.3"], class_token=False)]
-        ['frozen gap', 'gap', 'gsp epsilon=20.0 prototypes=64 mu=0.1', 'gsp epsilon=20.0 prototypes=64 mu=0.3']
+        ValueError: before any work, if a setting or the data do not fit.
+        RuntimeError: if trainings failed, after all others are done.
+        SystemExit: after Ctrl-C or SIGTERM; what is finished is kept.
     """
-    names = pooling.list() if layers == "all" else [name.strip() for name in layers.split(",") if name.strip()]
-    settings: dict[str, dict[str, list[Any]]] = {}
-    for each in grid:
-        target, equals, values = each.partition("=")
-        layer, dot, option = target.rpartition(".")
-        if not (equals and dot and values):
-            raise ValueError(
-                f"a grid setting is written LAYER.OPTION=VALUE,VALUE, such as gsp.mu=0.1,0.3, got {each!r}"
+    folder = Path(config.folder or f"runs/compare-{config.data.name}").expanduser()
+    check_writable(folder, "--folder")
+    seeds = numbers(config.seeds)
+    used = range(config.folds)[: config.use_folds]
+    learning, test = learning_set(config.data), data.create(config.data.name, config.data.root, "test", **_own(config))
+    _check_classes(learning, test, config)
+    backbone = create_backbone(config.backbone, **config.backbone_options)
+    device = str(chosen_device(None))
+    config.trainer.accelerator = "cpu" if device == "cpu" else config.trainer.accelerator
+    print(
+        f"{len(learning):,} pictures of {learning.num_classes:,} classes to learn from (folds of them validate), "
+        f"{len(test):,} of {test.num_classes:,} to test on; {config.backbone} on {device}",
+        flush=True,
+    )
+    with work_bar("tokens", 0, len(learning) + len(test), config.progress, "pictures") as bar:
+        tokens = Tokens(
+            *extract_tokens(
+                backbone,
+                [learning, test],
+                config.features,
+                name=config.backbone,
+                device=device,
+                advance=lambda count: bar.advance(steps=count),
             )
-        if layer not in names:
-            raise ValueError(f"the grid names {layer!r}, which is not among the layers {', '.join(names)}")
-        settings.setdefault(layer, {})[option] = [yaml.safe_load(value) for value in values.split(",")]
-    frozen = [Variant("gap", learn=False), *([Variant("cls", learn=False)] if class_token else [])]
-    found = list(frozen)
-    for name in names:
-        varied = settings.get(name, {})
-        base, _ = without_class_token(name)
-        fixed = {key: value for key, value in FROZEN_DEFAULTS.get(base, {}).items() if key not in varied}
-        for values in itertools.product(*varied.values()):
-            chosen = {**fixed, **dict(zip(varied, values, strict=True))}
-            head = {key: value for key, value in chosen.items() if key in HEAD_OPTIONS}
-            options = {key: value for key, value in chosen.items() if key not in HEAD_OPTIONS}
-            check_options(name, options)
-            found.append(Variant(name, tuple(options.items()), tuple(head.items())))
-    return found
-
-
-def job_config(config: CompareConfig, job: Job) -> tuple[TrainConfig, HeadConfig]:
-    """Return the configuration of one training, with the settings of its try applied."""
-    chosen = dict(job.variant.head)
-    head = replace(
-        config.head,
-        **{name: chosen[name] for name in ("start", "rate", "token_dropout", "feature_dropout") if name in chosen},
-        **({"prototypes": chosen["prototypes_from"]} if "prototypes_from" in chosen else {}),
-    )
-    optimiser = replace(
-        config.optimiser,
-        lr=float(chosen.get("lr", config.optimiser.lr)),
-        weight_decay=float(chosen.get("weight_decay", config.optimiser.weight_decay)),
-    )
-    train = TrainConfig(
-        data=config.data,
-        loss=replace(config.loss, zsr=float(chosen.get("zsr", config.loss.zsr))),
-        optimiser=optimiser,
-        schedule=config.schedule,
-        trainer=replace(config.trainer, seed=job.seed),
-    )
-    return train, head
-
-
-class Tokens(NamedTuple):
-    """What every worker trains on: tokens of the learning classes and of the test classes."""
-
-    learning: TokenSet
-    test: TokenSet
-
-
-def learning_set(config: DataConfig) -> ImageSet:
-    """Return all pictures to learn from, of which folds hold out validation classes.
-
-    Data that names a validation split of its own gives train and validation together.
-    """
-    options = {name: value for name, value in config.options.items() if name not in ("fold", "folds")}
-    train = data.create(config.name, config.root, "train", **options)
-    if "fold" in data.registry.option_names(config.name):
-        return train
-    try:
-        more = data.create(config.name, config.root, "validation", **options)
-    except ValueError:
-        return train
-    names = [*train.class_names, *(name for name in more.class_names if name not in train.class_names)]
-    if not isinstance(train.images, FileImages) or not isinstance(more.images, FileImages):
-        return train
-    number = {name: label for label, name in enumerate(names)}
-    labels = [number[part.class_names[label]] for part in (train, more) for label in part.labels.tolist()]
-    return ImageSet(FileImages([*train.images.paths, *more.images.paths]), labels, names, name=train.name)
-
-
-def token_sets(tokens: Tokens, folds: int, fold: int) -> dict[str, TensorSet]:
-    """Cut the learning classes into train and validation, every view of a training picture an entry of its own."""
-    learning, test = tokens
-    fold_classes = contiguous_folds(learning.labels, folds)[fold]
-    rows = learning.entries()
-    train = TensorSet.of(rows, learning.labels.repeat_interleave(learning.views), name="tokens")
-    centre = TensorSet(rows, learning.labels, learning.views * torch.arange(len(learning)), split="validation")
-    return {
-        "train": train.of_classes(fold_classes.train_classes.tolist()),
-        "validation": centre.of_classes(fold_classes.validation_classes.tolist()),
-        "test": TensorSet(
-            test.entries(),
-            test.labels,
-            test.views * torch.arange(len(test)),
-            split="test",
-            queries=_queries(test.images),
-        ),
-    }
-
-
-def _queries(images: ImageSet) -> torch.Tensor | None:
-    return None if images.roles is None else torch.tensor([role == "query" for role in images.roles])
-
-
-def train_jobs(config: CompareConfig, tokens: Tokens, device: str, in_memory: bool) -> Callable[[Job], HeadResult]:
-    """Make a worker that trains one job after the other on tokens that it loads once."""
-    if in_memory:
-        tokens.learning.load(device)
-        tokens.test.load(device, views=1)
-    sets: dict[int, dict[str, TensorSet]] = {}
-
-    def work(job: Job) -> HeadResult:
-        if job.fold not in sets:
-            sets.clear()
-            sets[job.fold] = token_sets(tokens, config.folds, job.fold)
-        train, head = job_config(config, job)
-        model = build_head(
-            job.variant.layer, tokens.learning.layout, config.dim, dict(job.variant.options), head, job.seed
         )
-        return train_head(model, head_config(train, model), sets[job.fold], learn=job.variant.learn)
-
-    return work
-
-
-class RunRecord(NamedTuple):
-    """A finished job as compare keeps it, one line of JSON; the state of the head lies beside it."""
-
-    job: str
-    variant: str
-    layer: str
-    fold: int
-    seed: int
-    found: dict[str, Any]
-
-
-def job_key(config: CompareConfig, job: Job) -> str:
-    """Return a hash of everything that decides the numbers of a job."""
-    train, head = job_config(config, job)
-    content = {
-        "variant": job.variant._asdict(),
-        "fold": job.fold,
-        "folds": config.folds,
-        "dim": config.dim,
-        "head": asdict(head),
-        "loss": asdict(train.loss),
-        "optimiser": asdict(train.optimiser),
-        "schedule": asdict(train.schedule),
-        "trainer": {
-            name: value for name, value in asdict(train.trainer).items() if name not in ("progress", "threads")
-        },
-        "batch": [config.data.classes_per_batch, config.data.images_per_class],
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    grid: dict[str, list[Variant]] = {}
+    for variant in variants_of(config.layers, config.grid, tokens.learning.layout.class_token):
+        grid.setdefault(variant.layer if variant.learn else variant.name, []).append(variant)
+    jobs = [
+        asked_of(row, variant, fold, seed)
+        for seed in seeds
+        for fold in used
+        for row, variants in grid.items()
+        for variant in variants
+        if variant.learn or seed == seeds[0]
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / HEADS).mkdir(exist_ok=True)
+    write_atomic(folder / CONFIG, yaml.safe_dump(plain(config), sort_keys=False).encode())
+    store = RunStore(folder / f"runs-{_settings_key(config)}.jsonl", device=device)
+    worker = partial(make_worker, config, tokens, device, fits_memory(tokens, device, config.processes), folder / HEADS)
+    run_grid(store, jobs, worker, Executor(config.processes, config.ray, config.gpus), name="heads")
+    best = best_variants(grid, store, list(used), [seeds[0]])
+    chosen = [job for job in jobs if asked_of(job["row"], best[job["row"]], job["fold"], job["seed"]) == job]
+    runs = [{"asked": job, "found": store.get(job)} for job in chosen]
+    lines = summary(runs)
+    write_result(
+        folder / TABLE,
+        {"lines": lines, "runs": runs, "config": plain(config)},
+        command="gspool compare",
+        seeds=list(seeds),
+        device=device,
+    )
+    winner = save_winner(config, backbone, folder, lines, runs)
+    write_compare_report(config, folder, lines, runs, tokens, test)
+    return Comparison(folder, lines, winner)
 
 
-def run_jobs(
-    config: CompareConfig,
-    tokens: Tokens,
-    jobs: Sequence[Job],
-    folder: Path,
-    *,
-    device: str | None = None,
-    in_memory: bool = True,
-    advance: Callable[[RunRecord], None] | None = None,
-) -> list[RunRecord]:
-    """Train the jobs that ``folder`` does not hold yet, keep each when it ends, and return all of them.
+def _own(config: CompareConfig) -> dict[str, Any]:
+    return {name: value for name, value in config.data.options.items() if name not in ("fold", "folds")}
+
+
+def _check_classes(learning: ImageSet, test: ImageSet, config: CompareConfig) -> None:
+    """Check that the folds have classes to learn from and to validate on.
 
     Raises:
-        RuntimeError: if jobs failed, after all others are done.
+        ValueError: if there are too few classes, or a class has a single picture.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    done = {record.job: record for record in read_runs(folder / RUNS)}
-    missing = [job for job in jobs if job_key(config, job) not in done]
-    executor = Executor(config.processes, config.ray, config.gpus)
-    where = str(device or chosen_device(None))
-    failures = []
-    for job, result in run_tasks(partial(train_jobs, config, tokens, where, in_memory), missing, executor):
-        if isinstance(result, Failure):
-            failures.append(f"{job.variant.name}, fold {job.fold}, seed {job.seed}: {result.message}")
-            continue
-        key = job_key(config, job)
-        (folder / "heads").mkdir(exist_ok=True)
-        _save_state(folder / "heads" / f"{key}.safetensors", result.state)
-        found = {name: value for name, value in result._asdict().items() if name != "state"}
-        record = RunRecord(key, job.variant.name, job.variant.layer, job.fold, job.seed, found)
-        with (folder / RUNS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record._asdict()) + "\n")
-        done[key] = record
-        if advance is not None:
-            advance(record)
-    if failures:
-        raise RuntimeError(
-            f"{len(failures)} of {len(missing)} trainings failed; the others are kept.\n" + "\n".join(failures)
+    if learning.num_classes < 2 * config.folds:
+        raise ValueError(
+            f"{config.folds} folds need at least {2 * config.folds} classes to learn from, so that each validates on "
+            f"two; the data has {learning.num_classes} beside {test.num_classes} test classes. Add classes, or lower "
+            "--folds"
         )
-    return [done[job_key(config, job)] for job in jobs]
+    smallest = learning.num_classes - learning.num_classes // config.folds - 1
+    if config.data.classes_per_batch > smallest:
+        print(f"batches of {config.data.classes_per_batch} classes shrink to the {smallest} that every fold has")
+        config.data = replace(config.data, classes_per_batch=max(smallest, 2))
 
 
-def read_runs(path: Path) -> Iterator[RunRecord]:
-    """Yield the finished jobs of a file; a line that a crash cut short does not count."""
-    if not path.is_file():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield RunRecord(**json.loads(line))
-        except (ValueError, TypeError):
-            continue
+def _settings_key(config: CompareConfig) -> str:
+    """Return a hash of the settings that all heads share; runs of other settings are kept apart."""
+    kept = ("data", "backbone", "backbone_options", "dim", "folds", "features", "head", "loss", "optimiser", "schedule")
+    content = {name: value for name, value in plain(config).items() if name in kept}
+    trainer = {name: value for name, value in asdict(config.trainer).items() if name not in ("progress", "threads")}
+    return hashlib.sha256(json.dumps([content, trainer], sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-def _save_state(path: Path, state: Mapping[str, torch.Tensor]) -> None:
-    from safetensors.torch import save
-
-    write_atomic(path, save({name: value.contiguous() for name, value in state.items()}))
+def compare_command(arguments: Sequence[str]) -> None:
+    """Compare, and print a table and where the model and the report are."""
+    parser = TeachingParser("gspool compare", HELP, "gspool compare --data.root FOLDER [--OPTION VALUE ...]")
+    parser.add_argument("--config", action="config", help="A YAML file with any of the options below.")
+    parser.add_class_arguments(CompareConfig, as_positional=False)
+    namespace = parser.parse_args(list(arguments))
+    made = instantiate(parser, namespace)
+    config = CompareConfig(**{each.name: made[each.name] for each in fields(CompareConfig)})
+    with checking_arguments():
+        variants_of(config.layers, config.grid, class_token=True)
+        numbers(config.seeds)
+    found = compare(config)
+    show_rows(f"{config.data.name}, {config.backbone}: MAP@R in percent", table_rows(found.lines))
+    print(f"best on the validation classes: {found.winner}")
+    print(f"model   {found.folder / WINNER}")
+    print(f"report  {found.folder / REPORT}")

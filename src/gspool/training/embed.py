@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from gspool.models import Embedder
-
 
 class EmbeddedSet(NamedTuple):
     """The vectors of a whole set in its order, and what the pooling layer did on average.
@@ -56,7 +54,7 @@ class Evaluation(NamedTuple):
 
 @torch.no_grad()
 def embed_images(
-    model: Embedder,
+    model: Any,
     images: ImageSet | TensorSet,
     *,
     batch_size: int = 128,
@@ -67,7 +65,7 @@ def embed_images(
     """Embed every image of a set once, in evaluation mode, on the model's device; several processes share the work.
 
     Args:
-        model: the model.
+        model: an `Embedder`, or another module with ``embed`` and ``out_dim``.
         images: the images.
         batch_size: images at a time.
         workers: processes that load images.
@@ -137,7 +135,7 @@ def relative_entropy(weights: Float[Tensor, "B N"]) -> Float[Tensor, B]:
 
 
 def evaluate_images(
-    model: Embedder,
+    model: Any,
     images: ImageSet | TensorSet,
     *,
     ks: Sequence[int] = (1, 2, 4, 8),

@@ -31,8 +31,9 @@ class TensorSet:
     """Labelled images, feature maps or tokens in one tensor; a subset copies labels and never the tensor.
 
     Args:
-        pixels: [P, ...], one entry per image: uint8 images [P, 3, H, W], feature maps, tokens. Smaller images lie in
-            the upper left corner of the common frame.
+        pixels: a tensor [P, ...], one entry per image: uint8 images [P, 3, H, W], feature maps, tokens. Smaller images
+            lie in the upper left corner of the common frame. Or an object with ``shape``, ``device`` and rows by index
+            that reads them from elsewhere, such as `gspool.features.tokens.TokenRows`.
         labels: class of every image of the set, from 0.
         rows: which entries of ``pixels`` belong to the set, in its order.
         sizes: height and width of the images within the frame; None where all of them fill it.
@@ -56,7 +57,7 @@ class TensorSet:
         ([0, 1, 4, 5], [0, 0, 1, 1], 2)
     """
 
-    pixels: Tensor
+    pixels: Any
     labels: Int64[Tensor, " N"]
     rows: Int64[Tensor, " N"]
     sizes: Int64[Tensor, "P 2"] | None = None
@@ -91,7 +92,7 @@ class TensorSet:
                 raise ValueError("images of several sizes need the transform 'crop' (data.transform)")
 
     @classmethod
-    def of(cls, pixels: Tensor, labels: Int64[Tensor, " N"], **fields: Any) -> TensorSet:
+    def of(cls, pixels: Any, labels: Int64[Tensor, " N"], **fields: Any) -> TensorSet:
         """Return the set of all entries of a tensor; ``fields`` are any other arguments of the class."""
         return cls(pixels, labels, torch.arange(len(pixels)), **fields)
 

@@ -119,7 +119,7 @@ def _preset_of(arguments: Sequence[str]) -> str:
     return named[0] if named else name
 
 
-def plain(config: TrainConfig) -> dict[str, Any]:
+def plain(config: Any) -> dict[str, Any]:
     """Return a configuration as dictionaries, lists, numbers and strings."""
 
     def without_tuples(value: Any) -> Any:

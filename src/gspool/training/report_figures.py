@@ -81,5 +81,39 @@ def weights(examples: Examples) -> str | None:
     return _as_html(figure, "images, and the weights of their tokens")
 
 
+def scatter(points: Sequence[tuple[str, float, float]]) -> str:
+    """Draw test against validation MAP@R, one named point a head."""
+    figure, axes = _figure(1, 1, 6.5, 4.5)
+    axis = axes[0][0]
+    for name, validation, test in points:
+        axis.plot(validation, test, "o", color="tab:red" if "gsp" in name else "tab:blue")
+        axis.annotate(name, (validation, test), xytext=(5, 3), textcoords="offset points", fontsize=8)
+    axis.set_xlabel("MAP@R on validation classes, percent")
+    axis.set_ylabel("MAP@R on test classes, percent")
+    return _as_html(figure, "MAP@R on test classes against validation classes")
+
+
+def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, Tensor]) -> str:
+    """Show the same pictures once a head with its weights over them, relative to equal weights, on one scale."""
+    figure, axes = _figure(1 + len(maps), len(pictures), 1.6 * len(pictures), 1.7 * (1 + len(maps)))
+    relative = {name: map_ * map_[0].numel() for name, map_ in maps.items()}
+    highest = max(float(map_.quantile(0.99)) for map_ in relative.values())
+    for column, picture in enumerate(pictures):
+        height, width = picture.shape[1:]
+        extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+        for axis, name in zip(axes[:, column], ["", *relative], strict=True):
+            axis.set_xticks([])
+            axis.set_yticks([])
+            axis.imshow(_picture(picture))
+            if name:
+                over = relative[name][column].numpy()
+                axis.imshow(
+                    over, cmap="inferno", alpha=0.65, extent=extent, vmin=0, vmax=highest, interpolation="bilinear"
+                )
+            if column == 0:
+                axis.set_ylabel(name, fontsize=8)
+    return _as_html(figure, "weights of the heads over the same pictures")
+
+
 def _picture(image: UInt8[Tensor, "3 H W"]) -> Any:
     return image.permute(1, 2, 0).numpy()

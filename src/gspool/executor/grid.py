@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import Any
 
 from gspool.executor import Executor, Failure, run_tasks
-from gspool.experiments.run_store import RunStore
-from gspool.experiments.stopping import exit_with_line
+from gspool.executor.run_store import RunStore
+from gspool.executor.stopping import exit_with_line
 from gspool.terminal.bar import work_bar
 
 Asked = Mapping[str, Any]
