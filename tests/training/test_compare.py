@@ -75,7 +75,9 @@ def test_a_second_call_trains_only_what_is_missing(pictures, tmp_path):
     # As a kill leaves it: whole lines, and half of one.
     runs.write_text(before[: before.rindex("\n", 0, len(before) - 1) + 30])
     again = compare(config(pictures, tmp_path))
-    assert again.lines == first.lines or [line["test"] for line in again.lines] == [l["test"] for l in first.lines]
+    assert again.lines == first.lines or [line["test"] for line in again.lines] == [
+        line["test"] for line in first.lines
+    ]
 
 
 def test_several_processes_find_what_one_finds(pictures, tmp_path):
