@@ -155,7 +155,8 @@ def run(options: RunOptions) -> None:
     """Train what is missing, and write the figures of everything that has been trained."""
     chosen = options.settings or BenchmarkSettings()
     study = study_of(options, chosen, chosen.protocol, wanted_variants(chosen))
-    path = study.result(f"benchmark_{chosen.data}" + ("" if chosen.protocol == "fair" else f"_{chosen.protocol}"))
+    suffix = "" if chosen.protocol == "fair" else f"_{chosen.protocol}"
+    path = study.result(f"benchmark_{chosen.data}{suffix}", names_data=True)
     if chosen.train and "best" in chosen.variants:
         finished = by_variant(finished_runs(open_store(study, path)))
         study = replace(study, variants=tuple(wanted_variants(chosen, finished)))

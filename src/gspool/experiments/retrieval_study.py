@@ -73,13 +73,15 @@ class Study:
         names = (self.settings.data, self.protocol, self.settings.backbone.replace("/", "-"))
         return self.options.work / "benchmark" / "-".join(names)
 
-    def result(self, name: str) -> Path:
-        """Return the file of a result; data and backbone are named where they are not the default."""
-        chosen = (self.settings.data, self.settings.backbone)
-        others = [
-            word.replace("/", "-") for word, usual in zip(chosen, ("cub", BACKBONE), strict=True) if word != usual
-        ]
-        return self.options.results / f"{'_'.join([name, *others])}.json"
+    def result(self, name: str, names_data: bool = False) -> Path:
+        """Return the file of a result: data and backbone are added where they are not the default.
+
+        ``names_data`` says that the name already has the data in it.
+        """
+        data, backbone = self.settings.data, self.settings.backbone.replace("/", "-")
+        words = [name, *([] if names_data or data == "cub" else [data])]
+        words += [] if self.settings.backbone == BACKBONE else [backbone]
+        return self.options.results / f"{'_'.join(words)}.json"
 
     @property
     def precision(self) -> str:
