@@ -338,6 +338,15 @@ def missing_of(record: Record, variants: Sequence[Variant], seeds: Sequence[int]
     return f"{len(left)} of {len(wanted)} trainings" if left else ""
 
 
+def run_experiment(experiment: Experiment, study: Study, shown: Sequence[Variant]) -> None:
+    """Train what is missing of an experiment, write its result, and print its tables."""
+    path = study.result(experiment.files[0])
+    run_study(study, path, experiment.command(study.options), [variant.name for variant in shown])
+    draw_beside(experiment, path, study.options.images)
+    record = read_result(path)
+    print("\n\n".join(experiment.source(part).make(record) for part in experiment.tables.values()))
+
+
 def draw_beside(experiment: Experiment, path: Path, images: Path) -> None:
     """Draw the figures of a result of other data or another backbone, which have names of their own."""
     if path.stem in experiment.files or find_spec("matplotlib") is None:
