@@ -89,8 +89,10 @@ def _train(config: TrainConfig, folder: Path, rank: int, ranks: int, port: int, 
         os._exit(status)
 
 
-def wait(processes: list[int], seconds: float = 120.0) -> list[int]:
+def wait(processes: list[int], seconds: float = 200.0, leave_together: bool = False) -> list[int]:
     """Wait for all processes; return their statuses, negative for a signal.
+
+    With ``leave_together``, one that a signal has ended takes the others with it, as torchrun has it.
 
     Raises:
         TimeoutError: if one of them does not end; all of them are killed then.
@@ -102,6 +104,10 @@ def wait(processes: list[int], seconds: float = 120.0) -> list[int]:
                 ended, status = os.waitpid(process, os.WNOHANG)
                 if ended:
                     statuses[process] = os.waitstatus_to_exitcode(status)
+        if leave_together and any(status < 0 for status in statuses.values()):
+            for process in processes:
+                if process not in statuses:
+                    os.kill(process, signal.SIGKILL)
         if time.monotonic() > end:
             for process in processes:
                 if process not in statuses:

@@ -44,18 +44,18 @@ def stop_at_random(
         os.killpg(processes[0], number)
     except ProcessLookupError:
         return "finished"
-    statuses = wait(processes)
+    statuses = wait(processes, leave_together=True)
     if statuses == [0] * ranks:
         assert (folder / "result.json").exists(), said(folder)
         return "finished"
-    # Before its handlers stand, a process ends by the signal itself: nothing has been trained yet.
-    early = [status for status in statuses if status == -number]
-    if early and not (folder / "last.pt").exists():
-        return "early"
+    if -number in statuses:
+        return "early"  # before the command has begun; torchrun ends the other process then, and so does `wait`
     assert statuses == [128 + number] * ranks, [said(folder, rank) for rank in range(ranks)]
-    assert f"go on with: gspool train --resume {folder}" in said(folder)
     assert "Traceback" not in said(folder)
     assert time.monotonic() - began < 100
+    if said(folder).strip() == "interrupted":
+        return "before training"
+    assert f"go on with: gspool train --resume {folder}" in said(folder)
     return "stopped"
 
 
