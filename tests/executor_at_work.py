@@ -1,6 +1,6 @@
-"""A program that runs tasks in two processes, for tests that end it: prints their pids, then each task when it is kept.
+"""A program that runs tasks in two processes, for tests that end it: prints the pid of every task, then what it kept.
 
-Told what to do by its arguments: how long a task sleeps, ``stubborn`` for tasks that ignore SIGTERM.
+Its arguments: how long a task sleeps, and ``stubborn`` for tasks that ignore SIGTERM.
 """
 
 from __future__ import annotations
@@ -9,36 +9,34 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from contextlib import closing
 
-from gspool.executor import Executor
-from gspool.executor.grid import run_grid
-from gspool.executor.run_store import RunStore
+from gspool.executor import Executor, run_tasks
+from gspool.executor.stopping import exit_with_line
 
 
 def make_worker():
     return work
 
 
-def work(asked, seconds):
+def work(task):
+    number, sleep, stubborn = task
     print(f"begun {os.getpid()}", flush=True)
-    if asked["stubborn"]:
+    if stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # The first task is over at once, so that there is something to keep.
-    time.sleep(asked["sleep"] if asked["number"] else 0.0)
-    return {"pid": os.getpid()}
-
-
-class TellingStore(RunStore):
-    def put(self, asked, found):
-        super().put(asked, found)
-        print(f"kept {asked['number']}", flush=True)
+    time.sleep(sleep if number else 0.0)
+    return number
 
 
 if __name__ == "__main__":
-    sleep, stubborn = float(sys.argv[1]), "stubborn" in sys.argv
-    jobs = [{"number": number, "sleep": sleep, "stubborn": stubborn} for number in range(6)]
-    with TemporaryDirectory() as folder:
-        store = TellingStore(Path(folder) / "runs.jsonl")
-        run_grid(store, jobs, make_worker, Executor(2))
+    tasks = [(number, float(sys.argv[1]), "stubborn" in sys.argv) for number in range(6)]
+    kept = 0
+    with (
+        exit_with_line(lambda: f"stopped; {kept} kept"),
+        closing(run_tasks(make_worker, tasks, Executor(2))) as results,
+    ):
+        print("ready", flush=True)
+        for _, number in results:
+            kept += 1
+            print(f"kept {number}", flush=True)

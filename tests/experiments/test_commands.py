@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import signal
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from gspool.experiments import commands, registry
 from gspool.experiments.arguments import available_devices, device_of, numbers_of
 from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.provenance import write_result
+from gspool.terminal.output import check_writable
 from gspool.terminal.status import WrongArgumentsError
 from probe_experiment import register_probe
 
@@ -126,11 +128,11 @@ def test_the_last_line_names_what_was_written_and_nothing_else(
 
 
 def test_every_experiment_is_whole() -> None:
-    """Files begin with its name, so that what was written is found; every table and figure has a file to come from."""
+    """Its first file begins with its name; every table and figure has a file to come from."""
     for name in registry.names():
         experiment = registry.find(name)
         assert experiment.name == name
-        assert all(file.startswith(name.replace("-", "_")) for file in experiment.files)
+        assert experiment.files[0].startswith(name.replace("-", "_"))
         for part in [*experiment.tables.values(), *experiment.plots.values()]:
             assert experiment.source(part).file in experiment.files
 
@@ -292,6 +294,17 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
     # A tiny version writes its results to the folder of --work.
     assert cli.main(["reproduce", "probe", "--quick", option, "file"]) == 1
     assert f"choose another with {option}" in capsys.readouterr().err
+
+
+def test_checking_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, content: bytes) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ValueError, match=r"No space left on device.*--work.*make room"):
+        check_writable(tmp_path, "--work")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_default_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

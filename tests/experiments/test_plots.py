@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gspool.experiments import plots
-from gspool.experiments.experiment import FromFile
+from gspool.experiments.experiment import FromFile, Record
 from gspool.evaluation.statistics import seed_difference
 from gspool.provenance import write_result
 from probe_experiment import register_probe
@@ -60,7 +60,11 @@ def test_figures_are_drawn_from_the_files_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drawn: list[tuple[object, str]] = []
-    note = lambda record, path: drawn.append((record["value"], path.name))  # noqa: E731
+
+    def note(record: Record, path: Path) -> None:
+        drawn.append((record["value"], path.name))
+        path.touch()
+
     experiment = register_probe(
         monkeypatch, files=("probe", "more"), plots={"probe": note, "probe_more": FromFile("more", note)}
     )

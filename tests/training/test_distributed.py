@@ -122,7 +122,7 @@ def test_two_processes_give_the_gradient_of_one_and_evaluate_without_duplicates(
         for _ in range(STEPS):
             task.module.zero_grad()
             task.loss(whole_batch(), 0).total.backward()
-        alone, together = gradients_of(module), shared["gradients"][loss]
+        alone, together = gradients_of(task.module), shared["gradients"][loss]
         assert set(together) == set(alone)
         assert any(name.startswith("loss.zsr") for name in alone)
         assert any(name.startswith("loss.metric") for name in alone) == (loss in ("pnca", "panchor"))
@@ -134,7 +134,7 @@ def test_two_processes_give_the_gradient_of_one_and_evaluate_without_duplicates(
     from gspool.training import embed_images
 
     images = data.create("glyphs", split="test", images_per_class=1, size=16)
-    expected = embed_images(module.model, images, batch_size=16).embeddings
+    expected = embed_images(task.model, images, batch_size=16).embeddings
     torch.testing.assert_close(shared["embedded"], expected)
 
 

@@ -7,6 +7,7 @@ waits for ever where one is killed at the wrong moment.)
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -147,8 +148,6 @@ class _Process:
     """A process that takes tasks, and the pipe to it."""
 
     def __init__(self, make_worker: Callable[[], Any]) -> None:
-        from torch import multiprocessing
-
         context: Any = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         # Not daemonic: a worker may have processes of its own, to load data.
@@ -181,15 +180,16 @@ class _Process:
 
 def _serve(make_worker: Callable[[], Any], pipe: Any, parent: int) -> None:
     """Take tasks from the pipe until it is closed."""
-    import torch
-
     if hasattr(signal, "pthread_sigmask"):
         # Ctrl-C stays blocked, whatever handler a worker sets: the parent answers it.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Several processes with a thread for every core each would wait for each other.
-    torch.set_num_threads(1)
+    # Several processes with a thread for every core each would wait for each other. Whether torch has been imported by
+    # now depends on the worker.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     worker = LazyWorker(make_worker)
     try:

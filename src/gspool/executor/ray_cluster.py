@@ -18,13 +18,15 @@ _END = object()
 
 
 class _Actor:
-    """A worker on Ray; one that was started again makes its worker again."""
+    """A worker on Ray. It gets the function that makes it with every task: Ray may have started it again."""
 
-    def __init__(self, make_worker: list[Any]) -> None:
-        self.do_task = LazyWorker(lambda: import_ray().get(make_worker[0])())
+    def __init__(self) -> None:
+        self.worker: LazyWorker | None = None
 
-    def do(self, task: Any) -> Any:
-        return self.do_task(task)
+    def do(self, make_worker: list[Any], task: Any) -> Any:
+        if self.worker is None:
+            self.worker = LazyWorker(lambda: import_ray().get(make_worker[0])())
+        return self.worker(task)
 
 
 def run_on_ray(
@@ -54,13 +56,13 @@ def run_on_ray(
             kind = kind.options(max_restarts=TRIES, max_task_retries=TRIES)
             # In a list, Ray passes the reference on and keeps one copy of what it points to.
             shared = [ray.put(make_worker)]
-            load = {kind.remote(shared): 0 for _ in range(count)}
+            load = {kind.remote(): 0 for _ in range(count)}
             running: dict[Any, tuple[Any, Any]] = {}
             while noted.number is None and (running or task is not _END):
                 while task is not _END and len(running) < count * AHEAD:
                     actor = min(load, key=load.__getitem__)
                     load[actor] += 1
-                    running[actor.do.remote(task)] = (actor, task)
+                    running[actor.do.remote(shared, task)] = (actor, task)
                     task = next(left, _END)
                 ready, _ = ray.wait([next(iter(running))] if ordered else list(running), num_returns=1, timeout=0.5)
                 for reference in ready:

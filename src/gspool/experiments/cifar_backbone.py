@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gspool.models.embedded import Embedded
 
 Features = Literal["plain", "standardised", "unit"]
+FLAVOURS: tuple[Flavour, ...] = ("postactivation", "preactivation-bottleneck")
 # The pre-activation network is three times as wide, and needs fewer passes for the same accuracy.
 EPOCHS: dict[Flavour, int] = {"postactivation": 100, "preactivation-bottleneck": 60}
 
@@ -179,12 +180,10 @@ def pretrain(root: Path | None, folder: Path, device: str, settings: Pretraining
     """Train a backbone to classify CIFAR-100: shifted and flipped images, SGD, one cycle of the learning rate."""
     from safetensors.torch import save
 
-    train, test = (
-        load_tensors(
-            data.create("cifar100", root, split, allow_partial=True), device, shorter_side=None, transform=seen
-        )
-        for split, seen in (("train", "shift"), ("test", "none"))
-    )
+    splits: tuple[Split, ...] = ("train", "test")
+    sets = (data.create("cifar100", root, split, allow_partial=True) for split in splits)
+    train, test = (load_tensors(images, device, shorter_side=None) for images in sets)
+    train = replace(train, transform="shift")
     torch.manual_seed(settings.seed)
     network = Classifier(settings.flavour, train.num_classes)
     config = ClassificationConfig(settings.batch_size, "sgd", settings.lr, settings.weight_decay)
@@ -238,7 +237,8 @@ def pretrain_missing(
     ]
     worker = partial(partial, pretrain, root, folder, options.device)
     with exit_with_line(lambda: "stopped while the backbone is trained; the same command continues"):
-        for task, made in run_tasks(worker, tasks, options.executor):
+        # Without a task nothing starts, not even a worker.
+        for task, made in run_tasks(worker, tasks, options.executor) if tasks else ():
             if isinstance(made, Failure):
                 raise RuntimeError(f"the training of ResNet20 ({task.flavour}) failed: {made.message}")
             path = weights_file(folder, task.flavour)

@@ -168,7 +168,7 @@ class CollageRun:
         self.folder = options.work / "collage"
         libraries = ("pytorch-metric-learning",)
         self.store = RunStore(self.folder / "runs.jsonl", device=options.device, libraries=libraries)
-        self.started, self.failures = time.monotonic(), []
+        self.started, self.failures = time.monotonic(), list[str]()
         self.worker = partial(CollageWorker, self.root, self.folder, options.device, self.settings.backend)
 
     def tables(self, seeds: tuple[int, ...]) -> dict[str, Trainings]:
@@ -248,8 +248,9 @@ def run(options: RunOptions) -> None:
     made = {name: study.finished(table) for name, table in tables.items()}
     maps = study.folder / "weights.safetensors"
     if not maps.is_file() and study.seconds_left != 0 and not study.failures:
-        usual = {"epochs": study.settings.epochs, "patience": study.settings.patience}
-        write_shown_weights(study.worker(), Training("gsp", "pnca", zsr=ZSR, **usual), maps)
+        epochs, patience = study.settings.epochs, study.settings.patience
+        training = Training("gsp", "pnca", zsr=ZSR, epochs=epochs, patience=patience)
+        write_shown_weights(study.worker(), training, maps)
     write_result(
         path,
         {
@@ -353,7 +354,7 @@ def write_shown_weights(worker: CollageWorker, training: Training, path: Path) -
     content = {
         f"{split}.{name}": value.contiguous()
         for split in ("train", "test")
-        for name, value in shown_weights(model, maps, worker.collages, split)._asdict().items()  # type: ignore[arg-type]
+        for name, value in shown_weights(model, maps, worker.collages, split)._asdict().items()
     }
     write_atomic(path, safetensors_bytes(content))
 

@@ -128,9 +128,9 @@ def model_of(
     if training.backbone == "frozen":
         train = maps["train"].pixels
         statistics = channel_statistics(train) if training.features == "standardised" else None
-        place = {} if training.embedding == "own" else {"embedding": training.embedding}
-        sizes = (train.shape[1], training.pooling, training.dim)
-        return MapHead(*sizes, features=training.features, statistics=statistics, **place, **options)
+        options |= {} if training.embedding == "own" else {"embedding": training.embedding}
+        channels, features = train.shape[1], training.features
+        return MapHead(channels, training.pooling, training.dim, features=features, statistics=statistics, **options)
     if training.embedding != "own":
         raise ValueError("the position of the local embedding is varied on frozen maps only; use backbone='frozen'")
     return CollageEmbedder(backbone, training.pooling, training.dim, collages, options)

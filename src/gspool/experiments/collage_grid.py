@@ -377,7 +377,7 @@ def most_trainings(seeds: tuple[int, ...]) -> int:
     """
     tables = [training for table in paper_tables(seeds).values() for training in table.values()]
     planned = {str(training.asked()) for training in [*tables, *single_variants().values()]}
-    starts = {(*pair, flavour): Training(*pair, flavour=flavour) for pair in SEARCHED for flavour in FLAVOURS}
+    starts: Variants = {(*pair, flavour): Training(*pair, flavour=flavour) for pair in SEARCHED for flavour in FLAVOURS}
     near = ROUNDS * sum(len(neighbours(training)) for training in starts.values())
     # The search has made its best settings with its own seed already.
     return len(planned) + len(starts) + near + len(tuned_table(starts, seeds)) - len(starts)

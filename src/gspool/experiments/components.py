@@ -14,20 +14,11 @@ from __future__ import annotations
 from typing import Any
 
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
-from gspool.experiments.retrieval_figures import figures_of, paired_difference, runs_of
+from gspool.experiments.retrieval_figures import figures_of, runs_of
 from gspool.experiments.retrieval_paper import component_values
-from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_study, study_of
-from gspool.experiments.retrieval_tables import (
-    ahead,
-    interval_over_folds,
-    joined_models,
-    number,
-    single_models,
-    table,
-)
+from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
+from gspool.experiments.retrieval_tables import comparison, joined_models, number, run_cells, single_models, table
 from gspool.experiments.retrieval_variants import Variant
-from gspool.experiments.tables import with_interval
-from gspool.provenance import read_result
 
 # With mu = 1 every token weighs the same, and the attributes are those of all of them.
 VARIANTS = (
@@ -55,31 +46,24 @@ def check(options: RunOptions) -> None:
 
 def run(options: RunOptions) -> None:
     """Train what is missing and write the figures."""
-    study = study_of(options, options.settings or StudySettings(), "fair", VARIANTS)
-    path = study.result("components")
-    run_study(study, path, EXPERIMENT.command(options), [*NAMES])
-    record = read_result(path)
-    print(f"{rows(record)}\n\n{steps(record)}")
+    run_experiment(EXPERIMENT, study_of(options, options.settings or StudySettings(), "fair", VARIANTS), VARIANTS)
 
 
 def rows(record: Record) -> str:
     """Write Table 1, the paper's values beside ours."""
     value, found = record["value"], []
     for row in figures_of(value):
-        paper = component_values(value["data"], row["variant"])
+        joined, single = component_values(value["data"], row["variant"])
         part = NAMES[row["variant"]]
         found.append(
             {
                 "ZSR": "✓" * (part in ("ZSR", "both")),
                 "GSP": "✓" * (part in ("GSP", "both")),
                 "MAP@R 128D": single_models(row, "map"),
-                "paper": number(paper[1]),
+                "paper": number(single),
                 "MAP@R 512D": joined_models(row),
-                "paper 512D": number(paper[0]),
-                "less neither (95 %)": with_interval(row["difference_from_gap"]),
-                "ahead": ahead(row["difference_from_gap"]),
-                "entropy": number(row["entropy"], ".4f"),
-                "runs": str(row["runs"]),
+                "paper 512D": number(joined),
+                **run_cells(row),
             }
         )
     return table(found, 2)
@@ -87,22 +71,13 @@ def rows(record: Record) -> str:
 
 def steps(record: Record) -> str:
     """Write every step between two rows in pairs of runs, the paper's beside ours."""
-    value = record["value"]
+    value, found = record["value"], []
     runs = {NAMES[name]: own for name, own in runs_of(value).items()}
     paper = {part: component_values(value["data"], name)[1] for name, part in NAMES.items()}
-    found = []
     for before, after in STEPS:
-        each = paired_difference(runs.get(after, []), runs.get(before, []))
-        if each is not None:
-            found.append(
-                {
-                    "step": f"{after} − {before}",
-                    "MAP@R (95 %)": with_interval(each._asdict()),
-                    "over folds (95 %)": interval_over_folds(each._asdict()),
-                    "ahead": ahead(each._asdict()),
-                    "paper": f"{paper[after] - paper[before]:+.2f}",
-                }
-            )
+        cells = comparison(runs.get(after), runs.get(before))
+        if cells:
+            found.append({"step": f"{after} − {before}", "paper": f"{paper[after] - paper[before]:+.2f}", **cells})
     return table(found)
 
 

@@ -90,17 +90,21 @@ def filled(text: str, results: Path) -> str:
 
 def _filled_prose(text: str, results: Path) -> str:
     for (begin, end), write in ((_RESULTS, _result), (_TABLES, _table)):
-        text = _replaced(text, begin, end, lambda marker, write=write: write(marker.strip(), results))
+        text = _replaced(text, begin, end, write, results)
     return text
 
 
-def _replaced(text: str, begin: str, end: str, write: Callable[[str], str]) -> str:
+def _replaced(text: str, begin: str, end: str, write: Callable[[str, Path], str], results: Path) -> str:
     opened = re.compile(re.escape(begin) + r"(?P<marker>[^>]*?) -->")
     whole = re.compile(opened.pattern + rf"(?:(?!{re.escape(begin)}).)*?" + re.escape(end), re.DOTALL)
     closed = len(whole.findall(text))
     if len(opened.findall(text)) != closed or text.count(end) != closed:
         raise ValueError(f"{len(opened.findall(text))} markers {begin} are opened and {closed} of them closed by {end}")
-    return whole.sub(lambda found: f"{begin}{found['marker']} -->{write(found['marker'])}{end}", text)
+
+    def fill(found: re.Match[str]) -> str:
+        return f"{begin}{found['marker']} -->{write(found['marker'].strip(), results)}{end}"
+
+    return whole.sub(fill, text)
 
 
 def _table(marker: str, results: Path) -> str:

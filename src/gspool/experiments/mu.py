@@ -12,19 +12,19 @@ Cost: 24 trainings.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, linear_regression
 from typing import Any
 
-from gspool.evaluation.statistics import seed_difference
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import curve, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import validation_by_seed
-from gspool.experiments.retrieval_study import StudySettings, check_study, draw_beside, missing_of, run_study, study_of
-from gspool.experiments.retrieval_tables import run_cells, table, validation_cells
+from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
+from gspool.experiments.retrieval_tables import ahead, run_cells, table
 from gspool.experiments.retrieval_variants import Variant
-from gspool.experiments.tables import with_interval
-from gspool.provenance import read_result
+from gspool.evaluation.statistics import seed_difference
+from gspool.experiments.tables import plus_minus, with_interval
 
 MUS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 VARIANTS = (Variant("c2", "gap"), *(Variant("c2", "gsp", f"mu {mu:g}", {"mu": mu}) for mu in MUS))
@@ -39,19 +39,26 @@ def check(options: RunOptions) -> None:
 
 def run(options: RunOptions) -> None:
     """Train what is missing and write the figures."""
-    study = study_of(options, options.settings or StudySettings(), "tuning", VARIANTS)
-    path = study.result("mu")
-    run_study(study, path, EXPERIMENT.command(options), [each.name for each in VARIANTS])
-    draw_beside(EXPERIMENT, path, options.images)
-    record = read_result(path)
-    print(f"{rows(record)}\n\n{trend(record)}")
+    run_experiment(EXPERIMENT, study_of(options, options.settings or StudySettings(), "tuning", VARIANTS), VARIANTS)
+
+
+def reached(row: Mapping[str, Any]) -> str:
+    """Write validation MAP@R with its deviation over seeds."""
+    return plus_minus(row["validation_map"], row["validation_std"] if row["runs"] > 1 else None)
 
 
 def rows(record: Record) -> str:
     """Write validation MAP@R by mu."""
     return table(
         [
-            {"pooling": row["pooling"], "setting": row["setting"], **validation_cells(row), **run_cells(row)}
+            {
+                "pooling": row["pooling"],
+                "setting": row["setting"],
+                "validation MAP@R": reached(row),
+                "less GAP (95 %)": with_interval(row["validation_difference"]),
+                "ahead": ahead(row["validation_difference"]),
+                **run_cells(row),
+            }
             for row in record["value"]["variants"]
         ],
         2,
@@ -108,7 +115,7 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
         Headline(
             f"validation MAP@R, {value['data']}, c2, {row['setting']}",
             "drawn only",
-            validation_cells(row)["validation MAP@R"],
+            reached(row),
         )
         for row in value["variants"]
         if row["variant"] in names

@@ -24,7 +24,7 @@ FEWEST_PAIRS = 3
 
 
 def draw_plots(experiment: Experiment, results: Path, images: Path) -> list[Path]:
-    """Draw the figures of an experiment whose results are there, and return their paths.
+    """Draw the figures of an experiment whose results are there, and return the paths of those that exist then.
 
     Where matplotlib is not installed, nothing is drawn and a line says so.
     """
@@ -35,7 +35,7 @@ def draw_plots(experiment: Experiment, results: Path, images: Path) -> list[Path
         return []
     for name, source in there:
         source.make(read_result(results / f"{source.file}.json"), images / f"{name}.png")
-    return [images / f"{name}.png" for name, _ in there]
+    return [path for name, _ in there if (path := images / f"{name}.png").is_file()]
 
 
 def subplots(

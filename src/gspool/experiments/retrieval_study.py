@@ -73,13 +73,15 @@ class Study:
         names = (self.settings.data, self.protocol, self.settings.backbone.replace("/", "-"))
         return self.options.work / "benchmark" / "-".join(names)
 
-    def result(self, name: str) -> Path:
-        """Return the file of a result; data and backbone are named where they are not the default."""
-        chosen = (self.settings.data, self.settings.backbone)
-        others = [
-            word.replace("/", "-") for word, usual in zip(chosen, ("cub", BACKBONE), strict=True) if word != usual
-        ]
-        return self.options.results / f"{'_'.join([name, *others])}.json"
+    def result(self, name: str, names_data: bool = False) -> Path:
+        """Return the file of a result: data and backbone are added where they are not the default.
+
+        ``names_data`` says that the name already has the data in it.
+        """
+        data, backbone = self.settings.data, self.settings.backbone.replace("/", "-")
+        words = [name, *([] if names_data or data == "cub" else [data])]
+        words += [] if self.settings.backbone == BACKBONE else [backbone]
+        return self.options.results / f"{'_'.join(words)}.json"
 
     @property
     def precision(self) -> str:
@@ -334,6 +336,15 @@ def missing_of(record: Record, variants: Sequence[Variant], seeds: Sequence[int]
     wanted = {*itertools.product((each.name for each in variants), folds, seeds)}
     left = wanted - {(run["asked"]["variant"], run["asked"]["fold"], run["asked"]["seed"]) for run in value["runs"]}
     return f"{len(left)} of {len(wanted)} trainings" if left else ""
+
+
+def run_experiment(experiment: Experiment, study: Study, shown: Sequence[Variant]) -> None:
+    """Train what is missing of an experiment, write its result, and print its tables."""
+    path = study.result(experiment.files[0])
+    run_study(study, path, experiment.command(study.options), [variant.name for variant in shown])
+    draw_beside(experiment, path, study.options.images)
+    record = read_result(path)
+    print("\n\n".join(experiment.source(part).make(record) for part in experiment.tables.values()))
 
 
 def draw_beside(experiment: Experiment, path: Path, images: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gspool.evaluation.statistics import over_folds
+from gspool.experiments.retrieval_figures import paired_difference
 from gspool.experiments.retrieval_paper import layer_value, paper_values
 from gspool.experiments.retrieval_variants import LARGE, LOSSES, POOLINGS, SEEDS, WIDE
+from gspool.executor.run_store import Run
+from gspool.evaluation.statistics import over_folds
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
 
 Row = Mapping[str, Any]
@@ -77,15 +79,39 @@ def _few(found: Row) -> str:
     return f" ({found['repeats']} repeats)" if found["repeats"] < len(SEEDS) else ""
 
 
+def comparison(ours: Sequence[Run] | None, theirs: Sequence[Run] | None, name: str = "MAP@R (95 %)") -> dict[str, str]:
+    """Return the cells of a comparison in pairs of runs, with 95 % intervals over pairs and over folds; {} if none.
+
+    ``name`` is that of the first cell, MAP@R on the test classes.
+    """
+    test, watched = (difference(ours, theirs, metric) for metric in ("map@r", "validation"))
+    if test is None:
+        return {}
+    return {
+        name: with_interval(test),
+        "over folds (95 %)": interval_over_folds(test),
+        "ahead": ahead(test),
+        "deviation of a pair": number(test["std"]),
+        "validation (95 %)": with_interval(watched),
+        "validation, over folds (95 %)": interval_over_folds(watched),
+    }
+
+
+def difference(ours: Sequence[Run] | None, theirs: Sequence[Run] | None, metric: str) -> dict[str, Any] | None:
+    """Return the paired difference of two variants; None where they share no fold and seed."""
+    found = paired_difference(ours or [], theirs or [], metric)
+    return None if found is None else found._asdict()
+
+
 def ahead(found: Row | None) -> str:
     """Write how many pairs are ahead."""
     return "" if found is None else f"{found['ahead']} of {found['pairs']}"
 
 
 def interval_over_folds(found: Row | None) -> str:
-    """Write the mean over folds with its interval; empty with fewer than two folds, or one pair a fold.
+    """Write the mean over folds with its interval; empty with fewer than two folds.
 
-    With one pair a fold it is the interval over pairs.
+    Empty also with one pair a fold, where it is the interval over pairs.
     """
     return with_interval(over_folds(found)) if found and 1 < found["folds"] < found["pairs"] else ""
 
@@ -116,15 +142,4 @@ def run_cells(row: Row) -> dict[str, str]:
         "entropy": number(row["entropy"], ".4f"),
         "best step": number(row["mean_best_step"], ".0f"),
         "runs": str(row["runs"]),
-    }
-
-
-def validation_cells(row: Row) -> dict[str, str]:
-    """Return MAP@R on the validation classes with its deviation over seeds, and its paired difference from GAP."""
-    std = row["validation_std"] if row["runs"] > 1 else None
-    found = row["validation_difference"]
-    return {
-        "validation MAP@R": plus_minus(row["validation_map"], std),
-        "less GAP (95 %)": with_interval(found),
-        "ahead": ahead(found),
     }

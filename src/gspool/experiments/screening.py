@@ -23,11 +23,10 @@ from gspool.evaluation.statistics import seed_difference, significance
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import curve, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import over_shared_seeds, validation_by_seed
-from gspool.experiments.retrieval_study import StudySettings, check_study, draw_beside, missing_of, run_study, study_of
+from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
 from gspool.experiments.retrieval_tables import number, table
 from gspool.experiments.retrieval_variants import Variant
 from gspool.experiments.tables import with_interval
-from gspool.provenance import read_result
 
 LOSSES = ("c2", "pnca")
 # The paper averages three repeats (Supp., Training Procedure); one of each makes a main effect a mean of eight.
@@ -113,11 +112,7 @@ def run(options: RunOptions) -> None:
     """Train what is missing and write the figures."""
     chosen = options.settings or ScreeningSettings()
     study = study_of(options, chosen, "tuning", all_variants(chosen.part), SEEDS)
-    path = study.result("screening")
-    run_study(study, path, EXPERIMENT.command(options), [each.name for each in all_variants()])
-    draw_beside(EXPERIMENT, path, options.images)
-    record = read_result(path)
-    print("\n\n".join((factorial(record), effects(record), grid(record))))
+    run_experiment(EXPERIMENT, study, all_variants())
 
 
 def main_effects(found: Mapping[DesignPoint, float]) -> dict[str, float]:

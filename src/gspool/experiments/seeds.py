@@ -52,8 +52,9 @@ def run_seeds(
 
     asked = options.seeds or (promised[:1] if options.quick else promised)
     seeds = seeds_to_write(path, asked, finished)
-    tasks = [each for seed in seeds for each in jobs(seed).values()]
-    run_grid(store, tasks, make_worker, options.executor, options.seconds)
+    if not all(map(finished, seeds)):  # a worker loads data, which a finished study does not need
+        tasks = [each for seed in seeds for each in jobs(seed).values()]
+        run_grid(store, tasks, make_worker, options.executor, options.seconds)
     complete = tuple(seed for seed in seeds if finished(seed))
     if not complete:
         raise ValueError("no seed is complete, nothing was written; the same command continues, give more --seconds")

@@ -33,6 +33,7 @@ from gspool.experiments.experiment import Experiment, Headline, Record, RunOptio
 from gspool.experiments.plots import save, subplots
 from gspool.experiments.seeds import missing_seeds, run_seeds
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
+from gspool.models.cifar_resnet import Flavour
 from gspool.provenance import write_result
 from gspool.training.presets import PRESETS
 
@@ -54,7 +55,7 @@ ZSR = 0.5
 VARIANTS = {"without": 0.0, "with": ZSR}
 KINDS = ("l2", "cosine")
 MEASURES = {"accuracy": "nearest is right", "map": "MAP"}
-FLAVOUR = "postactivation"
+FLAVOUR: Flavour = "postactivation"
 
 
 @dataclass(frozen=True)
@@ -330,8 +331,8 @@ EXPERIMENT = Experiment(
     name="zero-shot",
     claim="attributes of five classes of CIFAR-10 predict where the other five lie, better with the regularisation",
     shows="Figure 5",
-    cost="half an hour on one CPU core, less on a GPU; before that 5.5 hours on such a core, or two minutes on one H200, "
-    "to train the ResNet20 that `collage` uses too",
+    cost="half an hour on one CPU core, less on a GPU; if the ResNet20 of `collage` is missing, 5.5 hours on such a core "
+    "or two minutes on one H200 to train it first",
     needs=("cifar10", "cifar100"),
     files=("zero_shot",),
     run=run,

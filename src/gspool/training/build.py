@@ -85,8 +85,8 @@ def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, poolin
     was_training = model.training
     model.eval()
     try:
-        is_tensor = isinstance(images, TensorSet)
-        image = images.evaluation_images(torch.zeros(1, dtype=torch.int64)) if is_tensor else images[0][0][None]
+        first = torch.zeros(1, dtype=torch.int64)
+        image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
         embedded = model.embed(image.to(next(model.parameters()).device))
     finally:
         model.train(was_training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from gspool.training.evaluate_arguments import evaluate_parser, named_data, othe
 from gspool.training.loop import NonFiniteLossError
 from gspool.training.parsing import instantiate, parse_arguments, read_config
 from gspool.training.run_folder import CONFIG, process_rank
-from gspool.training.signals import TrainingInterruptedError, is_launched
+from gspool.training.signals import TerminatedError, TrainingInterruptedError, is_launched, stop_on_signal
 
 # These are explained in one line; any other error keeps its traceback.
 EXPLAINED = (CheckpointError, NonFiniteLossError)
@@ -28,12 +29,16 @@ def run(command: str, arguments: Sequence[str]) -> int:
     """Run one of the commands and return its exit status: 143 after SIGTERM, 130 after Ctrl-C."""
     commands = {"train": train_command, "evaluate": evaluate_command, "compare": _compare_command}
     try:
-        return run_told(f"gspool {command}", commands[command], arguments, EXPLAINED)
+        with stop_on_signal():
+            return run_told(f"gspool {command}", commands[command], arguments, EXPLAINED)
     except TrainingInterruptedError as interruption:
-        if is_launched():
-            return 0  # the first process reports; to it, any other status is a crash of this one
-        print(f"\n{interruption}", file=sys.stderr)
-        return interruption.status
+        message, status = str(interruption), interruption.status
+    except TerminatedError:
+        message, status = "interrupted", 128 + signal.SIGTERM
+    if is_launched():
+        return 0  # the first process reports; to it, any other status is a crash of this one
+    print(f"\n{message}", file=sys.stderr)
+    return status
 
 
 def _compare_command(arguments: Sequence[str]) -> None:
@@ -106,7 +111,7 @@ def evaluate_command(arguments: Sequence[str]) -> None:
         data = instantiate(parser, namespace)["data"]
     if namespace["download"] and data is not None:
         fetch_data(data)
-    split = namespace["split"] or (None if is_other else "test")
+    split: Any = namespace["split"] or (None if is_other else "test")
     evaluation = evaluate_run(
         namespace["run"], split, data, namespace["ks"], namespace["device"], namespace["progress"]
     )

@@ -163,7 +163,8 @@ def _fit(
             )
         elif isinstance(images, TensorSet):
             data[split] = images.to(fabric.device)
-    task.train, task.watched = data["train"], data.get(trainer.monitor_split)  # type: ignore[call-overload]
+    task.train = data["train"]
+    task.watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
     _prepare_model(config, model, fabric)
     with full_disk_explained(folder), log_to(folder) as log:
         log.info("%s; %s; %s", train, title or config.model.pooling, folder)

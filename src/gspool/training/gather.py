@@ -39,7 +39,7 @@ class _GatherRows(torch.autograd.Function):
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Join the rows of all processes in their order, with a gradient to one's own; alone, the rows as they are.
+    """Join the rows of all processes in their order, with gradients; a single process gets its rows back.
 
     Every process must bring equally many rows, as `gspool.data.ClassBalancedBatches` deals them.
 
@@ -53,7 +53,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def gather_blocks(block: Tensor) -> Tensor:
-    """Join blocks of any lengths, on the CPU, in the order of the processes: `gspool.data.Shard` undone."""
+    """Join blocks of any lengths, on the CPU, in the order of the processes: the inverse of `gspool.data.Shard`."""
     if not is_distributed():
         return block.cpu()
     parts: list[Tensor] = [block] * distributed.get_world_size()

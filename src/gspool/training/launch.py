@@ -97,8 +97,8 @@ def launch(fabric: Any, request: StopRequest) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Lightning's hints about choices that are not open here."""
-    loggers = [logging.getLogger(name) for name in NAMES]
+    """Silence Lightning's banners, and its hints about choices that are not open here."""
+    loggers = [logging.getLogger(name) for name in (*NAMES, "lightning.pytorch", "lightning_utilities")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         for message in (

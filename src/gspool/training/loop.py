@@ -23,7 +23,7 @@ from gspool.training.launch import quiet
 from gspool.training.metrics_log import MetricsLog
 from gspool.training.monitor import Monitor
 from gspool.training.run_folder import log
-from gspool.training.signals import StopRequest, TrainingInterruptedError, stop_on_signal
+from gspool.training.signals import StopRequest, TrainingInterruptedError, is_one_of_several, stop_on_signal
 
 if TYPE_CHECKING:
     from gspool.losses import LossParts
@@ -145,9 +145,9 @@ def run_loop(
             loop.bar = opened.enter_context(work_bar(title, loop.step, trainer.max_steps, shown))
             if folder is not None and fabric.is_global_zero:
                 loop.metrics = opened.enter_context(closing(MetricsLog(folder, loop.step, task.measures)))
-            immediate, request.immediate = request.immediate, False
+            request.immediate = False
             loop.run()
-            request.immediate = immediate and fabric.world_size == 1
+            request.immediate = fabric.world_size == 1 and not is_one_of_several()
         return loop.finish()
 
 

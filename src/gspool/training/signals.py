@@ -33,16 +33,22 @@ class TrainingInterruptedError(RuntimeError):
         return 128 + self.signum
 
 
+def is_one_of_several() -> bool:
+    """Check whether this process belongs to a run of several, connected or not yet."""
+    return any(os.environ.get(name, "1") not in ("", "1") for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+
+
 class StopRequest:
     """Whether the run was asked to stop.
 
-    While ``immediate``, a signal raises KeyboardInterrupt or `TerminatedError` on the spot. The step loop sets it to
-    False and looks at ``signum`` between steps: several processes must leave together, and only there can they agree.
+    While ``immediate``, a signal raises KeyboardInterrupt or `TerminatedError` on the spot. In the step loop, and for
+    the processes of one run at any time, it is noted in ``signum`` and looked at between steps: processes must leave
+    together, or the others wait in a collective for the one that has left, and only there can they agree.
     """
 
     def __init__(self) -> None:
         self.signum = 0
-        self.immediate = True
+        self.immediate = not is_one_of_several()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Take note of a signal. A second Ctrl-C interrupts at once; a second SIGTERM changes nothing."""
@@ -54,11 +60,15 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turn Ctrl-C and SIGTERM into a `StopRequest`.
+    """Turn Ctrl-C and SIGTERM into a `StopRequest`; within another such context, into the same one.
 
     Python delivers signals to the main thread alone: in another thread, whoever started it stops it.
     """
-    request = StopRequest()
+    active = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    request = active if isinstance(active, StopRequest) else StopRequest()
+    if active is request:
+        yield request
+        return
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

@@ -26,14 +26,14 @@ class Batch(NamedTuple):
     rows: Int64[Tensor, B]
 
 
-class Place(NamedTuple):
-    """Which image, and in which pass over the data, for augmentation to be drawn from both."""
+class Visit(NamedTuple):
+    """An image in one pass over the data; augmentation is drawn from both."""
 
     epoch: int
     row: int
 
 
-class BatchStream(Sampler[list[Place]]):
+class BatchStream(Sampler[list[Visit]]):
     """Yield the batches of steps ``first`` to ``last - 1``, whatever epoch they fall into.
 
     Example:
@@ -50,20 +50,20 @@ class BatchStream(Sampler[list[Place]]):
     def __len__(self) -> int:
         return max(self.last - self.first, 0)
 
-    def __iter__(self) -> Iterator[list[Place]]:
+    def __iter__(self) -> Iterator[list[Visit]]:
         step = self.first
         while step < self.last:
             epoch, position = divmod(step, len(self.batches))
             self.batches.load_state_dict({**self.batches.state_dict(), "epoch": epoch, "next_batch": position})
             for rows in self.batches:
-                yield [Place(epoch, row) for row in rows]
+                yield [Visit(epoch, row) for row in rows]
                 step += 1
                 if step >= self.last:
                     return
 
 
 class StreamedImages(Dataset[tuple["Tensor", int, int]]):
-    """Images by `Place`; the draws of the transform are a function of (seed, epoch, row) alone.
+    """Images by `Visit`; the draws of the transform are a function of (seed, epoch, row) alone.
 
     A worker that loads ahead, or a run that resumes in the middle, therefore sees the same pictures as any other.
     """
@@ -74,13 +74,13 @@ class StreamedImages(Dataset[tuple["Tensor", int, int]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, place: Place) -> tuple[Tensor, int, int]:
-        image, label = self.images.images[place.row], int(self.images.labels[place.row])
+    def __getitem__(self, visit: Visit) -> tuple[Tensor, int, int]:
+        image, label = self.images.images[visit.row], int(self.images.labels[visit.row])
         if self.images.transform is None:
-            return image, label, place.row
+            return image, label, visit.row
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mixed_seed(self.seed, place.epoch, place.row))
-            return self.images.transform(image), label, place.row
+            torch.manual_seed(mixed_seed(self.seed, visit.epoch, visit.row))
+            return self.images.transform(image), label, visit.row
 
 
 def mixed_seed(*numbers: int) -> int:
@@ -94,7 +94,7 @@ def mixed_seed(*numbers: int) -> int:
 
 
 def collate(samples: list[tuple[Tensor, int, int]]) -> Batch:
-    """Stack samples; images of different sizes are named instead of failing deep inside torch.
+    """Stack samples into a batch.
 
     Raises:
         ValueError: if the images are not of one size.
