@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gspool.evaluation import PROTOCOLS, fair_average, mean_and_std, separate_average
 from gspool.evaluation.statistics import Difference, deviation
 from gspool.executor.run_store import Run
-from gspool.experiments import statistics
+from gspool.evaluation import statistics
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
