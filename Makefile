@@ -52,10 +52,7 @@ docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 results: $(INSTALLED)  ## put the numbers of results/ into README.md and docs/
-	@echo "== the tables of the paper: docs/reproduction.md, and the one in README.md"
 	$(BIN)/gspool report
-	@echo "== what stands between results markers, in README.md and docs/"
-	$(BIN)/python -m gspool.experiments.report
 
 format: $(INSTALLED)  ## format the code and mend what can be mended by itself
 	$(BIN)/ruff format $(SOURCES)

@@ -10,10 +10,10 @@ from gspool.experiments import registry
 from gspool.experiments.experiment import Experiment
 
 
-def register_probe(monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
-    """Let the registry know one experiment alone, named probe."""
-    experiment = Experiment(
-        name="probe", promise="nothing much", shows="Table 0", cost="a moment", files=("probe",), **more
-    )
+def register_probe(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Experiment:
+    """Make ``probe`` the only experiment of the registry."""
+    known = {"name": "probe", "claim": "nothing much", "shows": "Table 0", "cost": "a moment", "files": ("probe",)}
+    experiment = Experiment(**{"run": lambda _: None, **known, **more})
     monkeypatch.setattr(registry, "MODULES", {"probe": "probe"})
     monkeypatch.setattr(registry, "find", lambda name: experiment)
+    return experiment

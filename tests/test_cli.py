@@ -246,15 +246,15 @@ def test_mistakes_end_in_a_line_and_status_1(arguments, message, capsys, tmp_pat
 def test_an_interruption_says_how_to_go_on(config_file, capsys, monkeypatch, tmp_path):
     import os
 
-    from gspool.training.module import EmbeddingTraining
+    from gspool.training.metric_learning import MetricLearning
 
-    step = EmbeddingTraining.training_step
+    loss = MetricLearning.loss
 
-    def interrupted(module, batch, batch_idx):
+    def interrupted(task, batch, step):
         os.kill(os.getpid(), signal.SIGINT)
-        return step(module, batch, batch_idx)
+        return loss(task, batch, step)
 
-    monkeypatch.setattr(EmbeddingTraining, "training_step", interrupted)
+    monkeypatch.setattr(MetricLearning, "loss", interrupted)
     assert cli.main(["train", "--config", str(config_file)]) == 130
     assert f"gspool train --resume {tmp_path / 'run'}" in capsys.readouterr().err
     monkeypatch.undo()
@@ -339,12 +339,12 @@ def test_missing_libraries_are_named():
 
 
 def test_a_missing_lightning_is_named(monkeypatch):
-    from gspool.training import engine
+    from gspool.training import launch
 
-    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+    for name in ("lightning", "lightning.fabric", "lightning_fabric"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"training needs Lightning.*gspool\[train\]"):
-        engine.lightning()
+        launch.import_fabric()
 
 
 def test_warnings_to_users_are_told_without_the_source():

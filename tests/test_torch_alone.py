@@ -53,9 +53,9 @@ def test_the_layer_and_the_loss_work_with_torch_alone() -> None:
 
 
 def test_the_guard_of_this_test_would_notice() -> None:
-    outcome = run("import gspool.experiments.toy_picture")
+    outcome = run("import gspool.terminal.parser")
     assert outcome.returncode != 0
-    assert "gspool.experiments.toy_picture asks for matplotlib" in outcome.stderr
+    assert "gspool.terminal.parser asks for jsonargparse" in outcome.stderr
 
 
 def test_a_layer_of_timm_says_what_to_install() -> None:

@@ -22,6 +22,9 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("gspool.training.commands", "train an embedding model and evaluate it (default: glyphs)", "train"),
+    "compare": Command(
+        "gspool.training.commands", "find the best pooling layer for your images on a frozen backbone", "train"
+    ),
     "evaluate": Command("gspool.training.commands", "compute the retrieval metrics of a trained model", "train"),
     "embed": Command("gspool.search.commands", "embed images into a vector index", "search"),
     "search": Command("gspool.search.commands", "find the images most similar to an image", "search"),

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gspool.evaluation import nearest_neighbours, retrieval_metrics
+from gspool.evaluation.exact_search import Classes, search, working_memory
 from gspool.evaluation.metric_space import MetricSpace
-from gspool.evaluation.search import Classes, search, working_memory
-from gspool.evaluation.selection import select_largest
+from gspool.evaluation.top_k import select_largest
 
 
 def neighbours(space, depth, memory=None):

@@ -182,3 +182,33 @@ def test_backend_and_precision_reach_the_function(name, monkeypatch):
     layer = pooling.create(name, dim=6, prototypes=3, backend="torch", precision="tf32")
     layer(torch.rand(2, 6, 4, 4))
     assert asked == [("torch", "foreground", "tf32")]
+
+
+def test_keys_weigh_in_a_space_of_their_own_and_pool_the_tokens():
+    layer = GSP(8, prototypes=5, mu=0.3, epsilon=5.0, keys=3)
+    x = torch.randn(2, 11, 8)
+    out = layer.pool(x)
+    expected = F.gsp_pool(layer.key(x), layer.prototypes, 0.3, 5.0)
+    torch.testing.assert_close(out.weights, expected.weights)
+    torch.testing.assert_close(out.attributes, expected.attributes)
+    torch.testing.assert_close(out.pooled, torch.einsum("bn,bnc->bc", expected.weights, x))
+
+
+def test_every_group_weighs_by_itself_and_pools_its_slice():
+    layer = GSP(8, prototypes=6, mu=0.3, epsilon=5.0, groups=2)
+    x = torch.randn(2, 11, 8)
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    mask[0, 7:] = False
+    out = layer.pool(x, mask)
+    for group in range(2):
+        part = F.gsp_pool(x, layer.prototypes[3 * group : 3 * group + 3], 0.3, 5.0, mask)
+        pooled = torch.einsum("bn,bnc->bc", part.weights, x[:, :, 4 * group : 4 * group + 4])
+        torch.testing.assert_close(out.pooled[:, 4 * group : 4 * group + 4], pooled)
+        torch.testing.assert_close(2 * out.attributes[:, 3 * group : 3 * group + 3], part.attributes)
+    torch.testing.assert_close(out.weights.sum(1), torch.ones(2))
+
+
+@pytest.mark.parametrize("options", [{"keys": -1}, {"groups": 3}, {"keys": 4, "warm_start": 64}])
+def test_keys_and_groups_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=r"keys|groups"):
+        GSP(8, prototypes=4, **options)

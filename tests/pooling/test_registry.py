@@ -13,10 +13,11 @@ from gspool.pooling.layer import PoolingLayer
 
 PAPER = "gap gmp gap+gmp gemean gemax cbam crow delf gsop otp solar tsmk vlad weldon tfm gsp gmp+gsp gemean+gsp"
 TIMM = "avgmax catavgmax attention simpool lse"
+PROBING = "ep abmilp map clip aim"
 
 
 def test_lists_every_layer_of_the_paper_and_of_timm() -> None:
-    assert registry.list() == f"{PAPER} {TIMM}".split()
+    assert registry.list() == f"{PAPER} {TIMM} {PROBING}".split()
 
 
 @pytest.mark.parametrize("name", registry.list())

@@ -1,12 +1,12 @@
-"""A training that would begin with random weights says so, unless they are meant."""
+"""A training from random weights is refused, unless they are intended."""
 
 from __future__ import annotations
 
 import pytest
 
 from gspool.training import TrainConfig, fit
-from gspool.training.beginning import check_beginning
 from gspool.training.checkpoint import LAST
+from gspool.training.checks import check_beginning
 from gspool.training.presets import PRESETS, preset
 from training.tiny_run import tiny
 

@@ -13,7 +13,8 @@ import torch
 from gspool.training import fit
 from gspool.training.build import build_loss, build_model
 from gspool.training.gather import gather_blocks, gather_rows
-from gspool.training.module import EmbeddingTraining
+from gspool.training.gpu_data import TensorSet
+from gspool.training.metric_learning import MetricLearning
 from gspool.training.stream import Batch
 from training.tiny_run import tiny
 
@@ -35,23 +36,23 @@ rank = distributed.get_rank()
 batch = Batch(*(part.chunk(2)[rank] for part in whole_batch()))
 
 class Step(torch.nn.Module):
-    def __init__(self, module):
+    def __init__(self, task):
         super().__init__()
-        self.module = module
+        self.module, self.task = task.module, task
     def forward(self, batch):
-        return self.module.training_step(batch, 0)
+        return self.task.loss(batch, 0).total
 
 gradients = {}
 for loss in LOSSES:
-    module = training(loss)
-    ddp = DistributedDataParallel(Step(module))
+    task = training(loss)
+    ddp = DistributedDataParallel(Step(task))
     for _ in range(STEPS):
-        module.zero_grad()
+        task.module.zero_grad()
         ddp(batch).backward()
-    gradients[loss] = gradients_of(module)
+    gradients[loss] = gradients_of(task.module)
     del ddp
 images = data.create("glyphs", split="test", images_per_class=1, size=16)
-embedded = embed_images(module.model, images, batch_size=16)
+embedded = embed_images(task.model, images, batch_size=16)
 if rank == 0:
     joined = gather_blocks(ragged_block(0))
     torch.save({"gradients": gradients, "joined": joined, "embedded": embedded.embeddings}, sys.argv[4])
@@ -78,14 +79,20 @@ def ragged_block(rank: int) -> torch.Tensor:
     return torch.arange(3.0) if rank == 0 else torch.arange(3.0, 8.0)
 
 
-def training(loss: str) -> EmbeddingTraining:
-    """Make the same module in every process; frozen batch norm, since its statistics are those of a process."""
+def training(loss: str) -> MetricLearning:
+    """Make the same task in every process; frozen batch norm, since its statistics are those of a process."""
     config = tiny()
     config.loss.name, config.loss.zsr, config.model.freeze = loss, 0.3, "batchnorm"
     config.loss.options = {"start": 1} if loss.startswith("xbm+") else {}
     model = build_model(config)
-    module = EmbeddingTraining(model, build_loss(config.loss, 10, model.out_dim, 16, seed=0), config)
-    return module.train().double()
+    task = MetricLearning(
+        model,
+        build_loss(config.loss, 10, model.out_dim, 16, seed=0),
+        config,
+        TensorSet.of(torch.zeros(16, 3, 16, 16, dtype=torch.uint8), torch.arange(8).repeat_interleave(2)),
+    )
+    task.module.train().double()
+    return task
 
 
 def gradients_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -111,11 +118,11 @@ def two_processes(tmp_path) -> dict:
 def test_two_processes_give_the_gradient_of_one_and_evaluate_without_duplicates(tmp_path):
     shared = two_processes(tmp_path)
     for loss in LOSSES:
-        module = training(loss)
+        task = training(loss)
         for _ in range(STEPS):
-            module.zero_grad()
-            module.training_step(whole_batch(), 0).backward()
-        alone, together = gradients_of(module), shared["gradients"][loss]
+            task.module.zero_grad()
+            task.loss(whole_batch(), 0).total.backward()
+        alone, together = gradients_of(task.module), shared["gradients"][loss]
         assert set(together) == set(alone)
         assert any(name.startswith("loss.zsr") for name in alone)
         assert any(name.startswith("loss.metric") for name in alone) == (loss in ("pnca", "panchor"))
@@ -127,7 +134,7 @@ def test_two_processes_give_the_gradient_of_one_and_evaluate_without_duplicates(
     from gspool.training import embed_images
 
     images = data.create("glyphs", split="test", images_per_class=1, size=16)
-    expected = embed_images(module.model, images, batch_size=16).embeddings
+    expected = embed_images(task.model, images, batch_size=16).embeddings
     torch.testing.assert_close(shared["embedded"], expected)
 
 

@@ -1,8 +1,9 @@
-"""`gspool evaluate RUN`: other data by its short names, and what is refused before any work."""
+"""`gspool evaluate RUN`: which classes of which data are measured, and what is refused before any work."""
 
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from PIL import Image
 
 from gspool import cli
 from gspool.training import fit
-from gspool.training.data_words import named_data, other_name
+from gspool.training.config import DataConfig
+from gspool.training.evaluate_arguments import named_data, other_data
 from training.tiny_run import tiny
 
 
@@ -41,17 +43,50 @@ def figures(run, *words) -> dict:
 
 def test_other_data_goes_by_a_folder_a_list_a_name_or_a_file(run, pictures, capsys):
     by_options = figures(run, "--data.name", "folder", "--data.root", pictures)
-    # The run's own options, images_per_class of glyphs, must not be asked of a folder.
-    assert (by_options["queries"], by_options["gallery"]) == (6, 6)
+    # All ten classes of three images. The run's own options, images_per_class of glyphs, do not apply to a folder.
+    assert (by_options["classes"], by_options["queries"], by_options["gallery"]) == (10, 30, 30)
     assert figures(run, "--data", pictures) == by_options
     assert figures(run, f"--data={pictures}", "--data.options.seed", "0") == by_options
     rows = [f"{file},{file.parent.name}" for file in sorted(pictures.rglob("*.png"))]
     (run / "list.csv").write_text("\n".join(["path,label", *rows]))
-    assert figures(run, "--data", run / "list.csv")["queries"] == 6
+    assert figures(run, "--data", run / "list.csv")["queries"] == 30
     (run / "data.yaml").write_text(f"name: folder\nroot: {pictures}\n")
     assert figures(run, "--data", run / "data.yaml") == by_options
     assert figures(run, "--data", "glyphs") == figures(run)
-    assert "6 queries, 0 lone ones left out, gallery of 6" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "all classes: 10 classes, 30 queries, gallery of 30" in printed
+    assert "test: 100 classes, 200 queries, gallery of 200" in printed
+
+
+def test_a_share_of_other_data_is_measured_when_it_is_asked_for(run, pictures):
+    assert figures(run, "--data", pictures, "--split", "test")["classes"] == 2
+    assert figures(run, "--data", pictures, "--split", "train")["classes"] == 6
+    assert figures(run, "--data", pictures, "--data.options.fractions", "[0.5,0,0.5]")["classes"] == 5
+
+
+def test_data_with_splits_of_its_own_is_measured_on_its_test_split(run, pictures, tmp_path):
+    for number, source in enumerate(sorted(pictures.iterdir())):
+        split = "train" if number < 7 else "test"
+        shutil.copytree(source, tmp_path / "divided" / split / source.name)
+        if split == "test":
+            shutil.copytree(source, tmp_path / "only_test" / "test" / source.name)
+    divided = figures(run, "--data", tmp_path / "divided")
+    assert (divided["split"], divided["classes"], divided["queries"]) == ("test", 3, 9)
+    only_test = figures(run, "--data", tmp_path / "only_test")
+    assert {**only_test, "split": "test"} == divided
+
+
+def test_the_data_that_a_run_was_trained_on_keeps_its_test_classes(pictures, tmp_path):
+    config = tiny(max_steps=1, evaluate_every=1)
+    options = {"fractions": [0.5, 0.2, 0.3]}
+    config.data = DataConfig(name="folder", root=str(pictures), options=options, classes_per_batch=2)
+    run = fit(config, tmp_path / "run").folder
+    own = figures(run)
+    assert own["classes"] == 3
+    assert figures(run, "--data", pictures) == own
+    moved = shutil.copytree(pictures, tmp_path / "moved")
+    assert figures(run, "--data.root", moved) == own
+    assert figures(run, "--data", moved)["classes"] == 10
 
 
 @pytest.mark.parametrize(
@@ -83,5 +118,6 @@ def test_short_names_stand_for_options(tmp_path):
     assert named_data(["run", "--data", "cub", "--ks", "[1]"]) == ["run", "--data.name", "cub", "--ks", "[1]"]
     assert named_data([f"--data={tmp_path}"]) == ["--data.name", "folder", "--data.root", str(tmp_path)]
     assert named_data(["--data", '{"name": "cub"}']) == ["--data", '{"name": "cub"}']
-    assert other_name(["--data.name=cub"], "glyphs")
-    assert not other_name(["--data.name", "glyphs", "--data.root", "cub"], "glyphs")
+    assert other_data(["--data.name=cub"], DataConfig("glyphs"))
+    assert other_data(["--data", "cub"], DataConfig("glyphs"))
+    assert not other_data(["--data.name", "glyphs", "--data.root", "cub"], DataConfig("glyphs"))

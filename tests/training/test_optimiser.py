@@ -7,19 +7,19 @@ import torch
 
 from gspool.training.build import build_loss, build_model, build_optimiser
 from gspool.training.config import OptimiserConfig
-from gspool.training.module import EmbeddingTraining
+from gspool.training.metric_learning import ModelAndLoss
 from training.tiny_run import tiny
 
 
-def training(loss: str = "pnca") -> EmbeddingTraining:
+def training(loss: str = "pnca") -> ModelAndLoss:
     config = tiny()
     config.loss.name, config.loss.zsr = loss, 0.1
     model = build_model(config)
-    return EmbeddingTraining(model, build_loss(config.loss, 10, model.out_dim, 12, seed=0), config)
+    return ModelAndLoss(model, build_loss(config.loss, 10, model.out_dim, 12, seed=0))
 
 
 def settings_of(module, config: OptimiserConfig) -> dict[str, tuple[float, float]]:
-    """Give the learning rate and the decay of every parameter by its name."""
+    """Return the learning rate and the decay of every parameter by its name."""
     optimiser = build_optimiser(config, module)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     found = {

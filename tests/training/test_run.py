@@ -11,7 +11,7 @@ from PIL import Image
 from gspool.models import Pixels
 from gspool.training import DataConfig, evaluate_run, train
 from gspool.training.embed import embed_images, relative_entropy
-from gspool.training.run import arms_of
+from gspool.training.run import variants_of
 from gspool.training.run_folder import open_run_folder
 from gspool.training.sets import image_set
 from training.tiny_run import tiny
@@ -30,7 +30,7 @@ def draw_classes(root, classes: int = 6, images: int = 4) -> None:
 def test_the_baseline_differs_in_its_pooling_alone(tmp_path):
     config = tiny()
     config.baseline, config.loss.zsr = "gap", 0.1
-    model, baseline = arms_of(config, tmp_path)
+    model, baseline = variants_of(config, tmp_path)
     assert (model.name, baseline.name) == ("gsp", "gap")
     assert (baseline.config.model.pooling, baseline.config.model.pooling_options) == ("gap", {})
     assert baseline.config.loss.zsr == 0.0
@@ -133,7 +133,7 @@ def test_the_cache_resizes_as_the_backbone_is_evaluated(tmp_path, monkeypatch, i
 
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_a_broken_picture_among_those_of_the_evaluation_is_found_before_training(tmp_path, split, monkeypatch):
-    from gspool.training.module import EmbeddingTraining
+    from gspool.training.metric_learning import MetricLearning
 
     draw_classes(tmp_path / "pictures")
     config = tiny()
@@ -148,7 +148,7 @@ def test_a_broken_picture_among_those_of_the_evaluation_is_found_before_training
     victim = image_set(config.data, split, Pixels(size=16, resize=20)).describe(0)
     with open(victim, "r+b") as file:
         file.truncate(90)
-    monkeypatch.setattr(EmbeddingTraining, "training_step", None)
+    monkeypatch.setattr(MetricLearning, "loss", None)
     with pytest.raises(ValueError, match=rf"{split}: 1 of 8 images cannot be read.*\n.*{re.escape(victim)}"):
         train(config)
 

@@ -114,6 +114,18 @@ def _list_folder(root: Path) -> tuple[list[Picture], list[str]]:
     return pictures, sorted(walk.class_names)
 
 
+def has_splits(root: Path) -> bool:
+    """Check whether images of a user come with splits of their own: folders train/, val/, test/, or a CSV column.
+
+    Raises:
+        FileNotFoundError: if there is no such folder or file.
+        ValueError: as `folder`.
+    """
+    if root.is_file():
+        return any(picture.split for picture in read_csv(root))
+    return ImageFolder(root).has_splits
+
+
 def _refuse_duplicates(root: Path, pictures: list[Picture]) -> None:
     """Refuse data that names one file twice: it would be its own nearest neighbour, perhaps in another class."""
     first: dict[str, Picture] = {}

@@ -1,4 +1,4 @@
-"""Is the embedding any good: retrieval metrics, the paper's protocols, the zero-shot prediction test."""
+"""How good an embedding is: retrieval metrics, the paper's protocols, the zero-shot prediction test."""
 
 from gspool.evaluation.averages import (
     Combination,

@@ -1,4 +1,4 @@
-"""What the user hands in, seen as tensors or refused with the reason: embeddings, labels, ranks."""
+"""Check user input and convert it to tensors: embeddings, labels, ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_embeddings(values: Any, name: str, device: torch.device | str | None = None) -> Float[Tensor, "N D"]:
-    """See embeddings as a finite floating tensor [N, D] without gradient.
+    """Convert embeddings to a finite floating tensor [N, D] without gradient.
 
     Raises:
         ValueError: if they are not a matrix of finite floating numbers with at least one row and one column.
@@ -41,7 +41,7 @@ def as_embeddings(values: Any, name: str, device: torch.device | str | None = No
 def as_labels(
     values: Any, name: str, count: int | None = None, device: torch.device | str = "cpu"
 ) -> Int[Tensor, " N"]:
-    """See class labels as an int64 tensor [N] on the device of the embeddings.
+    """Convert class labels to an int64 tensor [N] on the device of the embeddings.
 
     Raises:
         ValueError: if they are not integers in one axis, ``count`` of them where that is known.
@@ -57,7 +57,7 @@ def as_labels(
 
 
 def as_ranks(ks: Sequence[int]) -> tuple[int, ...]:
-    """See the ranks of R@K as increasing integers without repeats.
+    """Return the ranks of R@K as increasing integers without repeats.
 
     Raises:
         ValueError: if one of them is not an integer of at least 1.

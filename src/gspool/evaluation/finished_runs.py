@@ -1,4 +1,4 @@
-"""Finished runs on disk: each is written aside and renamed, so that a crash leaves it whole or absent."""
+"""Finished runs on disk: each is written atomically, so that a crash leaves it whole or absent."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FinishedRuns:
             )
 
     def save(self, fold: int, repeat: int, result: RunResult) -> RunResult:
-        """Write a run, embeddings first, the JSON file that makes it count last; give it back as `load` would."""
+        """Write a run, embeddings first, the JSON file that makes it count last; return it as `load` would."""
         from safetensors.torch import save
 
         tensors = {"embeddings": result.embeddings.detach().cpu().contiguous()}
@@ -80,7 +80,7 @@ class FinishedRuns:
         try:
             tensors = load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"{path} is damaged ({error}); delete it, and the run is made again") from error
+            raise ValueError(f"{path} is damaged ({error}); delete it, and the run is done again") from error
         return RunResult(tensors["embeddings"], record["metrics"], tensors.get("gallery"))
 
     def holds(self, fold: int, repeat: int) -> bool:
@@ -95,4 +95,4 @@ def _read_json(path: Path) -> dict:
     try:
         return json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it, and what it held is made again") from error
+        raise ValueError(f"{path} is damaged ({error}); delete it, and what it held is computed again") from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from gspool.evaluation.selection import GROUP_SIZES
+from gspool.evaluation.top_k import GROUP_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.evaluation.checked_input import as_embeddings
+from gspool.evaluation.exact_search import search, working_memory
 from gspool.evaluation.metric_space import Distance, MetricSpace
-from gspool.evaluation.search import search, working_memory
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -39,7 +39,7 @@ def nearest_neighbours(
     """Find the ``k`` nearest gallery rows of every query, exactly.
 
     Without a gallery the queries are searched among themselves and none is its own neighbour. Equal distances are
-    ordered by gallery row. A ``k`` beyond the gallery gives the whole gallery.
+    ordered by gallery row. A ``k`` beyond the gallery returns the whole gallery.
 
     Args:
         queries: embeddings [Q, D], half to double precision.

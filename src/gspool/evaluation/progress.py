@@ -1,4 +1,4 @@
-"""A progress bar, if one is wanted."""
+"""A progress bar, if one is asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(title: str, total: int, shown: bool) -> Iterator[Callable[[], object]]:
-    """Give a function to be called after each of ``total`` steps; it moves a bar if one is ``shown`` (needs rich).
+    """Yield a function to be called after each of ``total`` steps; it moves a bar if one is ``shown`` (needs rich).
 
     Example:
         >>> with progress_bar("runs", total=2, shown=False) as advance:

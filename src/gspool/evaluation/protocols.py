@@ -51,7 +51,7 @@ class Protocol:
             raise ValueError(f"report must be 'combinations', 'mean' or 'best', got {self.report!r}")
 
     def fold(self, labels: Any, fold: int) -> Fold:
-        """Give the training and validation classes of one model; without held-out classes, validation is empty.
+        """Return the training and validation classes of one model; without held-out classes, validation is empty.
 
         Example:
             >>> PROTOCOLS["tuning"].fold(range(10), 0).validation_classes.tolist()
@@ -91,14 +91,14 @@ def run_protocol(
     device: torch.device | str | None = None,
     progress: bool = False,
 ) -> ProtocolReport:
-    """Carry out a protocol; runs that ``folder`` already holds are not made again.
+    """Run a protocol; runs that ``folder`` already holds are not repeated.
 
-    After a crash, the same call goes on with the first run that is missing. One process works on a folder at a time.
+    After a crash, the same call continues with the first run that is missing. One process works on a folder at a time.
 
     Args:
         protocol: "fair", "conventional", "tuning", or one of your own.
         run: ``run(fold, repeat)`` trains and evaluates one model. Its seed must follow from its two numbers, if a
-            resumed protocol is to give the numbers of an uninterrupted one.
+            resumed protocol is to reproduce the numbers of an uninterrupted one.
         folder: where finished runs and, at the end, ``report.json`` are kept.
         labels: classes of the test set (of its queries, where it has a gallery).
         gallery_labels: classes of the gallery, where the test set has one.
@@ -162,7 +162,7 @@ def _named(protocol: str | Protocol) -> Protocol:
 
 
 def _fingerprint(labels: Int[Tensor, " Q"], gallery_labels: Int[Tensor, " G"] | None) -> str:
-    """Tell test sets apart, so that runs on one are never averaged with runs on another."""
+    """Compute a hash of the test set, so that runs on one are never averaged with runs on another."""
     sides = [labels.tolist(), None if gallery_labels is None else gallery_labels.tolist()]
     return hashlib.sha256(json.dumps(sides).encode()).hexdigest()
 

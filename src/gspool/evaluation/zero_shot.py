@@ -1,4 +1,4 @@
-"""The zero-shot prediction test: do attributes of some classes foretell the embeddings of others."""
+"""The zero-shot prediction test: do attributes of some classes predict the embeddings of others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def zero_shot_prediction(
     that other half.
 
     Args:
-        attributes: attribute histograms [N, M], one an image, as pooling layers give them.
+        attributes: attribute histograms [N, M], one an image, as pooling layers return them.
         embeddings: embeddings [N, D] of the same images.
         labels: their classes, integers [N].
         splits: how many random class splits.

@@ -1,4 +1,4 @@
-"""A tiny stand-in for CIFAR in its published layout, so that every experiment on it can be tried without a download."""
+"""A tiny stand-in for CIFAR in its published layout: `--quick` runs experiments on it without a download."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SUPER_CLASSES, SUB_CLASSES = 20, 5
 
 
 def write_cifar100_stand_in(root: Path, images: int = 10, test_images: int = 4, seed: int = 0) -> Path:
-    """Write a CIFAR-100 of coloured noise: its 20 super-classes of 5 classes, each of its own colours.
+    """Write a CIFAR-100 of coloured noise: 20 super-classes of 5 classes, one colour a super-class.
 
-    Gives the folder that `gspool.data` takes as the root. One that is there already stays.
+    Returns the folder that `gspool.data` takes as the root. An existing stand-in is kept.
 
     Example:
         >>> import tempfile
@@ -48,7 +48,7 @@ def write_cifar100_stand_in(root: Path, images: int = 10, test_images: int = 4, 
 
 
 def write_cifar10_stand_in(root: Path, images: int = 4, test_images: int = 8, seed: int = 0) -> Path:
-    """Write a CIFAR-10 of coloured noise in the same way: ``images`` of a class in each of five batches."""
+    """Write a CIFAR-10 of coloured noise: ``images`` of a class in each of its five batches."""
     folder = root / FOLDER_10
     if (folder / "batches.meta").exists():
         return root
@@ -68,7 +68,7 @@ def _colours(number: int, draws: np.random.Generator) -> Any:
 
 
 def _noise(colours: Any, draws: np.random.Generator) -> Any:
-    """Rows of 3,072 bytes, the red plane first, around one colour each."""
+    """Return rows of 3,072 bytes, the red plane first, each around one colour."""
     shade = draws.integers(-40, 41, (len(colours), 3, 1024))
     return np.clip(colours[:, :, None] + shade, 0, 255).astype(np.uint8).reshape(len(colours), 3072)
 

@@ -1,62 +1,62 @@
-"""Supp., Application of GSP to Other Problems: GSP in a classifier.
+"""GSP in a classifier: accuracy, then P@1 and MAP@R of the pooled features after LDA (Supp., Other Problems).
 
-Accuracy, then P@1 and MAP@R of the pooled features after LDA to 512 dimensions.
+Paper, ImageNet: ResNetV2-50 75.26 % right with average pooling and 76.53 % with GSP, MAP@R 41.18 and 42.58;
+EfficientNetV2-B3 80.03 and 82.00 %, 59.98 and 62.75. Ours: results/classification.json, CIFAR-100 with ResNet20; other
+data and networks are written to files of their own.
 
-Paper, ImageNet: ResNetV2-50 75.26 % right with average pooling, 76.53 % with GSP; MAP@R 41.18 and 42.58.
-EfficientNetV2-B3 80.03 and 82.00; 59.98 and 62.75. Ours: results/classification.json, on CIFAR-100 with ResNet20; other
-data and networks have files of their own, such as those of the paper wherever ImageNet lies in folders.
-
-    gspool reproduce classification --root DATA --device cuda --processes 5
+    gspool reproduce classification --root DATA --device cuda --processes 5      # 15 trainings, one H200
     gspool reproduce classification --data folder --root IMAGENET --backbone timm/resnetv2_50 --epochs 90
     gspool reproduce classification --quick
+
+90 % of the training images are learned from; mu and epsilon, which the paper does not give, are chosen by the accuracy
+on the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
+from gspool import data as data_sets
+from gspool.data.location import data_root
+from gspool.evaluation.statistics import seed_difference
+from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
-from gspool.experiments.classification_batches import ClassifierSettings
-from gspool.experiments.classification_jobs import Job, fingerprint_of, train_jobs
-from gspool.experiments.classification_table import USUAL, named_data, rendered, seen, shown_name, spread, written
-from gspool.experiments.experiment import Experiment, Headline, RunOptions
-from gspool.experiments.kept_seeds import seeds_to_write
-from gspool.experiments.ledger import Ledger
-from gspool.experiments.report import section
+from gspool.experiments.classification_training import POOLINGS, make_worker
+from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.image_fingerprint import fingerprint
 from gspool.experiments.result_names import name_beside
-from gspool.provenance import known_origin, origin_here, read_result, write_result
+from gspool.experiments.seeds import run_seeds
+from gspool.experiments.tables import markdown_table, plus_minus, with_interval
+from gspool.provenance import write_result
 
-FILE = "classification"
 SEEDS = (0, 1, 2)
-# Each has one name in results, and `shown_name` is that of tables. The paper does not say which mu and epsilon it
-# classified with. The first is what `gspool.GSP` starts from; which of them is best is decided on training images that
-# no network learned from.
-POOLINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gap": ("gap", {}),
-    "gsp": ("gsp", {"prototypes": 64, **USUAL}),
-    "gsp, mu 0.5, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.5, "epsilon": 20.0}),
-    "gsp, mu 0.8, epsilon 5": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 5.0}),
-    "gsp, mu 0.8, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 20.0}),
+# Accuracy, P@1 and MAP@R on ImageNet, in percent.
+PAPER = {
+    ("timm/resnetv2_50", "gap"): (75.26, 69.30, 41.18),
+    ("timm/resnetv2_50", "gsp"): (76.53, 71.34, 42.58),
+    ("timm/tf_efficientnetv2_b3", "gap"): (80.03, 79.23, 59.98),
+    ("timm/tf_efficientnetv2_b3", "gsp"): (82.00, 80.80, 62.75),
 }
+FIGURES = ("accuracy", "p@1", "map@r")
 
 
 @dataclass(frozen=True)
 class ClassificationSettings:
-    """What may be chosen about the classification.
+    """Options of the classification experiment.
 
     Args:
         data: cifar100, cifar10, or folder for images in ROOT/train/CLASS and ROOT/test/CLASS, such as ImageNet's.
         backbone: resnet20, timm/resnetv2_50, timm/tf_efficientnetv2_b3 or another.
         epochs: passes over the training images.
         batch_size: images in a batch.
-        lr: the largest learning rate of the one cycle.
-        held_out: share of the training images that nobody learns from; mu and epsilon are chosen on them.
+        lr: the largest learning rate of the schedule.
+        held_out: share of the training images that are held out to choose mu and epsilon.
         workers: processes that load images, where they come from files.
-        processes: trainings at a time; on a large GPU five.
-        captured: whether a GPU replays steps from a CUDA graph, where the images lie in its memory.
     """
 
     data: str = "cifar100"
@@ -66,146 +66,182 @@ class ClassificationSettings:
     lr: float = 0.4
     held_out: float = 0.1
     workers: int = 8
-    processes: int = 1
-    captured: bool = True
 
 
 def run(options: RunOptions) -> None:
     """Train what is missing, and write the figures.
 
     Raises:
-        ValueError: if the result there has seeds that would be dropped.
+        ValueError: if the existing result has seeds that would be lost, or time ran out before a seed was complete.
     """
-    chosen = options.settings or ClassificationSettings()
-    root = write_cifar100_stand_in(options.work / FILE / "stand-in", images=4) if options.quick else options.root
+    chosen, root, folder = options.settings or ClassificationSettings(), options.root, options.work / "classification"
     if options.quick:
+        root = write_cifar100_stand_in(folder / "stand-in", images=4)
         chosen = ClassificationSettings(backbone="small_cnn", epochs=1, batch_size=200, workers=0)
-    here = origin_here(options.device, ["timm"] if chosen.backbone.startswith("timm/") else [])
-    ledger = Ledger(options.work / FILE / "trainings.jsonl", here)
-    asked = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     images = fingerprint_of(chosen.data, root)
     path = options.results / f"{result_name(chosen.data, chosen.backbone, images)}.json"
+    libraries = ["timm"] if chosen.backbone.startswith("timm/") else []
+    store = RunStore(folder / "runs.jsonl", path, device=options.device, libraries=libraries)
 
-    def jobs_of(seed: int) -> dict[tuple[str, int], Job]:
-        return {
-            (name, seed): Job(chosen.data, root, options.quick, chosen.held_out, settings, options.device, images)
-            for name in POOLINGS
-            for settings in [settings_of(name, chosen, seed, options.device)]
-        }
+    def jobs(seed: int) -> dict[str, dict[str, Any]]:
+        shared = {"data": chosen.data, "images": images, "backbone": chosen.backbone, "epochs": chosen.epochs}
+        shared |= {"batch_size": chosen.batch_size, "lr": chosen.lr, "held_out": chosen.held_out}
+        return {name: {"pooling": name, "seed": seed, **shared} for name in POOLINGS}
 
-    def held(seed: int) -> bool:
-        return all(ledger.get(job.asked(name)) is not None for (name, _), job in jobs_of(seed).items())
-
-    seeds = seeds_to_write(path, asked, held)
-    jobs = {key: job for seed in seeds for key, job in jobs_of(seed).items()}
-    missing = {key: job for key, job in jobs.items() if ledger.get(job.asked(key[0])) is None}
-
-    def keep(key: tuple[str, int], found: dict[str, Any]) -> None:
-        ledger.put(missing[key].asked(key[0]), found)
-        print(f"{key[0]}, seed {key[1]}: {100 * found['accuracy']:.2f} % right, {found['seconds']:.0f} s", flush=True)
-
-    train_jobs(missing, chosen.processes, keep)
-    entries = [
-        {"pooling": name, "seed": seed, **ledger.get(job.asked(name))}  # type: ignore[dict-item]
-        for (name, seed), job in jobs.items()
-    ]
+    worker = partial(make_worker, root, options.quick, folder, options.device, chosen.workers)
+    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
     value = {
         "data": chosen.data,
         **({} if images is None else {"images": images}),
         "backbone": chosen.backbone,
         "epochs": chosen.epochs,
         "held_out": chosen.held_out,
-        "chosen": chosen_pooling(entries),
-        "runs": entries,
+        "chosen": best_gsp({name: [found[name, seed]["validation"] for seed in seeds] for name in POOLINGS}),
+        "runs": [{"asked": run.asked, "found": run.found} for run in runs],
     }
     command = EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options)
-    origins = ledger.origins(known_origin(path, here), [job.asked(name) for (name, _), job in jobs.items()])
-    write_result(path, value, command=command, seeds=seeds, origins=origins)
-    print(rendered(value))
+    record = write_result(path, value, command=command, seeds=seeds, origins=[run.origin for run in runs])
+    print(accuracy_table(record), flush=True)
 
 
 def result_name(data: str, backbone: str, images: str | None = None) -> str:
-    """Name the result after the data and the network, each where it is not the usual one; no two share a file.
-
-    ``images`` is the fingerprint of somebody's own pictures, which "folder" does not tell from others.
+    """Name the result after the data and the network, each where it is not the default; ``images`` is a fingerprint.
 
     Example:
         >>> result_name("cifar100", "resnet20"), result_name("folder", "timm/resnetv2_50", "0123456789abcdef")
         ('classification', 'classification_folder-01234567_timm-resnetv2_50')
     """
     usual = ClassificationSettings()
-    return name_beside(FILE, (named_data(data, images, "-"), backbone), (usual.data, usual.backbone))
+    named = data if images is None else f"{data}-{images[:8]}"
+    return name_beside("classification", (named, backbone), (usual.data, usual.backbone))
 
 
-def chosen_pooling(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Name the GSP that was right most often on held-out training images, over all seeds.
+def fingerprint_of(data: str, root: Path | None) -> str | None:
+    """Return the fingerprint of images in the user's folders; None for published data, which its name identifies.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: if it holds no classes of images.
 
     Example:
-        >>> runs = [{"pooling": "gap", "validation": 0.9}, {"pooling": "gsp", "validation": 0.5}]
-        >>> chosen_pooling([*runs, {"pooling": "gsp, mu 0.8, epsilon 5", "validation": 0.6}])
+        >>> fingerprint_of("cifar100", None) is None
+        True
+    """
+    if data != "folder":
+        return None
+    place = data_root(root)
+    sets = [data_sets.create(data, root, split) for split in ("train", "test")]
+    return fingerprint(place.parent if place.is_file() else place, sets)
+
+
+def best_gsp(validation: Mapping[str, Sequence[float]]) -> str:
+    """Return the GSP with the highest mean accuracy on the held-out images.
+
+    Example:
+        >>> best_gsp({"gap": [0.9], "gsp": [0.5], "gsp, mu 0.8, epsilon 5": [0.6]})
         'gsp, mu 0.8, epsilon 5'
     """
-    reached: dict[str, list[float]] = {}
-    for each in runs:
-        if each["pooling"].startswith("gsp"):
-            reached.setdefault(each["pooling"], []).append(each["validation"])
-    return max(reached, key=lambda name: sum(reached[name]) / len(reached[name]))
+    return max((name for name in validation if name.startswith("gsp")), key=lambda name: fmean(validation[name]))
 
 
-def settings_of(name: str, chosen: ClassificationSettings, seed: int, device: str) -> ClassifierSettings:
-    """Give the settings of one training."""
-    pooling, pooling_options = POOLINGS[name]
-    return ClassifierSettings(
-        backbone=chosen.backbone,
-        pooling=pooling,
-        pooling_options=pooling_options,
-        epochs=chosen.epochs,
-        batch_size=chosen.batch_size,
-        lr=chosen.lr,
-        precision="32-true" if device == "cpu" else "bf16-mixed",
-        workers=chosen.workers,
-        seed=seed,
-        captured=chosen.captured,
-    )
+def layer_name(name: str) -> str:
+    """Return the name of a layer in tables: with its mu and epsilon.
+
+    Example:
+        >>> layer_name("gsp"), layer_name("gsp, mu 0.8, epsilon 5"), layer_name("gap")
+        ('gsp, mu 0.3, epsilon 5', 'gsp, mu 0.8, epsilon 5', 'gap')
+    """
+    layer, options = POOLINGS[name]
+    return layer if layer == "gap" else f"{layer}, mu {options['mu']:g}, epsilon {options['epsilon']:g}"
 
 
-def render(results: Path) -> str:
-    """Write the section: what the experiment promises, then other data and networks where there are results of them."""
-    others = [path.stem for path in sorted(results.glob(f"{FILE}_*.json"))]
-    own = [FILE] if (results / f"{FILE}.json").is_file() or not others else []
-    return "\n\n".join(section(results, name, written) for name in (*own, *others))
+def in_percent(runs: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
+    """Return a figure of some runs in percent."""
+    return [100 * (run["metrics"][figure] if "@" in figure else run[figure]) for run in runs]
 
 
-def unfinished(results: Path) -> str:
-    """Count the trainings that are missing; empty where none is."""
-    made, promised = len(read_result(results / f"{FILE}.json")["value"]["runs"]), len(SEEDS) * len(POOLINGS)
+def spread(values: Sequence[float]) -> str:
+    """Write the mean and the standard deviation (n - 1).
+
+    Example:
+        >>> spread([50.0, 52.0]), spread([50.0])
+        ('51.00 ± 1.41', '50.00')
+    """
+    return plus_minus(fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+def accuracy_table(record: Record) -> str:
+    """Write accuracy, P@1 and MAP@R of every layer; the paper's beside ours where it has the network."""
+    value = record["value"]
+    rows = []
+    for name in dict.fromkeys(run["asked"]["pooling"] for run in value["runs"]):
+        own = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
+        row: dict[str, Any] = {
+            "pooling": f"{layer_name(name)}{' (chosen)' if name == value['chosen'] else ''}",
+            "held out, %": spread(in_percent(own, "validation")),
+        }
+        paper = PAPER.get((value["backbone"], name))
+        for place, (figure, shown) in enumerate(zip(FIGURES, ("accuracy, %", "P@1", "MAP@R"), strict=True)):
+            row[shown] = spread(in_percent(own, figure))
+            if any(network == value["backbone"] for network, _ in PAPER):
+                row[f"{shown}, paper (ImageNet)"] = None if paper is None else paper[place]
+        row["entropy"] = f"{fmean(run['entropy'] or 0.0 for run in own):.4f}"
+        row["runs"] = len(own)
+        rows.append(row)
+    return markdown_table(rows, ".2f", text_columns=1)
+
+
+def gains(value: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return how far the chosen GSP is ahead of average pooling on test images, in points, seed by seed."""
+    found = {(run["asked"]["pooling"], run["asked"]["seed"]): run["found"] for run in value["runs"]}
+    seeds = [seed for name, seed in found if name == value["chosen"] and ("gap", seed) in found]
+    gsp, gap = ([found[name, seed] for seed in seeds] for name in (value["chosen"], "gap"))
+    return {
+        figure: [one - other for one, other in zip(in_percent(gsp, figure), in_percent(gap, figure), strict=True)]
+        for figure in ("accuracy", "map@r")
+    }
+
+
+def gain_table(record: Record) -> str:
+    """Write the gain of the chosen GSP over average pooling with 95 % intervals, and the paper's two on ImageNet."""
+    rows = []
+    for figure, values in gains(record["value"]).items():
+        place, row = FIGURES.index(figure), {"figure": {"accuracy": "accuracy", "map@r": "MAP@R"}[figure]}
+        row["GSP − GAP, points"] = with_interval(seed_difference(values)) if values else ""
+        for network in dict.fromkeys(network for network, _ in PAPER):
+            gain = PAPER[network, "gsp"][place] - PAPER[network, "gap"][place]
+            row[f"paper, {network.removeprefix('timm/')}"] = f"{gain:+.2f}"
+        rows.append(row)
+    return markdown_table(rows, text_columns=1)
+
+
+def missing(record: Record) -> str:
+    """Return how many trainings a result lacks; empty where it is complete."""
+    made, promised = len(record["value"]["runs"]), len(SEEDS) * len(POOLINGS)
     return f"{promised - made} of {promised} trainings" if made < promised else ""
 
 
-def headlines(value: dict[str, Any]) -> list[Headline]:
-    """Give the accuracy with average pooling and with the chosen GSP; the paper's is on ImageNet, in other networks."""
+def headlines(value: Any) -> list[Headline]:
+    """Return the accuracy with average pooling and with the chosen GSP."""
     found = []
     for name in ("gap", value["chosen"]):
-        ours = spread([run["accuracy"] for run in value["runs"] if run["pooling"] == name])
-        what = f"accuracy, {named_data(value['data'], value.get('images'))}, {value['backbone']}, {shown_name(name)}"
-        found.append(Headline(what, "on ImageNet only", ours))
+        ours = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
+        what = f"accuracy, {value['data']}, {value['backbone']}, {layer_name(name)}"
+        found.append(Headline(what, "on ImageNet only", spread(in_percent(ours, "accuracy"))))
     return found
 
 
 EXPERIMENT = Experiment(
     name="classification",
-    promise="GSP improves a classifier, and the geometry of its features",
+    claim="GSP improves a classifier, and the geometry of its features",
     shows="Evaluation in classification task (Supp., Application of GSP to Other Problems)",
-    cost="fifteen trainings of ResNet20 on CIFAR-100, some 4 minutes each on one H200 with five side by side",
-    files=(FILE,),
+    cost="15 trainings of ResNet20 on CIFAR-100, some 4 minutes each on one H200 with five at a time",
+    files=("classification",),
     needs=("cifar100",),
     run=run,
-    render=render,
+    tables={"accuracy": accuracy_table, "gain": gain_table},
     settings=ClassificationSettings,
-    why_not_run="needs a GPU; the paper's networks need ImageNet",
-    unfinished=unfinished,
+    missing=missing,
     headlines=headlines,
-    verdict=lambda record: seen(record["value"]),
-    usual_options="--device cuda --processes 5",
-    not_attempted="ImageNet, with ResNetV2-50 and EfficientNetV2-B3 (the data are not to be had here)",
+    parallel=True,
 )

@@ -1,154 +1,245 @@
-"""Train a classifier whose pooling layer is the only thing that changes, and look at the features it pools."""
+"""Train a classifier whose pooling layer varies, and measure its accuracy and the geometry of its pooled features."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+import shutil
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
+from gspool import data as data_sets
 from gspool import pooling
+from gspool.data import evaluation_transform, train_transform
+from gspool.data.image_source import ArrayImages, SelectedImages
+from gspool.data.loading import loading_processes
 from gspool.evaluation import retrieval_metrics
-from gspool.experiments.captured_step import CaptureFailedError
-from gspool.experiments.classification_batches import Batches, ClassifierSettings
-from gspool.experiments.classification_lda import DiscriminantAnalysis
-from gspool.experiments.classification_steps import ClassifierSteps
-from gspool.experiments.crew import steps_under_way
-from gspool.experiments.resident.evaluation import autocast, channels_last
+from gspool.experiments.discriminant_analysis import DiscriminantAnalysis
+from gspool.experiments.engine import on_engine, training_folder
 from gspool.models import create_backbone
 from gspool.models.normalisation import PixelNormalisation
+from gspool.training.classify import Classification, ClassificationConfig
+from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.embed import relative_entropy
+from gspool.training.gpu_data import TensorSet, load_tensors
+from gspool.training.launch import make_fabric
+from gspool.training.loop import run_loop
+from gspool.training.stream import Batch, mixed_seed
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
     from torch import Tensor
 
     from gspool.data import ImageSet
+    from gspool.executor.grid import Worker
+    from gspool.functional.results import Pooled
 
+    Images = TensorSet | ImageSet
+
+# The first GSP has the defaults of `gspool.GSP`. The paper does not give its mu and epsilon.
+POOLINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gap": ("gap", {}),
+    "gsp": ("gsp", {"prototypes": 64, "mu": 0.3, "epsilon": 5.0}),
+    "gsp, mu 0.5, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.5, "epsilon": 20.0}),
+    "gsp, mu 0.8, epsilon 5": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 5.0}),
+    "gsp, mu 0.8, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 20.0}),
+}
 LDA_DIM = 512
-
-
-class Geometry(NamedTuple):
-    """Top-1 accuracy on test images, P@1 and MAP@R of their features after LDA, and the entropy of the weights."""
-
-    accuracy: float
-    metrics: dict[str, float]
-    lda_dim: int
-    entropy: float | None
-
-
-class Classified(NamedTuple):
-    """Accuracy on held-out training images, then what `Geometry` holds; shares lie in [0, 1]."""
-
-    validation: float
-    accuracy: float
-    metrics: dict[str, float]
-    lda_dim: int
-    entropy: float | None
-    seconds: float
-    captured: bool
+BATCH = 1_024
 
 
 class PooledClassifier(nn.Module):
-    """A backbone, a pooling layer on its own features, and a linear layer."""
+    """A backbone, a pooling layer on its features, and a linear layer."""
 
-    def __init__(self, settings: ClassifierSettings, num_classes: int) -> None:
+    def __init__(self, backbone: str, layer: str, num_classes: int) -> None:
         super().__init__()
-        self.backbone = create_backbone(settings.backbone, **settings.backbone_options)
+        name, options = POOLINGS[layer]
+        self.backbone = create_backbone(backbone)
         self.normalisation = PixelNormalisation(self.backbone.pixels)
-        self.pool = pooling.create(settings.pooling, dim=self.backbone.channels, **settings.pooling_options)
+        self.pool = pooling.create(name, dim=self.backbone.channels, **options)
         self.linear = nn.Linear(self.pool.out_dim, num_classes)
 
-    def features(self, images: UInt8[Tensor, "B 3 H W"]) -> Any:
+    def features(self, images: UInt8[Tensor, "B 3 H W"]) -> Pooled:
         """Pool the feature map."""
         return self.pool.pool(self.backbone(self.normalisation(images)))
 
     def forward(self, images: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B K"]:
-        """Give the logits."""
+        """Return the logits."""
         return self.linear(self.features(images).pooled)
 
 
-def train_classifier(
-    train: ImageSet, held_out: ImageSet, test: ImageSet, settings: ClassifierSettings, device: str
-) -> Classified:
-    """Train by one-cycle SGD, measure accuracy, then P@1 and MAP@R of the test features after LDA (Supp. 1.2).
+def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+    """Split off a share of every class, at least one image; return what is learned from and what is held out.
 
-    LDA is fitted on the training images as evaluation sees them, and gives 512 directions, or as many as there are:
-    one less than classes.
+    Raises:
+        ValueError: if a class has a single image.
+
+    Example:
+        >>> from gspool import data
+        >>> learned, held_out = hold_out(data.create("glyphs", split="train", images_per_class=10), 0.2)
+        >>> len(learned) == 4 * len(held_out)
+        True
     """
-    started = time.perf_counter()
-    size = PooledClassifier(settings, train.num_classes).backbone.pixels.crop[0]
-    learned, judged = Batches(train, settings, size, device), Batches(test, settings, size, device)
-    can_be_captured = settings.captured and learned.resident is not None
-    try:
-        network, captured = _learn(learned, settings, train.num_classes, can_be_captured)
-    except CaptureFailedError:
-        network, captured = _learn(learned, settings, train.num_classes, captured=False)
-    validation = _accuracy(network.eval(), Batches(held_out, settings, size, device), settings)
-    geometry = _judge(network, learned, judged, settings, train.num_classes)
-    return Classified(validation, *geometry, time.perf_counter() - started, captured)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(images), generator=generator)
+    kept, taken = [], []
+    for label in range(images.num_classes):
+        own = order[images.labels[order] == label]
+        if len(own) < 2:
+            raise ValueError(
+                f"class {images.class_names[label]!r} has {len(own)} training images; at least 2 are needed, one to "
+                "learn from and one to hold out"
+            )
+        count = max(round(share * len(own)), 1)
+        taken.append(own[:count])
+        kept.append(own[count:])
+    return images.subset(torch.cat(kept).sort().values), images.subset(torch.cat(taken).sort().values)
 
 
-def _learn(
-    learned: Batches, settings: ClassifierSettings, num_classes: int, captured: bool
-) -> tuple[PooledClassifier, bool]:
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
-        network = PooledClassifier(settings, num_classes).to(learned.device)
-    if torch.device(learned.device).type == "cuda":
-        network = network.to(memory_format=torch.channels_last)
-    cycle = settings.epochs * max(len(learned.images) // settings.batch_size, 1)
-    steps = ClassifierSteps(network, settings.lr, settings.weight_decay, cycle, settings.precision, captured)
-    network.train()
-    layer = ", ".join([settings.pooling, *(f"{name} {value}" for name, value in settings.pooling_options.items())])
-    with steps.at_work(), steps_under_way(f"{layer}, seed {settings.seed}", 0, cycle) as made:
-        for epoch in range(settings.epochs):
-            for pixels, labels in learned.training(epoch):
-                steps.step(pixels, labels)
-                made(f"epoch {epoch + 1} of {settings.epochs}")
-        if steps.stream is not None:
-            steps.stream.synchronize()
-    return network, steps.graph is not None
+class StreamedClassification(Classification):
+    """The classification task on images that are read from files, for data that does not fit into memory.
+
+    Images are cropped and flipped at random, as a function of (seed, epoch, image) alone.
+
+    Args:
+        network: images to logits.
+        images: what to learn from.
+        config: how it learns.
+        seed: of the order of images and their augmentation.
+        size: side of the crops.
+        workers: processes that load images.
+    """
+
+    def __init__(
+        self, network: nn.Module, images: ImageSet, config: ClassificationConfig, seed: int, size: int, workers: int
+    ) -> None:
+        super().__init__(network, images, None, config, seed)  # type: ignore[arg-type]
+        self.images, self.size, self.workers = images, size, workers
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield the batches of steps ``first`` to ``last - 1``, epoch by epoch."""
+        seen = self.images.with_transform(train_transform(self.size), seed=self.seed)
+        batch_size, step = self.config.batch_size, first
+        while step < last:
+            epoch, position = divmod(step, self.steps_per_epoch)
+            generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, 3))
+            order = torch.randperm(len(self.images), generator=generator).split(batch_size)
+            rows = order[position : min(self.steps_per_epoch, position + last - step)]
+            seen.set_epoch(epoch)
+            loader: Any = DataLoader(
+                seen,
+                batch_sampler=[row.tolist() for row in rows],
+                num_workers=loading_processes(self.workers),
+                pin_memory=torch.cuda.is_available(),
+            )
+            for (pixels, labels), row in zip(loader, rows, strict=True):
+                yield Batch(pixels, labels, row)
+            step += len(rows)
+
+
+def in_memory(images: ImageSet, device: str, size: int, training: bool = False) -> Images:
+    """Load images that come from an array onto the device; keep files as they are, seen as evaluation sees them."""
+    source = images.images.source if isinstance(images.images, SelectedImages) else images.images
+    if isinstance(source, ArrayImages):
+        return load_tensors(images, device, shorter_side=None, transform="shift" if training else "none")
+    return images if training else images.with_transform(evaluation_transform(size))
+
+
+def evaluation_batches(images: Images, workers: int, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield every image once, in order, with its label."""
+    if isinstance(images, TensorSet):
+        for places in torch.arange(len(images)).split(BATCH):
+            yield images.evaluation_images(places), images.labels[places].to(device)
+        return
+    loader: Any = DataLoader(images, BATCH, num_workers=loading_processes(workers))
+    for pixels, labels in loader:
+        yield pixels.to(device), labels.to(device)
+
+
+def make_worker(root: Path | None, partial_data: bool, folder: Path, device: str, workers: int) -> Worker:
+    """Return the function that does one training."""
+    return partial(train, root, partial_data, folder, device, workers)
+
+
+def train(
+    root: Path | None,
+    partial_data: bool,
+    folder: Path,
+    device: str,
+    workers: int,
+    asked: Mapping[str, Any],
+    seconds: float = 0.0,
+) -> dict[str, Any] | None:
+    """Train a classifier, and measure accuracy, then P@1 and MAP@R of the test features after LDA (Supp. 1.2).
+
+    LDA is fitted on the training images as evaluation sees them, and keeps 512 dimensions, or one less than classes.
+    Returns None if time ran out.
+    """
+    options = {"allow_partial": True} if partial_data else {}
+    whole, test = (data_sets.create(asked["data"], root, split, **options) for split in ("train", "test"))
+    learned, held_out = hold_out(whole, asked["held_out"])
+    torch.manual_seed(asked["seed"])
+    network = PooledClassifier(asked["backbone"], asked["pooling"], whole.num_classes)
+    size = network.backbone.pixels.crop[0]
+    config = ClassificationConfig(min(asked["batch_size"], len(learned)), "sgd", asked["lr"])
+    images = in_memory(learned, device, size, training=True)
+    task = (
+        Classification(network, images, None, config, asked["seed"])
+        if isinstance(images, TensorSet)
+        else StreamedClassification(network, images, config, asked["seed"], size, workers)
+    )
+    epoch = task.steps_per_epoch
+    trainer = TrainerConfig(max_steps=asked["epochs"] * epoch, evaluate_every=epoch, seed=asked["seed"])
+    on_engine(trainer, device, seconds, mixed=True)
+    if trainer.accelerator == "gpu":
+        network.to(memory_format=torch.channels_last)
+    place, title = training_folder(folder, asked), f"{asked['pooling']}, seed {asked['seed']}"
+    outcome = run_loop(task, make_fabric(trainer), trainer, ScheduleConfig("cosine", ramp=0.2), place, title)
+    if outcome.ending == "time":
+        return None
+    shutil.rmtree(place)
+    judged = {name: in_memory(each, device, size) for name, each in (("held", held_out), ("test", test))}
+    return {
+        "validation": accuracy(network, evaluation_batches(judged["held"], workers, device)),
+        **geometry(network, in_memory(learned, device, size), judged["test"], whole.num_classes, workers, device),
+        "seconds": round(outcome.seconds, 1),
+    }
 
 
 @torch.no_grad()
-def _accuracy(network: PooledClassifier, judged: Batches, settings: ClassifierSettings) -> float:
-    right = 0
-    for pixels, labels in judged.evaluation():
-        with autocast(pixels.device, settings.precision):
-            right += int((network(channels_last(pixels)).argmax(1) == labels).sum())
-    return right / len(judged.images)
+def accuracy(network: nn.Module, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+    """Compute the share of images whose largest logit is that of their class."""
+    network.eval()
+    right = torch.cat([network(pixels).argmax(1) == labels for pixels, labels in batches])
+    return float(right.double().mean())
 
 
 @torch.no_grad()
-def _judge(
-    network: PooledClassifier,
-    learned: Batches,
-    judged: Batches,
-    settings: ClassifierSettings,
-    num_classes: int,
-) -> Geometry:
-    def pooled(pixels: Tensor) -> Any:
-        with autocast(pixels.device, settings.precision):
-            return network.features(channels_last(pixels))
-
-    analysis = DiscriminantAnalysis(num_classes, network.pool.out_dim, device=learned.device)
-    for pixels, labels in learned.evaluation():
-        analysis.add(pooled(pixels).pooled.float(), labels)
+def geometry(
+    network: PooledClassifier, learned: Images, test: Images, num_classes: int, workers: int, device: str
+) -> dict[str, Any]:
+    """Fit LDA on training features, and measure accuracy, retrieval after LDA, and the entropy of the weights."""
+    network.eval()
+    analysis = DiscriminantAnalysis(num_classes, network.pool.out_dim, device=device)
+    for pixels, labels in evaluation_batches(learned, workers, device):
+        analysis.add(network.features(pixels).pooled.float(), labels)
     directions = analysis.directions(LDA_DIM).float()
-    right, vectors, classes, entropies = 0, [], [], []
-    for pixels, labels in judged.evaluation():
-        found = pooled(pixels)
-        right += int((network.linear(found.pooled.float()).argmax(1) == labels).sum())
+    right, vectors, classes, entropies = [], [], [], []
+    for pixels, labels in evaluation_batches(test, workers, device):
+        found = network.features(pixels)
+        right.append(network.linear(found.pooled).argmax(1) == labels)
         vectors.append(found.pooled.float() @ directions)
         classes.append(labels)
         if found.weights is not None:
             entropies.append(relative_entropy(found.weights.float()))
     metrics = retrieval_metrics(torch.cat(vectors), torch.cat(classes), ks=(1,))
-    return Geometry(
-        accuracy=right / len(judged.images),
-        metrics={name: metrics[name] for name in ("p@1", "map@r")},
-        lda_dim=directions.shape[1],
-        entropy=float(torch.cat(entropies).double().mean()) if entropies else None,
-    )
+    return {
+        "accuracy": float(torch.cat(right).double().mean()),
+        "metrics": {name: metrics[name] for name in ("p@1", "map@r")},
+        "lda_dim": directions.shape[1],
+        "entropy": float(torch.cat(entropies).double().mean()) if entropies else None,
+    }

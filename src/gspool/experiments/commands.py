@@ -1,20 +1,20 @@
-"""`gspool reproduce` and `gspool report`: run a table of the paper, list what there is, write the pages."""
+"""`gspool reproduce` and `gspool report`: run an experiment, list them, fill the documents."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.data.seeds import LARGEST_SEED
+from gspool.executor.stopping import exit_with_line
 from gspool.experiments import registry
-from gspool.experiments.crew import told_when_terminated
-from gspool.experiments.device import device_of
+from gspool.experiments.arguments import device_of, executor_options, numbers_of, refuse_measured
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.folders import refuse_measured, written_told
-from gspool.experiments.numbers import numbers_of
+from gspool.experiments.plots import draw_plots
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
@@ -27,22 +27,23 @@ REPRODUCE = """Run one table or figure of the paper, and write what was measured
     gspool reproduce --list                      names, costs, and what has been run
     gspool reproduce tokens
     gspool reproduce collage --root ~/data --download --device cuda
-    gspool reproduce collage --quick             a tiny version, to try whether everything works
+    gspool reproduce collage --quick             a tiny version, to see that everything works
 
-A run that was interrupted goes on where it was: finished trainings lie in the folder of --work.
-`gspool reproduce NAME --help` lists what the experiment NAME offers besides."""
+A run that was interrupted continues: finished trainings are in the folder of --work.
+`gspool reproduce NAME --help` lists the options of the experiment NAME."""
 # Options without a value.
 SWITCHES = ("--list", "--download", "--quick")
-REPORT = """Write docs/reproduction.md, and the table in README.md, from the measured results.
+REPORT = """Fill README.md and docs/*.md with the numbers and tables of results/*.json.
 
     gspool report
-    gspool report --check        change nothing; say whether they are up to date"""
+    gspool report --check        change nothing; fail if a document is out of date
+    gspool report --plots        draw the figures in docs/images again, too"""
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run one of the commands and give its exit status."""
+    """Run one of the commands and return its exit status."""
     commands = {"reproduce": reproduce_command, "report": report_command}
-    with told_when_terminated():
+    with exit_with_line(lambda: "stopped; finished runs are kept, the same command continues"):
         return run_told(f"gspool {command}", commands[command], arguments)
 
 
@@ -67,17 +68,18 @@ def reproduce_command(arguments: Sequence[str]) -> None:
     where = "--work" if options.quick and namespace["results"] is None else "--results"
     for flag, folder in ((where, options.results), ("--work", options.work), (where, options.images)):
         check_writable(folder, flag)
-    print(f"{experiment.name}: {experiment.promise}\n{experiment.shows} of the paper; {experiment.cost}")
+    print(f"{experiment.name}: {experiment.claim}\n{experiment.shows} of the paper; {experiment.cost}")
     if namespace["download"] and not options.quick:
-        fetch_data(experiment, options)
-    with written_told(experiment.name, options.results, options.images):
+        download(experiment, options)
+    with written_files(experiment, options):
         experiment.run(options)
+        draw_plots(experiment, options.results, options.images)
     if options.quick:
-        print(f"a tiny version, which measures nothing; what it wrote is under {options.results}")
+        print(f"a tiny version, which measures nothing; its files are under {options.results}")
 
 
 def list_command(words: list[str]) -> None:
-    """List the experiments; without --list a name is missing, or stands behind options.
+    """List the experiments; without --list a name is missing, or stands after options.
 
     Raises:
         WrongArgumentsError: where the list is not asked for.
@@ -88,16 +90,28 @@ def list_command(words: list[str]) -> None:
         raise WrongArgumentsError(f"put the name first: gspool reproduce {shlex.join([words[late], *others])}")
     namespace = reproduce_parser(None).parse_args(words)
     if not namespace["list"]:
-        raise WrongArgumentsError(
-            f"name an experiment, one of {', '.join(registry.names())}; --list says more about them"
-        )
-    from gspool.experiments.reproduction_report import show_list
-
+        raise WrongArgumentsError(f"name an experiment, one of {', '.join(registry.names())}; --list describes them")
     show_list(Path(namespace["results"] or "results"))
 
 
+def show_list(results: Path) -> None:
+    """Print every experiment with its claim, cost and status."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title="gspool reproduce NAME", title_justify="left", show_lines=True)
+    # A name that is broken into lines cannot be copied.
+    shown.add_column("name", no_wrap=True)
+    for column in ("shows", "claim", "cost", "status"):
+        shown.add_column(column, overflow="fold")
+    for name in registry.names():
+        each = registry.find(name)
+        shown.add_row(name, each.shows, each.claim, each.cost, registry.status(each, results).text)
+    Console().print(shown)
+
+
 def late_name(words: Sequence[str]) -> int | None:
-    """Find the place of an experiment's name behind options; what follows an option that takes a value is that value.
+    """Find the place of an experiment's name after options; what follows an option with a value is that value.
 
     Example:
         >>> late_name(["--device", "cpu", "tokens"]), late_name(["--root", "tokens"]), late_name(["--quick", "tokens"])
@@ -110,19 +124,19 @@ def late_name(words: Sequence[str]) -> int | None:
     return None
 
 
-def fetch_data(experiment: Experiment, options: RunOptions) -> None:
-    """Fetch the data sets of an experiment that are not there, from their official addresses.
+def download(experiment: Experiment, options: RunOptions) -> None:
+    """Download the data sets of an experiment that are missing, from their official addresses.
 
     Raises:
         FileNotFoundError: if a set has no address; the message says where a person gets it.
-        WrongArgumentsError: if the data are somebody's own.
+        WrongArgumentsError: if the data are the user's own.
     """
     from gspool import data
 
     chosen = getattr(options.settings, "data", None)
     if chosen == "folder":
         raise WrongArgumentsError(
-            "--download fetches published data sets; put your own pictures into folders under --root"
+            "--download is for published data sets; put your own images into folders under --root"
         )
     for name in experiment.needs if chosen is None else (chosen,):
         data.create(name, options.root, "train", download=True)
@@ -132,24 +146,29 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
     """Make the parser of one experiment with its own settings, or of the command without one."""
     name = "NAME" if experiment is None else experiment.name
     about = (
-        REPRODUCE
-        if experiment is None
-        else f"{experiment.promise}: {experiment.shows} of the paper.\n{experiment.cost}"
+        REPRODUCE if experiment is None else f"{experiment.claim}: {experiment.shows} of the paper.\n{experiment.cost}"
     )
-    # The page of help that an error points to is that of the experiment, whose own options no other page lists.
+    # Errors point to the help of the experiment, the only page that lists its own options.
     prog = "gspool reproduce" if experiment is None else f"gspool reproduce {name}"
     parser = TeachingParser(prog, about, f"gspool reproduce {name} [--OPTION VALUE ...]")
     if experiment is None:
-        parser.add_argument("--list", action="store_true", help="Name the experiments, their costs and their status.")
-    parser.add_argument("--root", type=str, default=None, help="The folder of the data sets ($GSPOOL_DATA).")
-    parser.add_argument("--download", action="store_true", help="Fetch data sets that are not in that folder.")
-    seeds = "Seeds with commas between; the promised ones if none."
+        parser.add_argument("--list", action="store_true", help="List the experiments, their costs and their status.")
+    parser.add_argument("--root", type=str, default=None, help="Folder of the data sets ($GSPOOL_DATA).")
+    parser.add_argument("--download", action="store_true", help="Download data sets that are missing there.")
     fixed = experiment is not None and not experiment.seeded
-    parser.add_argument("--seeds", type=str, default="", help=f"Not for {name}: its seed is fixed." if fixed else seeds)
-    parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU where there is one.")
-    parser.add_argument("--results", type=str, default=None, help="The folder for what was measured (results).")
-    parser.add_argument("--work", type=str, default="runs/reproduce", help="The folder for finished trainings.")
+    seeds = (
+        f"Not for {name}: its seed is fixed." if fixed else "Comma-separated seeds; default: those of the experiment."
+    )
+    parser.add_argument("--seeds", type=str, default="", help=seeds)
+    parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; default: a GPU if there is one.")
+    parser.add_argument("--results", type=str, default=None, help="Folder for the results (results).")
+    parser.add_argument("--work", type=str, default="runs/reproduce", help="Folder for finished trainings.")
     parser.add_argument("--quick", action="store_true", help="A tiny version; writes to the folder of --work.")
+    if experiment is None or experiment.parallel:
+        parser.add_argument("--processes", type=int, default=1, help="Trainings at a time on this machine or cluster.")
+        parser.add_argument("--ray", type=str, default=None, help="Ray cluster: auto, an address, or local.")
+        parser.add_argument("--gpus", type=float, default=0.0, help="GPUs of one training on Ray; 0.25 shares one.")
+        parser.add_argument("--seconds", type=float, default=0.0, help="Time limit; the same command continues.")
     if experiment is not None and experiment.settings is not None:
         parser.add_class_arguments(experiment.settings, as_group=True)
     return parser
@@ -159,11 +178,11 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     """Turn arguments into options: where results go depends on whether they count.
 
     Raises:
-        ValueError: if the seeds are no numbers or the experiment has none to choose, the device is not there, or a tiny
-            version would be written among measured results.
+        ValueError: if an option does not apply or makes no sense, the device is missing, or a tiny version would be
+            written among measured results.
     """
     if namespace["seeds"] and not experiment.seeded:
-        raise ValueError(f"{experiment.name} is drawn once, with a fixed seed; leave --seeds {namespace['seeds']} out")
+        raise ValueError(f"the seed of {experiment.name} is fixed; remove --seeds {namespace['seeds']}")
     seeds = numbers_of(namespace["seeds"], "seeds")
     if seeds and max(seeds) > LARGEST_SEED:
         raise ValueError(f"seeds go up to {LARGEST_SEED}, got {max(seeds)}")
@@ -173,28 +192,52 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     if quick:
         refuse_measured(results)
     same = results.resolve() == Path("results").resolve()
-    # Pictures belong to the documents only where the results do, and those of a tiny version never.
-    images = Path("docs/images") if same and not quick else results / "images"
     own = experiment.settings
     return RunOptions(
         root=None if namespace["root"] is None else Path(namespace["root"]).expanduser(),
         seeds=seeds,
         device=device_of(namespace["device"], experiment.name, experiment.on_gpu),
         results=results,
-        images=images,
+        # Figures belong to the documents only where the results do, and those of a tiny version never.
+        images=Path("docs/images") if same and not quick else results / "images",
         work=work / "quick" if quick else work,
         quick=quick,
         settings=None if own is None else own(**{each.name: namespace[each.name] for each in fields(own)}),
+        **(executor_options(namespace) if experiment.parallel else {}),
     )
 
 
-def report_command(arguments: Sequence[str]) -> None:
-    """Write the pages, or say whether they are up to date."""
-    from gspool.experiments.reproduction_report import write_report
+@contextmanager
+def written_files(experiment: Experiment, options: RunOptions) -> Iterator[None]:
+    """Print which results and figures of an experiment are written in here, also where something fails after that."""
+    start = experiment.name.replace("-", "_")
 
-    parser = TeachingParser("gspool report", REPORT, "gspool report [--check] [--project FOLDER]")
-    parser.add_argument("--check", action="store_true", help="Change nothing; fail if a page is out of date.")
+    def stamps() -> dict[Path, tuple[int, int]]:
+        files = [path for folder in (options.results, options.images) for path in sorted(folder.glob(f"{start}*"))]
+        # A file that is only renamed keeps both.
+        return {path: (each.st_ino, each.st_mtime_ns) for path in files if path.is_file() for each in [path.stat()]}
+
+    before = {*stamps().values()}
+    try:
+        yield
+    finally:
+        written = [str(path) for path, stamp in stamps().items() if stamp not in before]
+        if written:
+            print(f"written: {', '.join(written)}", flush=True)
+
+
+def report_command(arguments: Sequence[str]) -> None:
+    """Fill the documents, or check whether they are up to date."""
+    from gspool.experiments.markers import fill_documents
+
+    parser = TeachingParser("gspool report", REPORT, "gspool report [--check] [--plots] [--project FOLDER]")
+    parser.add_argument("--check", action="store_true", help="Change nothing; fail if a document is out of date.")
+    parser.add_argument("--plots", action="store_true", help="Draw the figures in docs/images again.")
     parser.add_argument("--project", type=str, default=".", help="The folder of README.md, docs/ and results/.")
     namespace = parser.parse_args(list(arguments))
-    changed = write_report(Path(namespace["project"]), check=namespace["check"])
-    print(f"written anew: {', '.join(changed)}" if changed else "every page is up to date")
+    project = Path(namespace["project"])
+    changed = fill_documents(project, check=namespace["check"])
+    if namespace["plots"] and not namespace["check"]:
+        for name in registry.names():
+            draw_plots(registry.find(name), project / "results", project / "docs" / "images")
+    print(f"filled: {', '.join(changed)}" if changed else "every document is up to date")

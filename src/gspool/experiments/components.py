@@ -1,97 +1,110 @@
-"""Table 1: what the zero-shot regularisation and GSP each bring, and both together, with the contrastive loss C2.
+"""Table 1: what the zero-shot regularisation (ZSR) and GSP each contribute, and both together, with the C2 loss.
 
 Paper, CUB, MAP@R of 128D models: neither 20.58, GSP alone 20.85, ZSR alone (mu = 1) 21.08, both 21.52.
-Ours: results/components.json. The trainings of neither and both are those of `benchmark`, and are not made twice.
+Ours: results/components.json. The four means are in the paper's order; no single step is significant.
 
     gspool reproduce components --weights resnet50.safetensors --device cuda
     gspool reproduce components --quick
+
+Cost: 24 trainings besides those of `benchmark`, which are shared through the folder of --work.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from gspool.experiments.benchmark.arms import Arm
-from gspool.experiments.benchmark.figures import arms_of
-from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
-from gspool.experiments.benchmark.study_sections import study_sections
-from gspool.experiments.benchmark.tables import concatenated, difference, number, separate, table
-from gspool.experiments.components_paper import MARKS, NAMES, paper_figures
-from gspool.experiments.components_steps import seen, told
-from gspool.experiments.experiment import Experiment, Headline, RunOptions
+from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.retrieval_figures import figures_of, runs_of
+from gspool.experiments.retrieval_paper import component_values
+from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
+from gspool.experiments.retrieval_tables import comparison, joined_models, number, run_cells, single_models, table
+from gspool.experiments.retrieval_variants import Variant
 
-FILE = "components"
-# With mu = 1 every token counts the same, and the attributes are those of all of them.
-ARMS = (
-    Arm("c2", "gap"),
-    Arm("c2", "gsp", "without zsr", zsr=0.0),
-    Arm("c2", "gsp", "mu 1", {"mu": 1.0}),
-    Arm("c2", "gsp"),
+# With mu = 1 every token weighs the same, and the attributes are those of all of them.
+VARIANTS = (
+    Variant("c2", "gap"),
+    Variant("c2", "gsp", "without zsr", changes={"loss.zsr": 0.0}),
+    Variant("c2", "gsp", "mu 1", {"mu": 1.0}),
+    Variant("c2", "gsp"),
 )
+NAMES = {"c2 gap": "neither", "c2 gsp without zsr": "GSP", "c2 gsp mu 1": "ZSR", "c2 gsp": "both"}
+# From one row to another.
+STEPS = (
+    ("neither", "GSP"),
+    ("neither", "ZSR"),
+    ("GSP", "both"),
+    ("ZSR", "both"),
+    ("neither", "both"),
+    ("GSP", "ZSR"),
+)
+
+
+def check(options: RunOptions) -> None:
+    """Refuse options that make no sense before anything is read."""
+    check_study(study_of(options, options.settings or StudySettings(), "fair", VARIANTS))
 
 
 def run(options: RunOptions) -> None:
     """Train what is missing and write the figures."""
-    chosen = options.settings or StudySettings()
-    value = run_study(options, chosen, ARMS, "fair", FILE, EXPERIMENT.command(options))
-    print(f"{rows_of(value)}\n\n{told(value)}".rstrip())
+    run_experiment(EXPERIMENT, study_of(options, options.settings or StudySettings(), "fair", VARIANTS), VARIANTS)
 
 
-def rows_of(value: dict[str, Any]) -> str:
-    """Write the table, the paper's values beside ours."""
-    rows = []
-    for arm in arms_of(value):
-        zsr, gsp = MARKS[arm["arm"]]
-        paper = paper_figures(value["data"], arm["arm"])
-        rows.append(
+def rows(record: Record) -> str:
+    """Write Table 1, the paper's values beside ours."""
+    value, found = record["value"], []
+    for row in figures_of(value):
+        joined, single = component_values(value["data"], row["variant"])
+        part = NAMES[row["variant"]]
+        found.append(
             {
-                "ZSR": zsr,
-                "GSP": gsp,
-                "data": value["data"],
-                "MAP@R 128D": separate(arm, "map"),
-                "paper": number(paper[1]),
-                "MAP@R 512D": concatenated(arm),
-                "paper 512D": number(paper[0]),
-                "ahead of GAP, paired": difference(arm),
-                "entropy": number(arm["entropy"], ".4f"),
-                "runs": str(arm["runs"]),
+                "ZSR": "✓" * (part in ("ZSR", "both")),
+                "GSP": "✓" * (part in ("GSP", "both")),
+                "MAP@R 128D": single_models(row, "map"),
+                "paper": number(single),
+                "MAP@R 512D": joined_models(row),
+                "paper 512D": number(joined),
+                **run_cells(row),
             }
         )
-    return table(rows)
+    return table(found, 2)
 
 
-def render(results: Path) -> str:
-    """Write the section."""
-    return study_sections(results, FILE, lambda value, _: f"{rows_of(value)}\n\n{told(value)}".rstrip())
+def steps(record: Record) -> str:
+    """Write every step between two rows in pairs of runs, the paper's beside ours."""
+    value, found = record["value"], []
+    runs = {NAMES[name]: own for name, own in runs_of(value).items()}
+    paper = {part: component_values(value["data"], name)[1] for name, part in NAMES.items()}
+    for before, after in STEPS:
+        cells = comparison(runs.get(after), runs.get(before))
+        if cells:
+            found.append({"step": f"{after} − {before}", "paper": f"{paper[after] - paper[before]:+.2f}", **cells})
+    return table(found)
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
-    """Give MAP@R of single models for each of the four."""
+    """Return MAP@R of single models for each of the four."""
     return [
         Headline(
-            f"MAP@R 128D, {value['data']}, c2, {NAMES[arm['arm']]}",
-            f"{paper_figures(value['data'], arm['arm'])[1]:.2f}",
-            separate(arm, "map"),
+            f"MAP@R 128D, {value['data']}, c2, {NAMES[row['variant']]}",
+            f"{component_values(value['data'], row['variant'])[1]:.2f}",
+            single_models(row, "map"),
         )
-        for arm in arms_of(value)
+        for row in figures_of(value)
     ]
 
 
 EXPERIMENT = Experiment(
     name="components",
-    promise="zero-shot regularisation and GSP each improve average pooling, and both together improve it most",
+    claim="zero-shot regularisation and GSP each improve average pooling, and both together improve it most",
     shows="Table 1",
-    cost="24 trainings beside those of `benchmark`, some 6 minutes of one H200 with ten side by side under MPS",
-    files=(FILE,),
+    cost="24 trainings of CUB besides those of `benchmark`, each a few minutes of a GPU",
+    files=("components",),
     needs=("cub",),
     run=run,
-    render=render,
+    tables={"rows": rows, "steps": steps},
     settings=StudySettings,
-    check=check_of("fair"),
-    why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
-    unfinished=lambda results: still_missing(results, FILE, ARMS),
+    check=check,
+    missing=lambda record: missing_of(record, VARIANTS),
     headlines=headlines,
-    verdict=lambda record: seen(record["value"]),
-    not_attempted="SOP, In-shop and Cars196 (the data are not to be had here)",
+    parallel=True,
 )

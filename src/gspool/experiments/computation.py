@@ -1,9 +1,9 @@
 """Figure 7, left, and the supplement's "Computational Analysis": what the number of iterations costs.
 
-Paper: with automatic differentiation, the cost of back-propagation grows with the number k of iterations; with the
-closed-form gradient it is constant, and 25 to 50 iterations add less than 6 % to inference. Ours:
-results/computation.json, on the device of the run. Beside the two stands our solver, which has no k: it ends when it
-has converged, to the last digit.
+Paper: with automatic differentiation the cost of back-propagation grows with the number k of iterations; with the
+closed-form gradient it is constant, and 25 to 50 iterations add less than 6 % to inference.
+Ours: results/computation.json, docs/images/computation.png, and our solver, which has no k: it runs until convergence.
+Only the solver is timed. What GSP adds to a whole network: docs/performance.md.
 
     gspool reproduce computation          # one CPU core, one minute
 """
@@ -13,24 +13,24 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from gspool.experiments.computation_growth import seen
-from gspool.experiments.computation_section import headlines, on_gpu, rendered, written
-from gspool.experiments.experiment import Experiment, RunOptions
-from gspool.experiments.report import section
+from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.plots import curve, save, subplots
+from gspool.experiments.tables import markdown_table
 from gspool.functional import clip_norm, distance, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
 from gspool.provenance import write_result
 
-FILE = "computation"
 MU, EPSILON = 0.3, 5.0
 ITERATIONS = (1, 5, 10, 25, 50, 100)
 REPEATS = 30
+EXACT, CLOSED, UNROLLED = "exact solver", "closed form", "unrolled"
+Rows = Sequence[Mapping[str, Any]]
 
 
 class Size(NamedTuple):
@@ -43,7 +43,7 @@ class Size(NamedTuple):
 
 
 def costs(size: Size, device: str, seed: int = 0) -> torch.Tensor:
-    """Draw features and prototypes near some of them, and give the distances."""
+    """Draw features, and prototypes near some of them; return the distances."""
     generator = torch.Generator().manual_seed(seed)
     tokens = clip_norm(torch.randn(size.images, size.tokens, size.dim, generator=generator))
     prototypes = clip_norm(
@@ -53,7 +53,7 @@ def costs(size: Size, device: str, seed: int = 0) -> torch.Tensor:
 
 
 def seconds(step: Callable[[], Any], device: str, repeats: int) -> list[float]:
-    """Time a step, after two that are not counted; on a CPU in its own time, which other programs do not take."""
+    """Time a step after two warm-up steps; on a CPU in process time, which other programs do not affect."""
     found = []
     clock = time.process_time if device == "cpu" else time.perf_counter
     for number in range(repeats + 2):
@@ -69,31 +69,31 @@ def seconds(step: Callable[[], Any], device: str, repeats: int) -> list[float]:
 
 
 def measure(size: Size, device: str, iterations: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
-    """Time forward, and forward with backward, of every way to solve; say how far each is from the solution."""
+    """Time forward, and forward with backward, of every solver, and compute its error against float64."""
     cost = costs(size, device)
     exact = partial_transport(cost.double(), MU, EPSILON).plan
-    ways: list[tuple[str, int | None, Callable[[torch.Tensor], Any]]] = [
-        ("exact solver", None, functools.partial(partial_transport, mu=MU, epsilon=EPSILON))
+    solvers: list[tuple[str, int | None, Callable[[torch.Tensor], Any]]] = [
+        (EXACT, None, functools.partial(partial_transport, mu=MU, epsilon=EPSILON))
     ]
     for count in iterations:
-        for name, solve in (("closed form", closed_form_transport), ("unrolled", fixed_point_transport)):
-            ways.append((name, count, functools.partial(solve, mu=MU, epsilon=EPSILON, steps=count)))
+        for name, solve in ((CLOSED, closed_form_transport), (UNROLLED, fixed_point_transport)):
+            solvers.append((name, count, functools.partial(solve, mu=MU, epsilon=EPSILON, steps=count)))
     rows = []
-    for name, steps, solve_it in ways:
+    for name, steps, solver in solvers:
         leaf = cost.clone().requires_grad_()
         weight = torch.randn_like(cost)
 
-        def both(leaf: torch.Tensor = leaf, solve_it: Any = solve_it, weight: torch.Tensor = weight) -> None:
+        def both(leaf: torch.Tensor = leaf, solver: Any = solver, weight: torch.Tensor = weight) -> None:
             leaf.grad = None
-            (solve_it(leaf).plan * weight).sum().backward()
+            (solver(leaf).plan * weight).sum().backward()
 
-        def forward(leaf: torch.Tensor = leaf, solve_it: Any = solve_it) -> None:
+        def forward(leaf: torch.Tensor = leaf, solver: Any = solver) -> None:
             with torch.no_grad():
-                solve_it(leaf)
+                solver(leaf)
 
         inference, training = seconds(forward, device, repeats), seconds(both, device, repeats)
         with torch.no_grad():
-            error = float((solve_it(cost).plan - exact).abs().max() / exact.max())
+            error = float((solver(cost).plan - exact).abs().max() / exact.max())
         rows.append(
             {
                 "way": name,
@@ -108,34 +108,12 @@ def measure(size: Size, device: str, iterations: tuple[int, ...], repeats: int) 
     return rows
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw the time of forward and backward against k, the exact solver as a line."""
-    import matplotlib
-
-    # Before pyplot, which would look for a screen.
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(5, 3.2), layout="constrained")
-    for name in ("unrolled", "closed form"):
-        own = [row for row in rows if row["way"] == name]
-        values, around = [row["step_ms"] for row in own], [row["step_std_ms"] for row in own]
-        axes.errorbar([row["k"] for row in own], values, yerr=around, marker="o", capsize=3, label=name)
-    exact = next(row for row in rows if row["way"] == "exact solver")
-    axes.axhline(exact["step_ms"], linestyle="--", color="grey", label="exact solver")
-    axes.set(xlabel="iterations k", ylabel="forward and backward, ms", ylim=(0, None))
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
-    pyplot.close(figure)
-
-
 def run(options: RunOptions) -> None:
-    """Measure, write, draw."""
+    """Measure and write the result."""
     size = Size(4, 16, 8, 16) if options.quick else Size()
     iterations = (1, 5) if options.quick else ITERATIONS
     threads = torch.get_num_threads()
-    # One thread: the time of a process is that of all its threads together.
+    # One thread: process time adds up the time of all threads.
     torch.set_num_threads(1)
     repeats = 3 if options.quick else REPEATS
     try:
@@ -143,28 +121,105 @@ def run(options: RunOptions) -> None:
     finally:
         torch.set_num_threads(threads)
     value = {"size": size._asdict(), "mu": MU, "epsilon": EPSILON, "repeats": repeats, "rows": rows}
-    path = options.results / f"{FILE}.json"
-    write_result(path, value, command=EXPERIMENT.command(options), seeds=[0], device=options.device)
-    draw(rows, options.images / "computation.png")
-    print(rendered(value))
+    path = options.results / "computation.json"
+    record = write_result(path, value, command=EXPERIMENT.command(options), seeds=[0], device=options.device)
+    print(times(record))
 
 
-def render(results: Path) -> str:
-    """Write the section."""
-    return section(results, FILE, lambda record: f"{written(record)}{on_gpu(results)}")
+def backward(row: Mapping[str, Any]) -> float:
+    """Return the time of the backward pass alone: the difference of two medians.
+
+    Example:
+        >>> backward({"step_ms": 3.5, "forward_ms": 1.5})
+        2.0
+    """
+    return float(row["step_ms"] - row["forward_ms"])
+
+
+def backward_growth(rows: Rows, way: str) -> str:
+    """Write how the backward pass grows from the smallest k to the largest.
+
+    Example:
+        >>> rows = [{"way": "unrolled", "k": k, "forward_ms": 1.0, "step_ms": ms} for k, ms in ((10, 5.0), (1, 1.5))]
+        >>> backward_growth(rows, "unrolled")
+        '0.50 to 4.00 ms'
+    """
+    own = sorted((row for row in rows if row["way"] == way), key=lambda row: int(row["k"]))
+    return f"{backward(own[0]):.2f} to {backward(own[-1]):.2f} ms"
+
+
+def times(record: Record) -> str:
+    """Write the table of all solvers."""
+    return markdown_table(
+        [
+            {
+                "solver": row["way"],
+                "k": "" if row["k"] is None else row["k"],
+                "relative error": f"{row['relative_error']:.0e}",
+                "forward, ms": f"{row['forward_ms']:.2f} ± {row['forward_std_ms']:.2f}",
+                "backward alone, ms": backward(row),
+                "forward and backward, ms": f"{row['step_ms']:.2f} ± {row['step_std_ms']:.2f}",
+            }
+            for row in record["value"]["rows"]
+        ],
+        ".2f",
+        text_columns=1,
+    )
+
+
+def draw(record: Record, path: Path) -> None:
+    """Draw the time of forward and backward against k, the exact solver as a line."""
+    rows = record["value"]["rows"]
+    figure, ((axes,),) = subplots(width=5, height=3.2)
+    for name in (UNROLLED, CLOSED):
+        own = [row for row in rows if row["way"] == name]
+        curve(
+            axes,
+            [row["k"] for row in own],
+            [row["step_ms"] for row in own],
+            [row["step_std_ms"] for row in own],
+            label=name,
+        )
+    exact = next(row for row in rows if row["way"] == EXACT)
+    axes.axhline(exact["step_ms"], linestyle="--", color="grey", label=EXACT)
+    axes.set(xlabel="iterations k", ylabel="forward and backward, ms", ylim=(0, None))
+    axes.legend()
+    save(figure, path, dpi=150)
+
+
+def headlines(value: dict[str, Any]) -> list[Headline]:
+    """Return how the backward pass grows with k, and the time of a step at the largest k and of the exact solver."""
+    rows = value["rows"]
+    steps = [row["k"] for row in rows if row["k"] is not None]
+    step = {(row["way"], row["k"]): row["step_ms"] for row in rows}
+    last = max(steps)
+    return [
+        Headline(
+            f"backward alone, from {min(steps)} to {last} iterations: closed form; unrolled",
+            "drawn only",
+            f"{backward_growth(rows, CLOSED)}; {backward_growth(rows, UNROLLED)}",
+        ),
+        Headline(
+            f"forward and backward, ms: exact solver; {last} iterations with the closed form; unrolled",
+            "drawn only",
+            f"{step[EXACT, None]:.1f}; {step[CLOSED, last]:.1f}; {step[UNROLLED, last]:.1f}",
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(
     name="computation",
-    promise="with the closed-form gradient the cost of back-propagation does not grow with the number of iterations",
+    claim="with the closed-form gradient the cost of back-propagation does not grow with the number of iterations",
     shows="Figure 7, left, and Computational Analysis (Supp.)",
     cost="a minute on one CPU core",
-    files=(FILE,),
+    files=("computation",),
     run=run,
-    render=render,
+    tables={
+        "times": times,
+        "closed_form": lambda record: backward_growth(record["value"]["rows"], CLOSED),
+        "unrolled": lambda record: backward_growth(record["value"]["rows"], UNROLLED),
+    },
+    plots={"computation": draw},
     headlines=headlines,
-    verdict=lambda record: seen(record["value"]["rows"]),
-    not_attempted="the share of k iterations in a whole training step of CUB, which the paper draws, and in inference "
-    "(less than 6 % in the paper); the solver is timed alone",
     seeded=False,
 )

@@ -1,62 +1,51 @@
-"""What an experiment is: a promise about a table or figure of the paper, how it runs, and how it is shown."""
+"""An experiment: a table or figure of the paper, how it is run, and how its results are shown."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-# What stands in the report where nothing has been measured; results are never estimated.
-NOT_RUN = "*Not run.*"
-# Settings of experiments that are files; their folders are a matter of the machine.
+from gspool.executor import Executor
+
+Record = Mapping[str, Any]
+# Settings whose value is a file; the folder depends on the machine and is not recorded.
 FILES = ("weights",)
 
 
 class Headline(NamedTuple):
-    """A figure of the paper and ours, as README.md shows them; ``paper`` says so where it only draws.
-
-    ``ours`` is a mean and its standard deviation over seeds, where there are several.
-    """
+    """One line of the summary table: a figure, the paper's value, ours."""
 
     what: str
     paper: str
     ours: str
 
 
-Holds = Literal["yes", "partly", "no", "cannot tell"]
+class FromFile(NamedTuple):
+    """A table or plot made from another of the experiment's files than the first."""
 
-
-class Verdict(NamedTuple):
-    """Whether what the paper promises was seen, and the figure that decides it."""
-
-    holds: Holds
-    because: str
-
-
-def mean_and_deviation(mean: float, std: float | None, digits: int = 2) -> str:
-    """Write a mean with its standard deviation, or say that it comes from one seed.
-
-    Example:
-        >>> mean_and_deviation(20.051, 0.149), mean_and_deviation(6.6, None, 1)
-        ('20.05 ± 0.15', '6.6 (one seed)')
-    """
-    return f"{mean:.{digits}f} (one seed)" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
+    file: str
+    make: Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a person may choose about a run, whatever the experiment.
+    """Options of `gspool reproduce`, the same for every experiment.
 
     Args:
-        root: the folder of the data sets; None for `gspool.data`'s own place.
-        seeds: one run of everything for each; empty for the seeds that the experiment promises.
-        device: where to compute, ``cpu`` or ``cuda``.
-        results: the folder for the JSON files that the documents are rendered from.
+        root: the folder of the data sets; None for the default of `gspool.data`.
+        seeds: one run of everything for each; empty for the default seeds of the experiment.
+        device: ``cpu`` or ``cuda``.
+        results: the folder for the JSON files that the documents are filled from.
         images: the folder for figures.
-        work: the folder for what is finished on the way; a rerun goes on from there.
+        work: the folder for finished runs and checkpoints; a rerun continues from there.
         quick: a tiny version, which shows that everything works and measures nothing.
+        processes: trainings at a time.
+        ray: the address of a Ray cluster; None for this machine.
+        gpus: GPUs of one training on Ray.
+        seconds: no training starts after this time, running ones stop at their next evaluation; 0 for no limit.
         settings: an instance of the experiment's own ``settings`` class; None where it has none.
     """
 
@@ -67,37 +56,48 @@ class RunOptions:
     images: Path = Path("docs/images")
     work: Path = Path("runs/reproduce")
     quick: bool = False
+    processes: int = 1
+    ray: str | None = None
+    gpus: float = 0.0
+    seconds: float = 0.0
     settings: Any = None
+
+    @property
+    def executor(self) -> Executor:
+        """Return where trainings run.
+
+        Example:
+            >>> RunOptions(processes=4).executor.workers
+            4
+        """
+        return Executor(self.processes, self.ray, self.gpus)
 
 
 @dataclass(frozen=True)
 class Experiment:
     """One table or figure of the paper.
 
-    ``run`` writes ``results/FILE.json`` for every name in ``files``; ``render`` makes a Markdown section of them, which
-    says `NOT_RUN` where a file is missing. The section starts with the text under the heading: headings are the
-    report's, which gives every experiment one of the second level.
+    ``run`` writes ``results/FILE.json`` for every name in ``files``. Tables and plots are made from these files alone,
+    by `gspool reproduce` after the run, and by `gspool report` at any time.
 
     Args:
         name: the word after ``gspool reproduce``.
-        promise: what the paper lets one expect, in one sentence.
+        claim: what the paper says, in one sentence.
         shows: the table or figure of the paper.
         cost: how long it takes on what.
-        needs: data sets, by their names in `gspool.data`; empty where everything is generated.
         files: names of the results, without ``.json``.
         run: does the work.
-        render: takes the folder of the results, gives Markdown.
+        tables: functions from a record (of the first file, or `FromFile`) to Markdown, by name. A document shows one
+            between ``<!-- table: EXPERIMENT.NAME -->`` and ``<!-- end -->``; one line of text goes into a sentence.
+        plots: functions ``(record, path)`` that draw a figure from a record, by the name of the file without ``.png``.
+        needs: data sets, by their names in `gspool.data`; empty where everything is generated.
         settings: a dataclass of options of its own, each of which becomes an option of the command.
-        check: refuses options that cannot be meant, and files that are not there, before data are fetched.
-        why_not_run: what is missing where it has not been run.
-        unfinished: takes the folder of the results and says what of them is still missing; empty where nothing is.
-        headlines: takes the value of the first of the files and gives the figures that stand for all of it.
-        verdict: takes the record of the first of the files and says whether the promise was seen.
-        not_attempted: what of the paper's table or figure is not part of the experiment, and why.
-        seeded: whether --seeds may choose its seeds; not where everything is drawn once.
-        on_gpu: whether it can compute on a GPU.
-        usual_options: what the documents advise to type besides the data and the weights, which ``cost`` is about; None
-            for a GPU with ten trainings at a time, where the experiment can make several at a time.
+        check: raises ValueError for options that make no sense, before data are downloaded.
+        missing: takes the record of the first file, returns what it still lacks; empty where it is complete.
+        headlines: takes the value of the first file, returns its lines of the summary table.
+        seeded: whether --seeds applies.
+        on_gpu: whether it can use a GPU.
+        parallel: whether --processes, --ray, --gpus and --seconds apply.
 
     Example:
         >>> from gspool.experiments.registry import find
@@ -106,29 +106,31 @@ class Experiment:
     """
 
     name: str
-    promise: str
+    claim: str
     shows: str
     cost: str
     files: tuple[str, ...]
     run: Callable[[RunOptions], None] = field(repr=False)
-    render: Callable[[Path], str] = field(repr=False)
+    tables: Mapping[str, Callable[[Record], str] | FromFile] = field(default_factory=dict, repr=False)
+    plots: Mapping[str, Callable[[Record, Path], None] | FromFile] = field(default_factory=dict, repr=False)
     needs: tuple[str, ...] = ()
     settings: type | None = None
     check: Callable[[RunOptions], Any] | None = field(default=None, repr=False)
-    why_not_run: str = "nobody has run it yet"
-    unfinished: Callable[[Path], str] | None = field(default=None, repr=False)
+    missing: Callable[[Record], str] | None = field(default=None, repr=False)
     headlines: Callable[[Any], list[Headline]] | None = field(default=None, repr=False)
-    verdict: Callable[[dict[str, Any]], Verdict] | None = field(default=None, repr=False)
-    not_attempted: str = ""
     seeded: bool = True
     on_gpu: bool = True
-    usual_options: str | None = None
+    parallel: bool = False
+
+    def source(self, part: Callable[..., Any] | FromFile) -> FromFile:
+        """Return the file that a table or plot is made from, and the function that makes it."""
+        return part if isinstance(part, FromFile) else FromFile(self.files[0], part)
 
     def command(self, options: RunOptions | None = None) -> str:
-        """Write what a person types for it: with the options of a run, as its provenance shows it.
+        """Return what a person types for it: with the options of a run, as its provenance shows it.
 
-        The device always stands there, seeds and settings where they are not the promised ones. Folders of a machine
-        do not: --root, --results and --work are left out, and of a file there is only the name.
+        The device is always part of it, seeds and settings where they are not the default. Folders of the machine are
+        not: --root, --results and --work are left out, and of a file only the name is kept.
 
         Example:
             >>> from gspool.experiments.registry import find
@@ -136,19 +138,24 @@ class Experiment:
             'gspool reproduce toy --device cpu --quick'
         """
         words = ["gspool", "reproduce", self.name]
-        if options is not None:
-            words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
-            words += ["--device", options.device]
-            words += ["--quick"] if options.quick else []
-            if self.settings is not None and options.settings is not None:
-                usual = vars(self.settings())
-                for name, value in vars(options.settings).items():
-                    words += [f"--{name}", without_folder(name, value)] if value != usual.get(name) else []
+        if options is None:
+            return shlex.join(words)
+        words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
+        words += ["--device", options.device]
+        words += ["--quick"] if options.quick else []
+        usual = RunOptions()
+        for name in ("processes", "gpus", "seconds"):
+            value = getattr(options, name)
+            words += [f"--{name}", f"{value:g}"] if value != getattr(usual, name) else []
+        if self.settings is not None and options.settings is not None:
+            default = vars(self.settings())
+            for name, value in vars(options.settings).items():
+                words += [f"--{name}", without_folder(name, value)] if value != default.get(name) else []
         return shlex.join(words)
 
 
 def without_folder(name: str, value: Any) -> str:
-    """Write the value of a setting; of a file only its name, because its folder says nothing to others.
+    """Return the value of a setting as text; of a file only its name.
 
     Example:
         >>> without_folder("weights", "here/resnet50.safetensors"), without_folder("backbone", "keras/resnet50")

@@ -1,10 +1,13 @@
-"""Experiments by name: the modules that export ``EXPERIMENT``, imported when they are asked for."""
+"""Experiments by name, imported when they are asked for, and whether they have been run."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gspool.provenance import is_quick, read_result
 
 if TYPE_CHECKING:
     from gspool.experiments.experiment import Experiment
@@ -21,11 +24,19 @@ MODULES = {
     "screening": "screening",
     "computation": "computation",
     "classification": "classification",
+    "frozen": "frozen",
 }
 
 
+class Status(NamedTuple):
+    """Whether an experiment has been run, and when and where, or what is missing."""
+
+    done: bool
+    text: str
+
+
 def names() -> list[str]:
-    """Name every experiment.
+    """Return the name of every experiment.
 
     Example:
         >>> names()[0]
@@ -35,7 +46,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Experiment:
-    """Give an experiment by its name.
+    """Return an experiment by its name.
 
     Raises:
         ValueError: if there is none of that name; a near one is suggested.
@@ -50,3 +61,25 @@ def find(name: str) -> Experiment:
         raise ValueError(f"there is no experiment {name!r}{hint} Known are {', '.join(MODULES)}")
     found: Experiment = import_module(f"gspool.experiments.{MODULES[name]}").EXPERIMENT
     return found
+
+
+def status(experiment: Experiment, results: Path) -> Status:
+    """Return whether every file of an experiment has been measured; a tiny version (--quick) measures nothing."""
+    records, missing = [], []
+    for name in experiment.files:
+        path = results / f"{name}.json"
+        try:
+            record = read_result(path) if path.is_file() else None
+        except ValueError as damaged:
+            return Status(False, f"unknown: {damaged}")
+        if record is None or is_quick(record):
+            missing.append(name)
+        else:
+            records.append(record)
+    if not records:
+        return Status(False, "not run")
+    said = "; ".join(dict.fromkeys(f"{record['date']}, {record['device']}" for record in records))
+    left = ", ".join(missing)
+    if not left and experiment.missing is not None:
+        left = experiment.missing(records[0])
+    return Status(not left, f"partial ({said}); missing: {left}" if left else f"done: {said}")

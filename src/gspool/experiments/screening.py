@@ -1,43 +1,99 @@
-"""Supp., Hyperparameter Selection: which matter, by eight runs of a fractional factorial; then a grid of m and epsilon.
+"""Supp., Hyperparameter Selection: a fractional factorial of eight points, then a grid of m prototypes and epsilon.
 
 Paper, CUB, validation MAP@R: epsilon matters most, lower mu and lambda are better, the number of prototypes hardly
-counts; 40.63 (C2) and 40.85 (PNCA) at best against 39.77 and 39.90 with average pooling. Ours: results/screening.json.
+matters; 40.63 (C2) and 40.85 (PNCA) at best against 39.77 and 39.90 with average pooling. Ours: results/screening.json:
+with C2 every factor has a significant effect, but all of it comes from one design point; with PNCA almost nothing.
 
-    gspool reproduce screening --weights resnet50.safetensors --device cuda
-    gspool reproduce screening --part factorial --seeds 0,1,2    # without which no effect has an interval
-    gspool reproduce screening --part grid
+    gspool reproduce screening --part factorial --seeds 0,1,2 --weights resnet50.safetensors --device cuda
+    gspool reproduce screening --part grid --weights resnet50.safetensors --device cuda
     gspool reproduce screening --quick
+
+Cost: 54 trainings for one seed of everything; one seed gives no error of an effect.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from gspool.experiments import screening_design as design
-from gspool.experiments.benchmark.experiment import draw_where_possible
-from gspool.experiments.benchmark.names import result_name
-from gspool.experiments.benchmark.study import StudySettings, check_of, run_study, still_missing
-from gspool.experiments.benchmark.study_sections import study_sections
-from gspool.experiments.experiment import Experiment, Headline, RunOptions
-from gspool.experiments.screening_design import all_arms, factorial_arms, grid_arms
-from gspool.experiments.screening_effects import effects_of, paper_effects
-from gspool.experiments.screening_promise import grid_of, seen
-from gspool.experiments.screening_section import rendered, whole_grids, written
+from gspool.evaluation.statistics import seed_difference, significance
+from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.plots import curve, legend_below, save, subplots
+from gspool.experiments.retrieval_figures import over_shared_seeds, validation_by_seed
+from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
+from gspool.experiments.retrieval_tables import number, table
+from gspool.experiments.retrieval_variants import Variant
+from gspool.experiments.tables import with_interval
 
-__all__ = ["EXPERIMENT", "ScreeningSettings", "factorial_arms", "grid_arms", "run"]
-
-FILE = "screening"
-# The paper averages three repeats of an arm (Supp., Training Procedure). One of each makes a main effect a mean over
-# eight trainings, and leaves its error unknown; `--part factorial --seeds 0,1,2` trains all three of the corners.
+LOSSES = ("c2", "pnca")
+# The paper averages three repeats (Supp., Training Procedure); one of each makes a main effect a mean of eight.
 SEEDS = (0,)
+
+
+class DesignPoint(NamedTuple):
+    """One run of the factorial: its four factors, and the paper's MAP@R with C2 and with ProxyNCA++."""
+
+    prototypes: int
+    mu: float
+    epsilon: float
+    zsr: float
+    paper: tuple[float, ...] = ()
+
+
+# Half of the sixteen points, those whose signs multiply to +1: main effects are not confounded with each other.
+DESIGN = (
+    DesignPoint(16, 0.3, 0.5, 0.1, (40.63, 40.59)),
+    DesignPoint(16, 0.7, 0.5, 0.5, (40.41, 40.34)),
+    DesignPoint(128, 0.3, 0.5, 0.5, (40.22, 40.35)),
+    DesignPoint(128, 0.7, 0.5, 0.1, (40.07, 40.85)),
+    DesignPoint(16, 0.3, 20.0, 0.5, (36.11, 40.51)),
+    DesignPoint(16, 0.7, 20.0, 0.1, (39.11, 39.88)),
+    DesignPoint(128, 0.3, 20.0, 0.1, (39.61, 39.12)),
+    DesignPoint(128, 0.7, 20.0, 0.5, (35.36, 39.92)),
+)
+PAPER_GAP = (39.77, 39.90)
+FACTORS = {"prototypes": (16, 128), "mu": (0.3, 0.7), "epsilon": (0.5, 20.0), "zsr": (0.1, 0.5)}
+GRID_PROTOTYPES, GRID_EPSILONS = (16, 32, 64, 128), (0.5, 1.0, 5.0, 10.0, 20.0)
+
+
+def variant_of(loss: str, point: DesignPoint) -> Variant:
+    """Return the variant of a design point."""
+    options = {"prototypes": point.prototypes, "mu": point.mu, "epsilon": point.epsilon}
+    name = f"m {point.prototypes}, mu {point.mu:g}, epsilon {point.epsilon:g}, zsr {point.zsr:g}"
+    return Variant(loss, "gsp", name, options, {"loss.zsr": point.zsr})
+
+
+def factorial_variants(loss: str) -> list[Variant]:
+    """List average pooling and the eight design points of a loss."""
+    return [Variant(loss, "gap"), *(variant_of(loss, point) for point in DESIGN)]
+
+
+def grid_variant(loss: str, prototypes: int, epsilon: float) -> Variant:
+    """Return a cell of the grid, at mu 0.3 and lambda 0.1."""
+    return variant_of(loss, DesignPoint(prototypes, 0.3, epsilon, 0.1))
+
+
+def all_variants(part: str = "both") -> list[Variant]:
+    """List what a part of the study trains; design points that lie on the grid appear once.
+
+    Example:
+        >>> len(all_variants()), len(all_variants("factorial")), len(all_variants("grid"))
+        (54, 18, 40)
+    """
+    found = [each for loss in LOSSES for each in factorial_variants(loss)] if part != "grid" else []
+    if part != "factorial":
+        found += [
+            grid_variant(loss, m, epsilon) for loss in LOSSES for m in GRID_PROTOTYPES for epsilon in GRID_EPSILONS
+        ]
+    return [*{each.name: each for each in found}.values()]
 
 
 @dataclass(frozen=True)
 class ScreeningSettings(StudySettings):
-    """What may be chosen about the screening.
+    """Options of the screening.
 
     Args:
         part: the factorial, the grid, or both.
@@ -46,64 +102,243 @@ class ScreeningSettings(StudySettings):
     part: Literal["factorial", "grid", "both"] = "both"
 
 
-def run(options: RunOptions) -> None:
-    """Train what is missing, and write the figures."""
+def check(options: RunOptions) -> None:
+    """Refuse options that make no sense before anything is read."""
     chosen = options.settings or ScreeningSettings()
-    promised = replace(options, seeds=options.seeds or SEEDS)
-    value = run_study(promised, chosen, all_arms(chosen.part), "tuning", FILE, EXPERIMENT.command(options))
-    picture = options.images / f"{result_name(FILE, chosen.data, chosen.backbone)}.png"
-    if whole_grids(value):
-        draw_where_possible(picture, lambda: draw(value, picture))
-    print(rendered(value))
+    check_study(study_of(options, chosen, "tuning", all_variants(chosen.part), SEEDS), ("folds", "part"))
 
 
-def draw(value: dict[str, Any], path: Path) -> None:
-    """Save the grids of which there is enough."""
-    from gspool.experiments.benchmark.study_pictures import draw_grid
-
-    names = {
-        (arm.loss, arm.pooling_options["prototypes"], arm.pooling_options["epsilon"]): arm.name for arm in grid_arms()
-    }
-    losses = whole_grids(value)
-    arms = [arm for loss in losses for arm in grid_of(value, loss).values()]
-    draw_grid({"data": value["data"], "arms": arms}, names, losses, path)
+def run(options: RunOptions) -> None:
+    """Train what is missing and write the figures."""
+    chosen = options.settings or ScreeningSettings()
+    study = study_of(options, chosen, "tuning", all_variants(chosen.part), SEEDS)
+    run_experiment(EXPERIMENT, study, all_variants())
 
 
-def render(results: Path) -> str:
-    """Write the section."""
-    return study_sections(results, FILE, written)
+def main_effects(found: Mapping[DesignPoint, float]) -> dict[str, float]:
+    """Return the mean at the high level of each factor minus that at its low level."""
+    effects = {}
+    for factor, (_, high) in FACTORS.items():
+        sides: dict[bool, list[float]] = {True: [], False: []}
+        for point, value in found.items():
+            sides[getattr(point, factor) == high].append(value)
+        effects[factor] = sum(sides[True]) / len(sides[True]) - sum(sides[False]) / len(sides[False])
+    return effects
+
+
+def predicted(found: Mapping[DesignPoint, float], left_out: DesignPoint) -> float:
+    """Return what additive effects, fitted to the other points by least squares, predict for one.
+
+    Put in its place it does not change that fit, so that effects of all points are then those of the others. Means
+    over the others alone would mix the effects: one level would have three points and the other four.
+
+    Example:
+        >>> additive = {point: float(point.prototypes) for point in DESIGN}
+        >>> round(predicted(additive | {DESIGN[-1]: 0.0}, DESIGN[-1]), 6)
+        128.0
+    """
+    effect = main_effects(found)
+    high = {name: getattr(left_out, name) == FACTORS[name][1] for name in effect}
+    fitted = sum(found.values()) / len(found) + sum(
+        points / 2 if high[name] else -points / 2 for name, points in effect.items()
+    )
+    # The share of its own fit that one point of a balanced design decides.
+    leverage = (1 + len(effect)) / len(found)
+    return found[left_out] - (found[left_out] - fitted) / (1 - leverage)
+
+
+class Effects(NamedTuple):
+    """Main effects in points, one a seed: from all design points, and by least squares without the lowest."""
+
+    whole: dict[str, list[float]]
+    without: dict[str, list[float]]
+    lowest: DesignPoint
+    below: float
+
+    def robust(self, factor: str) -> bool:
+        """Whether an effect keeps its sign without the lowest point, and its size within a factor of two.
+
+        Otherwise it comes from one point, where all factors meet, and cannot be given to one of them.
+        """
+        whole, without = fmean(self.whole[factor]), fmean(self.without[factor])
+        return whole != 0 and 0.5 <= without / whole <= 2
+
+
+def effects_of_seeds(seeds: Sequence[Mapping[DesignPoint, float]]) -> Effects:
+    """Compute the effects of every seed; the lowest point is that of the means over them."""
+    means = {point: fmean(found[point] for found in seeds) for point in DESIGN}
+    lowest = min(means, key=means.__getitem__)
+    below = fmean(value for point, value in means.items() if point is not lowest) - means[lowest]
+    whole = [main_effects(found) for found in seeds]
+    without = [main_effects({**found, lowest: predicted(found, lowest)}) for found in seeds]
+    return Effects(_by_factor(whole), _by_factor(without), lowest, below)
+
+
+def _by_factor(seeds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    return {factor: [each[factor] for each in seeds] for factor in FACTORS}
+
+
+def effects_of(value: Mapping[str, Any], loss: str) -> Effects | None:
+    """Return the effects over the seeds that have every design point; None where no seed has."""
+    names = {point: variant_of(loss, point).name for point in DESIGN}
+    seeds = [
+        {point: found[name] for point, name in names.items()}
+        for found in validation_by_seed(value).values()
+        if {*names.values()} <= {*found}
+    ]
+    return effects_of_seeds(seeds) if seeds else None
+
+
+def paper_effects(loss: str) -> Effects:
+    """Return the effects of the paper's own table, as of one seed.
+
+    Example:
+        >>> found = paper_effects("c2")
+        >>> round(found.whole["epsilon"][0], 2), found.lowest.prototypes
+        (-2.78, 128)
+    """
+    return effects_of_seeds([{point: point.paper[LOSSES.index(loss)] for point in DESIGN}])
+
+
+def factorial(record: Record) -> str:
+    """Write every design point with the paper's value; means over the seeds that all of a loss have."""
+    rows = []
+    for number_of_loss, loss in enumerate(LOSSES):
+        variants = factorial_variants(loss)
+        paper = (PAPER_GAP[number_of_loss], *(point.paper[number_of_loss] for point in DESIGN))
+        found = over_shared_seeds(record["value"], [each.name for each in variants])
+        for variant, value in zip(variants, paper, strict=True):
+            ours = found.get(variant.name, {"validation_map": None, "runs": ""})
+            rows.append(
+                {
+                    "loss": loss,
+                    "pooling": variant.pooling,
+                    "setting": variant.setting,
+                    "validation MAP@R": number(ours["validation_map"]),
+                    "paper": number(value) if record["value"]["data"] == "cub" else "",
+                    "seeds": str(ours["runs"]),
+                }
+            )
+    return table(rows, 3)
+
+
+def effects(record: Record) -> str:
+    """Write the main effect of every factor from its low level to its high, with and without the lowest point."""
+    rows = []
+    for loss in LOSSES:
+        ours, paper = effects_of(record["value"], loss), paper_effects(loss)
+        for factor, (low, high) in FACTORS.items() if ours is not None else ():
+            assert ours is not None
+            rows.append(
+                {
+                    "loss": loss,
+                    "factor": f"{factor}, {low:g} to {high:g}",
+                    "effect, points (95 %)": with_interval(seed_difference(ours.whole[factor])),
+                    "without the lowest point": f"{fmean(ours.without[factor]):+.2f}",
+                    "robust": "yes" if ours.robust(factor) else "no",
+                    "paper": f"{paper.whole[factor][0]:+.2f}",
+                    "paper, without its lowest": f"{paper.without[factor][0]:+.2f}",
+                }
+            )
+    return table(rows, 2)
+
+
+def lowest(record: Record) -> str:
+    """Write the lowest design point of each loss, and how far it lies below the mean of the others."""
+    rows = []
+    for loss in LOSSES:
+        ours, paper = effects_of(record["value"], loss), paper_effects(loss)
+        if ours is not None:
+            rows.append(
+                {
+                    "loss": loss,
+                    "lowest point": variant_of(loss, ours.lowest).setting,
+                    "below the others": number(ours.below),
+                    "lowest point of the paper": variant_of(loss, paper.lowest).setting,
+                    "below the others, paper": number(paper.below),
+                }
+            )
+    return table(rows, 2)
+
+
+def grid_cells(value: Mapping[str, Any], loss: str) -> dict[str, dict[str, Any]]:
+    """Return the cells of a loss that were trained, and average pooling, over the seeds that all of them have."""
+    return over_shared_seeds(
+        value,
+        [f"{loss} gap", *(grid_variant(loss, m, epsilon).name for m in GRID_PROTOTYPES for epsilon in GRID_EPSILONS)],
+    )
+
+
+def grid(record: Record) -> str:
+    """Write validation MAP@R and the entropy of the weights for every number of prototypes and epsilon."""
+    rows = []
+    for loss in LOSSES:
+        found = grid_cells(record["value"], loss)
+        for m in GRID_PROTOTYPES:
+            cells = {f"ε = {epsilon:g}": found.get(grid_variant(loss, m, epsilon).name) for epsilon in GRID_EPSILONS}
+            if any(cells.values()):
+                rows.append(
+                    {
+                        "loss": loss,
+                        "m": str(m),
+                        **{
+                            name: f"{cell['validation_map']:.2f} ({cell['entropy']:.3f})" if cell else ""
+                            for name, cell in cells.items()
+                        },
+                    }
+                )
+    return table(rows, 2)
+
+
+def draw(record: Record, path: Path) -> None:
+    """Draw validation MAP@R against epsilon, one line a number of prototypes, for losses with half of their grid."""
+    value = record["value"]
+    half = len(GRID_PROTOTYPES) * len(GRID_EPSILONS) / 2
+    cells = {loss: found for loss in LOSSES if len(found := grid_cells(value, loss)) > half}
+    if not cells:
+        return
+    figure, (panels,) = subplots(1, len(cells), max(4.6 * len(cells), 5.2), 3.7)
+    for axes, (loss, found) in zip(panels, cells.items(), strict=True):
+        for m in GRID_PROTOTYPES:
+            points = [(e, found[name]) for e in GRID_EPSILONS if (name := grid_variant(loss, m, e).name) in found]
+            curve(axes, [e for e, _ in points], [cell["validation_map"] for _, cell in points], label=f"m = {m}")
+        if f"{loss} gap" in found:
+            axes.axhline(found[f"{loss} gap"]["validation_map"], linestyle="--", color="grey", label="GAP")
+        axes.set(xscale="log", xlabel="$\\varepsilon$", ylabel="validation MAP@R, %", title=f"{value['data']}, {loss}")
+        axes.set_xticks(GRID_EPSILONS, [f"{epsilon:g}" for epsilon in GRID_EPSILONS])
+        axes.minorticks_off()
+    legend_below(figure)
+    save(figure, path)
 
 
 def headlines(value: dict[str, Any]) -> list[Headline]:
-    """Give the main effect of every factor, from its low level to its high."""
+    """Return the main effect of every factor, from its low level to its high."""
     found = []
-    for loss in design.LOSSES:
+    for loss in LOSSES:
         ours, paper = effects_of(value, loss), paper_effects(loss)
-        if ours is None:
-            continue
-        seeds = f"{ours.seeds} seeds" if ours.seeds > 1 else "one seed"
-        for factor, points in ours.whole.items():
+        for factor in FACTORS if ours is not None else ():
+            assert ours is not None
+            each = seed_difference(ours.whole[factor])
+            one_point = significance(each) != "not significant" and not ours.robust(factor)
             what = f"effect of {factor}, {value['data']}, {loss}, points of validation MAP@R"
-            corner = ", of one corner" if ours.of_one_corner(factor) else ""
-            found.append(Headline(what, f"{paper.whole[factor][0]:+.2f}", f"{fmean(points):+.2f} ({seeds}{corner})"))
+            text = with_interval(each) + ", from one design point" * one_point
+            found.append(Headline(what, f"{paper.whole[factor][0]:+.2f}", text))
     return found
 
 
 EXPERIMENT = Experiment(
     name="screening",
-    promise="epsilon matters most, smaller mu and lambda are better, the number of prototypes hardly counts",
+    claim="epsilon matters most, smaller mu and lambda are better, the number of prototypes hardly matters",
     shows="the fractional factorial screening and the search of m and epsilon (Supp., Hyperparameter Selection)",
-    cost="54 trainings, some 13 minutes of one H200 with ten side by side under MPS",
-    files=(FILE,),
+    cost="54 trainings of CUB, each a few minutes of a GPU",
+    files=("screening",),
     needs=("cub",),
     run=run,
-    render=render,
+    tables={"factorial": factorial, "effects": effects, "lowest": lowest, "grid": grid},
+    plots={"screening": draw},
     settings=ScreeningSettings,
-    check=check_of("tuning"),
-    why_not_run="needs a GPU, the data set, and the backbone's ImageNet weights",
-    unfinished=lambda results: still_missing(results, FILE, all_arms("both"), SEEDS),
+    check=check,
+    missing=lambda record: missing_of(record, all_variants(), SEEDS),
     headlines=headlines,
-    verdict=lambda record: seen(record["value"]),
-    not_attempted="repeats two and three of the grid; the number of prototypes on SOP and In-shop, (b) of the "
-    "search (the data are not to be had here)",
+    parallel=True,
 )

@@ -2,10 +2,10 @@
 
     python -m gspool.experiments.side_by_side --weights resnet50_keras_imagenet.safetensors      # one minute
 
-Promises docs/images/pooling_layers.png and results/side_by_side.json. The photograph is the portrait of Grace Hopper
-that matplotlib carries; the features are those of an ImageNet ResNet50. For a layer with weights the picture shows
-them, for the others how strongly each position moves the pooled vector (the gradient of its squared length).
-Layers are as they start, so those that learn where to look are near uniform; GSP starts from k-center on the picture.
+Not a figure of the paper. Writes docs/images/pooling_layers.png and results/side_by_side.json. The photograph is the
+portrait of Grace Hopper that comes with matplotlib; the features are those of an ImageNet ResNet50. For a layer with
+weights the figure shows them, for the others how strongly each position moves the pooled vector (the gradient of its
+squared length). Layers are untrained, so those that learn where to look are near uniform; GSP starts from k-center.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gspool import pooling
+from gspool.experiments.plots import overlay, save, subplots
 from gspool.models import Embedder
 from gspool.pooling import GSP, PoolingLayer
 from gspool.provenance import write_result
@@ -44,7 +45,7 @@ def photograph(side: int) -> Float[Tensor, "1 3 H W"]:
 
 
 def looked_at(layer: PoolingLayer, features: Float[Tensor, "1 C H W"]) -> Float[Tensor, "H W"]:
-    """Say how much each position counts, summing to 1."""
+    """Compute how much each position counts, summing to 1."""
     leaf = features.clone().requires_grad_()
     out = layer.pool(leaf)
     if out.weights is not None:
@@ -57,7 +58,7 @@ def looked_at(layer: PoolingLayer, features: Float[Tensor, "1 C H W"]) -> Float[
 
 
 def made(name: str, features: Float[Tensor, "1 C H W"]) -> PoolingLayer:
-    """Make a layer as it starts; GSP from what it sees."""
+    """Make an untrained layer; the prototypes of GSP come from the features."""
     layer = pooling.create(name, features.shape[1])
     if name == "gsp":
         layer = GSP(features.shape[1], prototypes=PROTOTYPES, mu=0.3, epsilon=20.0)
@@ -66,37 +67,25 @@ def made(name: str, features: Float[Tensor, "1 C H W"]) -> PoolingLayer:
 
 
 def flatness(heat: Float[Tensor, "H W"]) -> float:
-    """Give the entropy of the weights as a part of the largest possible: 1 is uniform."""
+    """Compute the entropy of the weights relative to the largest possible: 1 is uniform."""
     return float(torch.special.entr(heat).sum()) / math.log(heat.numel())
 
 
 def draw(heats: dict[str, Tensor], image: Float[Tensor, "1 3 H W"], path: Path) -> None:
     """Lay each map over the photograph, brighter where the layer looks."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     picture = image[0].permute(1, 2, 0).numpy()
     rows = math.ceil((len(heats) + 1) / COLUMNS)
-    figure, axes = plt.subplots(rows, COLUMNS, figsize=(1.5 * COLUMNS, 1.85 * rows))
+    figure, grid = subplots(rows, COLUMNS, 1.5 * COLUMNS, 1.85 * rows)
     panels: list[tuple[str, Any]] = [("photograph", None), *heats.items()]
-    for axis, (name, heat) in zip(axes.flat, panels, strict=False):
-        axis.imshow(picture)
-        if heat is not None:
-            spread = torch.nn.functional.interpolate(heat[None, None], picture.shape[:2], mode="bicubic")[0, 0]
-            axis.imshow(spread.clamp_min(0) / spread.max(), cmap="inferno", alpha=0.7, vmin=0, vmax=1)
-        axis.set_title(name, fontsize=9)
-    for axis in axes.flat:
-        axis.axis("off")
-    figure.tight_layout(pad=0.4, h_pad=0.8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    for axes, (name, heat) in zip(grid.flat, panels, strict=False):
+        overlay(axes, picture, heat, name)
+    for axes in grid.flat:
+        axes.axis("off")
+    save(figure, path)
 
 
 def main() -> None:
-    """Draw the picture and write the numbers under it."""
+    """Draw the figure and write its numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, required=True, help="safetensors of the Keras ResNet50")
     parser.add_argument("--picture", type=Path, default=Path("docs/images/pooling_layers.png"))

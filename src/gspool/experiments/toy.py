@@ -1,26 +1,22 @@
-"""Figure 2: what GSP selects, on a picture of 10 x 10 pixels.
+"""Figure 2: what GSP selects, on an image of 10 x 10 pixels.
 
-Red and blue are looked for and together fill one half of the picture, green is the background and fills the other.
-Paper: the linear programme (P1) with mu too small leaves out part of what it should find; the smoothed problem (P2)
-shares its mass among all of it. Ours: results/toy.json, docs/images/toy.png.
+The prototypes are red and blue, which together fill half of the image; green is background and fills the other half.
+Paper: with mu too small the linear programme (P1) leaves out part of the objects; the smoothed problem (P2) shares its
+mass among all of it. Ours: results/toy.json, docs/images/toy.png.
 
     gspool reproduce toy                                # one CPU core, 2 seconds
-    python -m gspool.experiments.toy [--out FOLDER]     # the same
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, Verdict
-from gspool.experiments.folders import written_told
-from gspool.experiments.pictured import pictured
-from gspool.experiments.report import section, table
-from gspool.experiments.toy_picture import draw
+from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.plots import save, subplots
+from gspool.experiments.tables import markdown_table
 from gspool.functional import distance, hard_selection, partial_transport
 from gspool.provenance import write_result
 
@@ -30,19 +26,15 @@ if TYPE_CHECKING:
 
 SEED = 0
 SIDE = 10
-# All pixels, and those of red and blue.
-PIXELS = SIDE * SIDE
-OBJECTS = PIXELS // 2
-# Weight on the objects, and pixels in use as a part of theirs, from which on they count as found as a whole.
-FOUND, MOST = 0.99, 0.9
 RED, GREEN, BLUE = torch.eye(3)
 PROTOTYPES = torch.stack([RED, BLUE])
 MUS = (0.2, 0.5, 0.8)
 EPSILONS = (0.5, 5.0, 20.0, 100.0)
+LINEAR = "linear programme"
 
 
 class Toy(NamedTuple):
-    """The picture as a feature map with three channels, and which of its pixels are worth finding."""
+    """The image as a feature map with three channels, and which of its pixels belong to objects."""
 
     pixels: Float[Tensor, "N 3"]
     informative: Bool[Tensor, N]
@@ -57,7 +49,7 @@ class Selection(NamedTuple):
 
 
 def toy_picture(seed: int = SEED) -> Toy:
-    """Draw the picture: red above left, blue below right, green elsewhere, no two pixels quite the same.
+    """Draw the image: red above left, blue below right, green elsewhere, no two pixels quite the same.
 
     Example:
         >>> int(toy_picture().informative.sum())
@@ -73,7 +65,7 @@ def toy_picture(seed: int = SEED) -> Toy:
 
 
 def selections(toy: Toy) -> list[Selection]:
-    """Solve the picture for every mu: smoothed with every epsilon, then as a linear programme."""
+    """Solve the image for every mu: smoothed with every epsilon, then as a linear programme."""
     cost = distance(PROTOTYPES, toy.pixels[None])
     found = []
     for mu in MUS:
@@ -84,156 +76,77 @@ def selections(toy: Toy) -> list[Selection]:
 
 
 def summary(toy: Toy, selection: Selection) -> dict[str, float | str]:
-    """Say where the weight went, and on how many pixels it rests: ``1 / sum_j p_j^2``, n for equal weights on n."""
+    """Compute how much weight lies where, and on how many pixels: ``1 / sum_j p_j^2``, n for equal weights on n."""
     found = float(selection.weights[toy.informative].sum())
     return {
         "mu": selection.mu,
-        "epsilon": "linear programme" if selection.epsilon is None else selection.epsilon,
+        "epsilon": LINEAR if selection.epsilon is None else selection.epsilon,
         "weight on red and blue": round(found, 4),
-        # Masses sum to one up to rounding, which may leave less than nothing.
+        # Masses sum to 1 up to rounding, which may leave less than 0.
         "weight on green": max(0.0, round(1 - found, 4)),
         "pixels in use": round(float(1 / selection.weights.square().sum()), 1),
     }
 
 
 def run(options: RunOptions) -> None:
-    """Solve, write the result, draw the figure, and print where the weight went."""
+    """Solve every setting and write the result."""
+    toy = toy_picture()
+    rows = [summary(toy, selection) for selection in selections(toy)]
+    write_result(options.results / "toy.json", rows, command=EXPERIMENT.command(options), seeds=[SEED])
+    print(markdown_table(rows, "g"))
+
+
+def draw(record: Record, path: Path) -> None:
+    """Draw a row of weights for each mu, the darker the higher, beside the image itself.
+
+    Every row has its own grey scale, from 0 to its largest weight, so that shapes show and not levels.
+    """
     toy = toy_picture()
     solved = selections(toy)
-    rows = [summary(toy, selection) for selection in solved]
-    write_result(
-        options.results / "toy.json",
-        rows,
-        command=EXPERIMENT.command(options),
-        seeds=[SEED],
-        libraries=["matplotlib"],
-    )
-    picture = options.images / "toy.png"
-    draw(toy.pixels, solved, picture, SIDE)
-    for row in rows:
-        print("   ".join(f"{name} {value}" for name, value in row.items()))
+    columns = len(EPSILONS) + 1
+    figure, grid = subplots(len(MUS), columns + 1, 1.45 * (columns + 1), 1.55 * len(MUS))
+    for row, mu in enumerate(MUS):
+        own = [selection for selection in solved if selection.mu == mu]
+        darkest = max(float(selection.weights.max()) for selection in own)
+        for axes, selection in zip(grid[row][1:], own, strict=True):
+            axes.imshow(selection.weights.view(SIDE, SIDE).numpy(), cmap="Greys", vmin=0, vmax=darkest)
+            if row == 0:
+                linear = selection.epsilon is None
+                axes.set_title(
+                    "linear\nprogramme" if linear else f"$\\varepsilon$ = {selection.epsilon:g}", fontsize=10
+                )
+        grid[row][1].set_ylabel(f"$\\mu$ = {mu:g}", fontsize=10)
+    middle = grid[len(MUS) // 2][0]
+    middle.imshow(toy.pixels.view(SIDE, SIDE, 3).numpy())
+    middle.set_title("features", fontsize=10)
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[])
+        axes.set_frame_on(axes.has_data())
+    save(figure, path, dpi=150)
 
 
-def render(results: Path) -> str:
-    """Write the section."""
-    return section(results, "toy", written)
-
-
-def written(record: dict[str, Any]) -> str:
-    """Show the figure and the table under it."""
-    return "\n\n".join(
-        (
-            pictured(
-                "toy.png",
-                "Weights of the pixels for several mu and epsilon",
-                "The features, and the weights of their pixels, the darker the higher; grey scales differ by row.",
-            ),
-            "Red and blue are the prototypes, green is background: red and blue together fill one half of the picture, "
-            "green the other. Paper: with mu too small the linear programme leaves out part of what it should find, "
-            "and the smoothed problem shares its mass among all of it. *Pixels in use* is 1 / sum p² over all pixels, "
-            "green ones too: n for equal weights on n.",
-            table([shown(row) for row in record["value"]], "g"),
-            told(record["value"]),
-        )
-    )
-
-
-def shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Say in the heading of the table that pixels in use are counted among all.
-
-    Example:
-        >>> shown({"mu": 0.2, "pixels in use": 20.0})
-        {'mu': 0.2, 'pixels in use (of all 100)': 20.0}
-    """
-    return {f"{name} (of all {PIXELS})" if name == "pixels in use" else name: value for name, value in row.items()}
-
-
-def too_small(rows: list[dict[str, Any]]) -> dict[str | float, dict[str, Any]]:
-    """Give the rows of the mu that is too small for the objects, by epsilon."""
-    return {row["epsilon"]: row for row in rows if row["mu"] == MUS[0]}
-
-
-def told(rows: list[dict[str, Any]]) -> str:
-    """Say how many pixels are in use where mu is too small, and how that changes with epsilon."""
-    few = too_small(rows)
-    used = ", ".join(f"{few[epsilon]['pixels in use']:g} with epsilon {epsilon:g}" for epsilon in EPSILONS[1:])
-    return (
-        f"With mu = {MUS[0]:g} the linear programme has {few['linear programme']['pixels in use']:g} pixels in use (of "
-        f"all {PIXELS}; red and blue are {OBJECTS}). Smoothing has {used}: the smaller epsilon, the more, until "
-        f"(epsilon {EPSILONS[0]:g}) {100 * few[EPSILONS[0]]['weight on green']:.0f} % of the weight lies on green."
-    )
-
-
-def best_smoothed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give the row with most pixels in use where mu is too small, among those with 99 % of the weight on the objects.
-
-    Where smoothing leaves all of them less than that, it is the linear programme's.
-    """
-    few = too_small(rows)
-    clean = [few[epsilon] for epsilon in EPSILONS if few[epsilon]["weight on red and blue"] >= FOUND]
-    return max(clean, key=lambda row: float(row["pixels in use"]), default=few["linear programme"])
-
-
-def with_epsilon(row: dict[str, Any]) -> str:
-    """Name the epsilon of a row, or the linear programme.
-
-    Example:
-        >>> with_epsilon({"epsilon": 5.0}), with_epsilon({"epsilon": "linear programme"})
-        ('epsilon 5', 'linear programme')
-    """
-    return row["epsilon"] if isinstance(row["epsilon"], str) else f"epsilon {row['epsilon']:g}"
-
-
-def seen(rows: list[dict[str, Any]]) -> Verdict:
-    """Judge the promise where mu is too small: smoothing finds the objects as a whole, the linear programme does not.
-
-    Found as a whole: 99 % of the weight lies on them, and at least nine tenths as many pixels as they have are in use.
-    """
-    linear = too_small(rows)["linear programme"]["pixels in use"]
-    best = best_smoothed(rows)
-    because = (
-        f"mu {MUS[0]:g}, pixels in use (of all {PIXELS}; red and blue are {OBJECTS}): linear programme {linear:g}, "
-        f"smoothing at best {best['pixels in use']:g} ({with_epsilon(best)}), with "
-        f"{100 * best['weight on red and blue']:.0f} % of the weight on red and blue"
-    )
-    if linear >= MOST * OBJECTS or best["pixels in use"] <= linear:
-        return Verdict("no", because)
-    return Verdict("yes" if best["pixels in use"] >= MOST * OBJECTS else "partly", because)
+def weights(record: Record) -> str:
+    """Write the table of all settings."""
+    return markdown_table(record["value"], "g", text_columns=2)
 
 
 def headlines(rows: list[dict[str, Any]]) -> list[Headline]:
-    """Say how the linear programme and the smoothed problem that the verdict stands on differ where mu is too small."""
-    best, linear = best_smoothed(rows), too_small(rows)["linear programme"]
-    what = f"pixels in use (of all {PIXELS}; red and blue are {OBJECTS}), mu {MUS[0]:g}, {with_epsilon(best)}"
-    return [
-        Headline(what, "drawn only", f"{best['pixels in use']:g}; linear programme {linear['pixels in use']:g}"),
-    ]
+    """Compare the linear programme and epsilon 5 where mu is too small."""
+    used = {row["epsilon"]: row["pixels in use"] for row in rows if row["mu"] == MUS[0]}
+    what = f"pixels in use of {SIDE * SIDE} (objects have {SIDE * SIDE // 2}), mu {MUS[0]:g}, epsilon 5"
+    return [Headline(what, "drawn only", f"{used[5.0]:g}; {LINEAR} {used[LINEAR]:g}")]
 
 
 EXPERIMENT = Experiment(
     name="toy",
-    promise="with mu too small the linear programme leaves out part of the objects, and smoothing finds them all",
+    claim="with mu too small the linear programme leaves out part of the objects, smoothing finds all of them",
     shows="Figure 2",
     cost="2 seconds on one CPU core",
     files=("toy",),
     run=run,
-    render=render,
+    tables={"weights": weights},
+    plots={"toy": draw},
     headlines=headlines,
-    verdict=lambda record: seen(record["value"]),
     seeded=False,
     on_gpu=False,
 )
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the experiment into a folder with results/ and docs/images/."""
-    parser = argparse.ArgumentParser(prog="python -m gspool.experiments.toy", description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for results/ and docs/images/ (here)")
-    out: Path = parser.parse_args(arguments).out
-    options = RunOptions(results=out / "results", images=out / "docs" / "images")
-    with written_told(EXPERIMENT.name, options.results, options.images):
-        run(options)
-
-
-if __name__ == "__main__":
-    main()

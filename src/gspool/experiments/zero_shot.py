@@ -1,40 +1,61 @@
-"""Zero-shot prediction on CIFAR-10: do attributes of five classes foretell where the other five lie (Figure 5).
+"""Zero-shot prediction on CIFAR-10: attributes of five classes predict where the other five lie (Figure 5).
 
-Eight prototypes, ProxyNCA++, with and without the zero-shot regularisation; 1,000 splits of the classes, l2 and cosine.
-Paper: attributes learned with the regularisation predict far better. Ours: results/zero_shot.json.
+Eight prototypes, ProxyNCA++, with and without the zero-shot regularisation; 1,000 random splits of the classes, l2 and
+cosine. The paper draws, and gives no numbers: attributes learned with the regularisation predict far better. Ours:
+results/zero_shot.json, docs/images/zero_shot.png.
 
-    gspool reproduce zero-shot --root ~/data                    # half an hour on one CPU core, less on a GPU
-    gspool reproduce zero-shot --quick                          # a stand-in for CIFAR, half a minute
+    gspool reproduce zero-shot --root ~/data     # half an hour on one CPU core, less on a GPU
+    gspool reproduce zero-shot --quick           # a stand-in for CIFAR, half a minute
 
-Its ResNet20 is that of `collage`. Where the folder of --work has none, it learns to classify CIFAR-100 first: 100
-epochs are 9,700 batches of 512, each 2.0 s on one core (AMD EPYC), together 5.5 hours; on one H200 two minutes.
+It shares its ResNet20 with `collage`. If the folder of --work has none, one is trained first: 100 epochs are 9,700
+batches of 512, 2.0 s each on one core (AMD EPYC), 5.5 hours together; two minutes on one H200.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from gspool import data
-from gspool.experiments.cifar_pretraining import PretrainingSettings
+from gspool.data.splits import image_fold
+from gspool.evaluation import zero_shot_prediction
+from gspool.evaluation.statistics import seed_difference
+from gspool.executor.run_store import RunStore
+from gspool.experiments.cifar_backbone import MapHead, fit_head, map_sets, pretrain_missing, read_backbone
 from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
-from gspool.experiments.collage.backbones import pretrain_missing, read_backbone
-from gspool.experiments.collage.recipe import ZSR
-from gspool.experiments.crew import told_when_stopped
-from gspool.experiments.experiment import Experiment, Headline, RunOptions, mean_and_deviation
-from gspool.experiments.kept_seeds import seeds_to_write, seeds_unfinished, with_missing_seeds
-from gspool.experiments.ledger import Ledger
-from gspool.experiments.report import section
-from gspool.experiments.zero_shot_picture import draw
-from gspool.experiments.zero_shot_section import chance_of_map, seen, written
-from gspool.experiments.zero_shot_training import KINDS, ZeroShotTraining, cifar10_maps, train_zero_shot
-from gspool.provenance import known_origin, origin_here, write_result
+from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.plots import save, subplots
+from gspool.experiments.seeds import missing_seeds, run_seeds
+from gspool.experiments.tables import markdown_table, plus_minus, with_interval
+from gspool.models.cifar_resnet import Flavour
+from gspool.provenance import write_result
+from gspool.training.presets import PRESETS
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from gspool.data.image_set import Split
+    from gspool.executor.grid import Worker
+    from gspool.models.backbone import Backbone
+    from gspool.training import TrainConfig
+    from gspool.training.gpu_data import TensorSet
+
+    Maps = dict[Split, TensorSet]
 
 SEEDS = tuple(range(12))
-ARMS = {"without": 0.0, "with": ZSR}
+CLASSES, SPLITS = 10, 1000
+ZSR = 0.5
+VARIANTS = {"without": 0.0, "with": ZSR}
+KINDS = ("l2", "cosine")
+MEASURES = {"accuracy": "nearest is right", "map": "MAP"}
+FLAVOUR: Flavour = "postactivation"
 
 
 @dataclass(frozen=True)
@@ -52,102 +73,255 @@ class ZeroShotSettings:
     images: int = 0
 
 
-def run(options: RunOptions) -> None:
-    """Train both arms with every seed, predict, write the figures and draw the histograms of the first seed.
+@dataclass(frozen=True)
+class Training:
+    """One training. The paper gives 8 prototypes and the loss; mu, epsilon and lambda are those of Cifar Collage."""
+
+    zsr: float = 0.0
+    seed: int = 0
+    prototypes: int = 8
+    mu: float = 0.2
+    epsilon: float = 10.0
+    dim: int = 128
+    lr: float = 1e-3
+    images_per_class: int = 6
+    steps: int = 3_000
+    images: int | None = None
+
+    def config(self) -> TrainConfig:
+        """Return the configuration of `gspool.training.fit`: that of Cifar Collage, all ten classes in every batch."""
+        config = PRESETS["paper/collage"]()
+        config.data.classes_per_batch, config.data.images_per_class = CLASSES, self.images_per_class
+        config.loss.name, config.loss.zsr = "pnca", self.zsr
+        config.optimiser.lr, config.optimiser.clip = self.lr, 0.0
+        config.model.dim = self.dim
+        config.trainer.max_steps, config.trainer.seed = self.steps, self.seed
+        config.trainer.evaluate_every, config.trainer.patience = max(self.steps // 3, 1), None
+        return config
+
+
+def make_worker(root: Path | None, folder: Path, device: str, backend: str, images: int | None) -> Worker:
+    """Compute the maps of CIFAR-10, and return the function that does one training on them."""
+    maps = cifar10_maps(read_backbone(folder, FLAVOUR, device), root, device, images)
+    return partial(train, maps, folder.parent / "zero_shot", device, backend)
+
+
+def cifar10_maps(backbone: Backbone, root: Path | None, device: str, images: int | None = None) -> Maps:
+    """Compute the feature maps of CIFAR-10; a tenth of the training images is held out to watch the training."""
+    train = data.create("cifar10", root, "train", allow_partial=True)
+    if images is not None:
+        train = train.subset(
+            torch.cat([(train.labels == label).nonzero().flatten()[:images] for label in range(CLASSES)])
+        )
+    fold = image_fold(train, fold=0, folds=10)
+    test = data.create("cifar10", root, "test", allow_partial=True)
+    return map_sets(backbone, {"train": fold.train, "validation": fold.validation, "test": test}, device)
+
+
+def train(
+    maps: Maps, folder: Path, device: str, backend: str, asked: Mapping[str, Any], seconds: float = 0.0
+) -> dict[str, Any] | None:
+    """Train a head, describe the test images by its attributes, and predict classes from others."""
+    training = Training(**asked)
+    torch.manual_seed(training.seed)
+    model = MapHead(
+        maps["train"].pixels.shape[1],
+        "gsp",
+        training.dim,
+        prototypes=training.prototypes,
+        mu=training.mu,
+        epsilon=training.epsilon,
+        # As in the authors' reference: k-center among the vectors of the first two batches.
+        warm_start=2 * CLASSES * training.images_per_class,
+        backend=backend,
+    )
+    result = fit_head(training.config(), asked, folder, device, model, maps, seconds)
+    if result is None:
+        return None
+    seen, labels = describe(model, maps["test"]), maps["test"].labels
+    test = zero_shot_prediction(
+        seen.attributes, seen.embeddings, labels.to(seen.embeddings.device), SPLITS, training.seed
+    )
+    histograms = torch.stack([seen.attributes[labels == label].mean(0) for label in range(CLASSES)])
+    figures = {f"{name}_{kind}": getattr(test, f"{name}_{kind}") for name in MEASURES for kind in KINDS}
+    return {
+        "map@r": result.metrics["map@r"],
+        "p@1": result.metrics["p@1"],
+        "entropy": result.weights_entropy,
+        **{name: figure.mean for name, figure in figures.items()},
+        **{f"{name}_std": figure.std for name, figure in figures.items()},
+        "chance": test.chance,
+        "histograms": [[round(value, 5) for value in row] for row in histograms.tolist()],
+        "seconds": round(result.seconds, 1),
+    }
+
+
+class Description(NamedTuple):
+    """What a model says about images: shares of the prototypes in them, and their embeddings."""
+
+    attributes: Float[Tensor, "N M"]
+    embeddings: Float[Tensor, "N D"]
+
+
+@torch.no_grad()
+def describe(model: MapHead, images: TensorSet, batch_size: int = 500) -> Description:
+    """Compute attributes and embeddings of every image.
 
     Raises:
-        ValueError: if the result there has seeds that would be dropped.
+        ValueError: if the pooling layer has no attributes.
     """
-    given = options.settings if options.settings is not None else ZeroShotSettings()
-    asked = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
-    usual = ZeroShotTraining(steps=given.steps, images=given.images or None)
+    model.eval()
+    attributes, embeddings = [], []
+    for places in torch.arange(len(images)).split(batch_size):
+        embedded = model.embed(images.evaluation_images(places))
+        if embedded.attributes is None:
+            raise ValueError("this pooling layer has no attributes to predict classes from; use gsp")
+        attributes.append(embedded.attributes.float())
+        embeddings.append(embedded.embedding.float())
+    return Description(torch.cat(attributes), torch.cat(embeddings))
+
+
+def run(options: RunOptions) -> None:
+    """Train with and without the regularisation with every seed, predict, and write the figures.
+
+    Raises:
+        ValueError: if the existing result has seeds that would be lost, or time ran out before a seed was complete.
+    """
+    chosen = options.settings or ZeroShotSettings()
+    usual = Training(steps=chosen.steps, images=chosen.images or None)
+    root, path, folder = options.root, options.results / "zero_shot.json", options.work / "collage"
     if options.quick:
         usual = replace(usual, steps=4, images_per_class=4)
-    here, path = origin_here(options.device, ["matplotlib"]), options.results / "zero_shot.json"
-    ledger = Ledger(options.work / "zero_shot" / "trainings.jsonl", here)
+        root = write_cifar10_stand_in(write_cifar100_stand_in(options.work / "stand-in", 2, 1), 4, 4)
+    store = RunStore(options.work / "zero_shot" / "runs.jsonl", path, device=options.device)
 
-    def arms_of(seed: int) -> dict[str, ZeroShotTraining]:
-        return {arm: replace(usual, zsr=zsr, seed=seed) for arm, zsr in ARMS.items()}
+    def jobs(seed: int) -> dict[str, dict[str, Any]]:
+        return {name: asdict(replace(usual, zsr=zsr, seed=seed)) for name, zsr in VARIANTS.items()}
 
-    def held(seed: int) -> bool:
-        return all(ledger.get(each.asked()) is not None for each in arms_of(seed).values())
-
-    seeds = seeds_to_write(path, asked, held)
-    root = options.root
-    if options.quick:
-        root = write_cifar100_stand_in(options.work / "stand-in", 2, 1)
-        write_cifar10_stand_in(root, images=4, test_images=4)
-    # The backbone of the collage study, from its folder if it is there.
-    tiny = PretrainingSettings(epochs=1, batch_size=64, lr=0.1) if options.quick else None
-    (backbone_known,) = pretrain_missing(("postactivation",), root, options.work / "collage", options.device, tiny)
-    trainings = {(arm, seed): each for seed in seeds for arm, each in arms_of(seed).items()}
-    missing = {key: training for key, training in trainings.items() if ledger.get(training.asked()) is None}
-    if missing:
-        backbone = read_backbone(options.work / "collage", "postactivation", options.device)
-        maps = cifar10_maps(backbone, root, options.device, usual.images)
-        kept = 0
-        with told_when_stopped(lambda: kept, len(missing)):
-            for (arm, seed), training in missing.items():
-                result = train_zero_shot(training, maps, options.device, given.backend)
-                ledger.put(training.asked(), result)
-                kept += 1
-                print(f"{arm} regularisation, seed {seed}: {_told(result)}", flush=True)
-    found: dict[tuple[str, int], Any] = {key: ledger.get(training.asked()) for key, training in trainings.items()}
-    names = data.create("cifar10", root, "test", allow_partial=True).class_names
-    picture = options.images / "zero_shot.png"
-    draw({arm: found[arm, seeds[0]]["histograms"] for arm in ARMS}, names, picture)
+    (backbone,) = pretrain_missing([FLAVOUR], root, folder, options)
+    worker = partial(make_worker, root, folder, options.device, chosen.backend, usual.images)
+    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
     write_result(
         path,
         {
-            "settings": {key: value for key, value in usual.asked().items() if key not in ("zsr", "seed")},
+            "settings": {name: value for name, value in asdict(usual).items() if name not in ("zsr", "seed")},
             "zsr": ZSR,
-            "backbone": backbone_known,
-            "rows": [summary(arm, [found[arm, seed] for seed in seeds]) for arm in ARMS],
-            "runs": {f"{arm}, seed {seed}": _without_histograms(each) for (arm, seed), each in found.items()},
+            "backbone": backbone,
+            "rows": [summary(name, [found[name, seed] for seed in seeds]) for name in VARIANTS],
+            "histograms": {name: found[name, seeds[0]].get("histograms") for name in VARIANTS},
+            "class_names": data.create("cifar10", root, "test", allow_partial=True).class_names,
+            "runs": [
+                {"asked": run.asked, "found": {key: value for key, value in run.found.items() if key != "histograms"}}
+                for run in runs
+            ],
         },
         command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
         seeds=seeds,
-        origins=ledger.origins(known_origin(path, here), [each.asked() for each in trainings.values()]),
+        origins=[run.origin for run in runs],
     )
 
 
-def _told(found: Mapping[str, Any]) -> str:
-    return ", ".join(f"MAP {kind} {100 * found[f'map_{kind}']:.1f}" for kind in KINDS)
-
-
-def _without_histograms(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if name != "histograms"}
-
-
-def summary(arm: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Average over the seeds, in percent; the deviation is that between seeds."""
-    row: dict[str, Any] = {"regularisation": arm}
-    for name, shown in (("accuracy", "nearest is right"), ("map", "MAP")):
+def summary(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Average over seeds, in percent, with the standard deviation between seeds."""
+    row: dict[str, Any] = {"regularisation": name}
+    for measure, shown in MEASURES.items():
         for kind in KINDS:
-            values = [100 * run[f"{name}_{kind}"] for run in runs]
-            row[f"{shown}, {kind}"] = round(mean(values), 2)
+            values = [100 * run[f"{measure}_{kind}"] for run in runs]
+            row[f"{shown}, {kind}"] = round(fmean(values), 2)
             row[f"{shown}, {kind}, std"] = round(stdev(values), 2) if len(values) > 1 else None
-    row["MAP@R of the embedding"] = round(100 * mean(run["map@r"] for run in runs), 2)
+    row["MAP@R of the embedding"] = round(100 * fmean(run["map@r"] for run in runs), 2)
     row["chance"] = round(100 * runs[0]["chance"], 2)
     return row
 
 
-def render(results: Path) -> str:
-    """Write the section."""
-    command = EXPERIMENT.command()
-    return section(
-        results, "zero_shot", lambda record: with_missing_seeds(written(record), record["seeds"], SEEDS, command)
-    )
+def prediction_table(record: Record) -> str:
+    """Write accuracy and MAP of the predictions, and MAP@R of the embedding, without and with the regularisation."""
+    rows = [
+        {
+            "regularisation": row["regularisation"],
+            **{
+                f"{name}, {kind}": plus_minus(row[f"{name}, {kind}"], row[f"{name}, {kind}, std"], 1)
+                for name in MEASURES.values()
+                for kind in KINDS
+            },
+            "MAP@R of the embedding": row["MAP@R of the embedding"],
+        }
+        for row in record["value"]["rows"]
+    ]
+    chance = record["value"]["rows"][0]["chance"]
+    guessing = dict.fromkeys(rows[0]) | {"regularisation": "guessing"}
+    for kind in KINDS:
+        guessing |= {f"nearest is right, {kind}": f"{chance:.1f}", f"MAP, {kind}": f"{chance_of_map(chance):.1f}"}
+    return markdown_table([*rows, guessing], ".2f", text_columns=1)
 
 
-def headlines(value: dict[str, Any]) -> list[Headline]:
-    """Give MAP by l2 distance without and with the regularisation."""
+def chance_of_map(chance: float) -> float:
+    """Return the MAP of guessing in percent, from how often guessing is right: the mean of 1 / rank.
+
+    Example:
+        >>> round(chance_of_map(20.0), 1)
+        45.7
+    """
+    classes = round(100 / chance)
+    return 100 * sum(1 / rank for rank in range(1, classes + 1)) / classes
+
+
+def gains(record: Record) -> dict[str, dict[str, Any]]:
+    """Return what the regularisation adds over seeds, in points, by the name of the figure."""
+    found = {(run["asked"]["zsr"] > 0, run["asked"]["seed"]): run["found"] for run in record["value"]["runs"]}
+    return {
+        name: seed_difference([100 * (found[True, seed][name] - found[False, seed][name]) for seed in record["seeds"]])
+        for name in (*(f"map_{kind}" for kind in KINDS), "map@r")
+    }
+
+
+def gain_table(record: Record) -> str:
+    """Write what the regularisation adds, with 95 % intervals and the number of seeds ahead."""
+    names = {
+        "map_l2": "MAP of predictions, l2",
+        "map_cosine": "MAP of predictions, cosine",
+        "map@r": "MAP@R of the embedding",
+    }
+    rows = [
+        {
+            "figure": names[name],
+            "with − without": with_interval(each, 1),
+            "seeds ahead": f"{each['ahead']} of {each['pairs']}",
+        }
+        for name, each in gains(record).items()
+    ]
+    return markdown_table(rows, text_columns=1)
+
+
+def draw(record: Record, path: Path) -> None:
+    """Draw the attribute histograms of the first seed: a row a class, a column a prototype, a panel a variant.
+
+    A result without histograms leaves the figure as it is.
+    """
+    value = record["value"]
+    histograms = value.get("histograms") or {}
+    if not histograms or not all(histograms.values()):
+        return
+    names, highest = value["class_names"], max(max(row) for rows in histograms.values() for row in rows)
+    figure, grid = subplots(1, len(histograms), 4.4 * len(histograms), 3.6)
+    for axes, (name, rows) in zip(grid[0], histograms.items(), strict=True):
+        shown = axes.imshow(rows, cmap="viridis", vmin=0, vmax=highest, aspect="auto")
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.set_xticks(range(len(rows[0])), range(1, len(rows[0]) + 1), fontsize=8)
+        axes.set_xlabel("prototype", fontsize=9)
+        axes.set_title(f"{name} regularisation", fontsize=10)
+    figure.colorbar(shown, ax=list(grid[0]), shrink=0.8, label="share of the attributes")
+    save(figure, path)
+
+
+def headlines(value: Any) -> list[Headline]:
+    """Return MAP by l2 distance without and with the regularisation."""
     return [
         Headline(
             f"MAP of predicted classes (guessing {chance_of_map(row['chance']):.1f}), l2, {row['regularisation']} "
             "regularisation",
             "drawn only",
-            mean_and_deviation(row["MAP, l2"], row["MAP, l2, std"], 1),
+            plus_minus(row["MAP, l2"], row["MAP, l2, std"], 1),
         )
         for row in value["rows"]
     ]
@@ -155,17 +329,17 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
 
 EXPERIMENT = Experiment(
     name="zero-shot",
-    promise="attributes of five classes of CIFAR-10 foretell where the other five lie, better with the regularisation",
+    claim="attributes of five classes of CIFAR-10 predict where the other five lie, better with the regularisation",
     shows="Figure 5",
-    cost="half an hour on one CPU core, less on a GPU; where the ResNet20 of `collage` is not there yet, it is trained "
-    "first, in five and a half hours on such a core or two minutes on one H200",
+    cost="half an hour on one CPU core, less on a GPU; if the ResNet20 of `collage` is missing, 5.5 hours on such a core "
+    "or two minutes on one H200 to train it first",
     needs=("cifar10", "cifar100"),
     files=("zero_shot",),
     run=run,
-    render=render,
-    unfinished=lambda results: seeds_unfinished(results / "zero_shot.json", SEEDS),
+    tables={"prediction": prediction_table, "gain": gain_table},
+    plots={"zero_shot": draw},
     settings=ZeroShotSettings,
+    missing=missing_seeds(SEEDS),
     headlines=headlines,
-    verdict=seen,
-    not_attempted="images with their weights coloured by prototype (`gspool explain` draws such pictures of any model)",
+    parallel=True,
 )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gspool.models.create import create_backbone, list_backbones
     from gspool.models.embedded import Embedded
     from gspool.models.embedder import Embedder
+    from gspool.models.feature_maps import FeatureMapEmbedder
     from gspool.models.freezing import Freeze
     from gspool.models.groups import parameter_groups
     from gspool.models.pixels import Pixels
@@ -23,6 +24,7 @@ _HOME = {
     "Backbone": "backbone",
     "Embedded": "embedded",
     "Embedder": "embedder",
+    "FeatureMapEmbedder": "feature_maps",
     "Freeze": "freezing",
     "Pixels": "pixels",
     "create_backbone": "create",

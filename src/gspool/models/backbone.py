@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
@@ -11,6 +11,14 @@ from gspool.models.pixels import Pixels
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
+
+
+class Features(NamedTuple):
+    """What a backbone computes: the feature map, and the tokens of a transformer that have no place in it."""
+
+    map: Float[Tensor, "B C h w"]
+    class_token: Float[Tensor, "B C"] | None = None
+    registers: Float[Tensor, "B R C"] | None = None
 
 
 class Backbone(nn.Module):
@@ -44,3 +52,7 @@ class Backbone(nn.Module):
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         """Compute the feature map; every backbone has its own."""
         raise NotImplementedError(f"{type(self).__name__} has no `forward`; write one that computes the feature map")
+
+    def features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
+        """Compute the feature map and, where the network has them, class and register tokens."""
+        return Features(self(pixels))

@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, ModelHubMixin
 from torch import nn
 
 from gspool.models import model_card, pretrained
-from gspool.models.backbone import Backbone
+from gspool.models.backbone import Backbone, Features
 from gspool.models.create import create_backbone
 from gspool.models.embedded import Embedded
 from gspool.models.freezing import Freeze, freeze_parameters, hold_statistics
@@ -121,8 +121,16 @@ class Embedder(nn.Module, ModelHubMixin):
         Raises:
             ValueError: if ``images`` is not a batch of RGB images, uint8 or floating in [0, 1].
         """
+        return self.features(images).map
+
+    def features(self, images: Float[Tensor, "B 3 H W"]) -> Features:
+        """Compute the backbone's feature map, with its class and register tokens where it has them.
+
+        Raises:
+            ValueError: as `feature_map`.
+        """
         check_images(images, normalised=not self.settings.normalise)
-        return self.backbone(self.normalisation(images))
+        return self.backbone.features(self.normalisation(images))
 
     def embed(self, images: Float[Tensor, "B 3 H W"]) -> Embedded:
         """Embed, and return the weights of the tokens and the attributes of the images as well.
@@ -130,8 +138,9 @@ class Embedder(nn.Module, ModelHubMixin):
         Raises:
             ValueError: as `feature_map`.
         """
-        features = self.feature_map(images)
-        pooled = self.head.pool(features)
+        features, class_token, _ = self.features(images)
+        extra = (None, class_token) if self.head.takes_class_token else ()
+        pooled = self.head.pool(features, *extra)
         # Half precision ends here: a norm of 128 squares overflows float16, and the losses compare small angles.
         vector = pooled.pooled.to(torch.promote_types(pooled.pooled.dtype, torch.float32))
         return Embedded(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
 from timm.data import resolve_model_data_config
+from timm.layers import resample_abs_pos_embed
 from torch import nn
 
-from gspool.models.backbone import Backbone
+from gspool.models.backbone import Backbone, Features
 from gspool.models.pixels import Pixels
 from gspool.models.timm_features import FeatureForm, dry_run
 from gspool.models.weights import load_weights
@@ -24,7 +26,7 @@ OURS_TO_SET = ("num_classes", "in_chans", "features_only")
 
 
 class TimmBackbone(Backbone):
-    """A model of timm without its global pooling; class and register tokens, which have no position, are dropped.
+    """A model of timm without its global pooling; `features` also returns class and register tokens.
 
     Tokens that form a grid are returned as a map [B, C, h, w], others as [B, N, C]. What remains of the classifier (a
     norm or a wider convolution after the pooling) is removed, so that every parameter gets a gradient. A dry run on the
@@ -68,7 +70,8 @@ class TimmBackbone(Backbone):
         if weights is not None:
             classifier = timm.models.get_pretrained_cfg_value(name, "classifier") or ()
             names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-            load_weights(network, weights, ignore=[f"{part}." for part in (*names, *idle)])
+            ignored = [f"{part}." for part in (*names, *idle)]
+            load_weights(network, weights, ignored, partial(_fitted_positions, network))
 
     @staticmethod
     def _examine(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[FeatureForm, set[str]]:
@@ -93,6 +96,14 @@ class TimmBackbone(Backbone):
         Raises:
             ValueError: if the network takes images of another size only.
         """
+        return self.features(pixels).map
+
+    def features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
+        """Compute the feature map, and class and register tokens apart from it.
+
+        Raises:
+            ValueError: if the network was made for images of another size.
+        """
         size = (pixels.shape[2], pixels.shape[3])
         patches = getattr(self.network, "patch_embed", None)
         expected = getattr(patches, "img_size", None)
@@ -102,7 +113,19 @@ class TimmBackbone(Backbone):
                 f"{size[0]} x {size[1]}; resize them with model.pixels.transform(), or create the backbone with "
                 f"img_size={size} (a ViT also takes dynamic_img_size=True)"
             )
-        return self.form.as_map(self.network.forward_features(pixels), size)  # type: ignore[operator]
+        raw = self.network.forward_features(pixels)  # type: ignore[operator]
+        prefix = raw[:, : self.form.prefix] if self.form.layout == "tokens" else None
+        classes = self.class_tokens
+        return Features(
+            self.form.as_map(raw, size),
+            prefix[:, 0] if prefix is not None and classes else None,
+            prefix[:, classes:] if prefix is not None and prefix.shape[1] > classes else None,
+        )
+
+    @property
+    def class_tokens(self) -> int:
+        """1 for a network with a class token, which timm puts first, else 0."""
+        return int(self.form.prefix > 0 and getattr(self.network, "cls_token", None) is not None)
 
 
 def _check(name: str, options: dict[str, Any]) -> None:
@@ -119,6 +142,17 @@ def _check(name: str, options: dict[str, Any]) -> None:
         raise ValueError(
             f"{', '.join(taken)} cannot be set: a backbone is the model without classifier, on three channels"
         )
+
+
+def _fitted_positions(network: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Interpolate position embeddings of a transformer that was trained at another image size, as timm does."""
+    own, stored = getattr(network, "pos_embed", None), weights.get("pos_embed")
+    patches = getattr(network, "patch_embed", None)
+    if own is None or stored is None or stored.shape == own.shape or stored.shape[2:] != own.shape[2:]:
+        return weights
+    prefix = 0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 1)
+    size = list(patches.grid_size)  # type: ignore[union-attr, arg-type]
+    return {**weights, "pos_embed": resample_abs_pos_embed(stored.float(), size, num_prefix_tokens=prefix)}
 
 
 def _not_downloaded(name: str, problem: OSError) -> str:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import conv2d, linear
 
 from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
-from gspool.pooling.registry import check_options, layer_class
+from gspool.pooling.registry import PATCH_SCALE, check_options, layer_class, without_class_token
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -43,8 +43,14 @@ def create_embedding(
         >>> head(torch.rand(2, 2048, 7, 7)).shape
         torch.Size([2, 128])
     """
-    layer = layer_class(name)
     check_options(name, options)
+    base, with_class_token = without_class_token(name)
+    if with_class_token:
+        from gspool.pooling.class_token import WithClassToken
+
+        start = options.pop("patch_scale", PATCH_SCALE)
+        return WithClassToken(create_embedding(base, dim, out_dim, embedding=embedding, **options), dim, start)
+    layer = layer_class(name)
     if not isinstance(out_dim, int) or out_dim < 1:
         raise ValueError(f"out_dim is the length of the embedding and must be a positive integer, got {out_dim!r}")
     if embedding not in (None, "before", "after"):
@@ -53,7 +59,9 @@ def create_embedding(
         if embedding is not None:
             raise ValueError(f"{name} has its embedding inside, so it cannot stand {embedding} it")
         return layer(dim, out_dim=out_dim, **options)
-    if (embedding or layer.embedding) == "after":
+    # Keys of their own are computed from the backbone's features, so the values are embedded after the pooling.
+    place = embedding or ("after" if options.get("keys") else layer.embedding)
+    if place == "after":
         return PoolThenEmbed(layer(dim, **options), out_dim)
     return EmbedThenPool(dim, layer(out_dim, **options))
 
@@ -116,9 +124,15 @@ class PoolThenEmbed(PoolingLayer):
     def __init__(self, layer: PoolingLayer, out_dim: int) -> None:
         super().__init__(layer.dim, out_dim)
         self.layer = layer
+        self.takes_class_token = layer.takes_class_token
         self.embed = LocalEmbedding(layer.out_dim, out_dim)
 
-    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
+    def pool(
+        self,
+        x: Float[Tensor, "B C H W"],
+        mask: Bool[Tensor, "B H W"] | None = None,
+        class_token: Float[Tensor, "B C"] | None = None,
+    ) -> Pooled:
         """Pool, then embed; weights and attributes are those of the layer."""
-        pooled = self.layer.pool(x, mask)
+        pooled = self.layer.pool(x, mask, *([class_token] if self.takes_class_token else []))
         return pooled._replace(pooled=self.embed(pooled.pooled))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import torch
 from torch import nn
 
 from gspool.functional import clip_norm, greedy_centers, gsp_pool
-from gspool.functional.checks import epsilon_tensor, mu_tensor
+from gspool.functional.checks import epsilon_tensor, full_precision, mu_tensor
 from gspool.functional.pool import Backend, Precision, Role
 from gspool.functional.results import Pooled
+from gspool.pooling.embedding import LocalEmbedding, without_padding
 from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
 from gspool.pooling.warm_start import WarmStart
 
@@ -41,6 +42,10 @@ class GSP(PoolingLayer):
             prototypes by greedy k-center on them; the authors' reference uses 1024. 0 starts from random prototypes.
         backend: see `gspool.functional.gsp_pool`.
         precision: see `gspool.functional.gsp_pool`.
+        keys: width of a linear projection of the tokens that the prototypes are compared with, so that weights and
+            values come from separate spaces; 0 compares the tokens themselves.
+        groups: the prototypes are divided into so many groups, each of which weighs the tokens by itself and pools its
+            slice of the channels; ``weights`` and ``attributes`` are then means over the groups.
 
     Raises:
         ValueError: for values outside their range; on use, for features that do not fit.
@@ -66,6 +71,8 @@ class GSP(PoolingLayer):
         warm_start: int = 0,
         backend: Backend = "auto",
         precision: Precision = "exact",
+        keys: int = 0,
+        groups: int = 1,
     ) -> None:
         super().__init__(dim)
         if isinstance(prototypes, bool) or not isinstance(prototypes, int) or prototypes < 1:
@@ -85,7 +92,16 @@ class GSP(PoolingLayer):
         ):
             if value not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
-        self.prototypes = nn.Parameter(torch.randn(prototypes, dim) / math.sqrt(dim))
+        if isinstance(keys, bool) or not isinstance(keys, int) or keys < 0:
+            raise ValueError(f"keys is the width of the key projection, or 0 for none, got {keys!r}")
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or prototypes % groups or dim % groups:
+            raise ValueError(f"groups divide the {prototypes} prototypes and the {dim} channels, got {groups!r}")
+        if keys and warm_start:
+            raise ValueError("a warm start collects tokens, not keys: leave warm_start out, or call init_prototypes")
+        self.key = LocalEmbedding(dim, keys) if keys else None
+        self.groups = groups
+        width = keys or dim
+        self.prototypes = nn.Parameter(torch.randn(prototypes, width) / math.sqrt(width))
         self.role: Role = role
         self.backend: Backend = backend
         self.precision: Precision = precision
@@ -109,15 +125,30 @@ class GSP(PoolingLayer):
         tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
         if self.warm_start is not None and self.warm_start.collecting:
             return self._collect(self.warm_start, tokens, token_mask)
-        how = (self.backend, self.role, self.precision)
-        return gsp_pool(tokens, self.prototypes, self.mu, self.epsilon, token_mask, *how)
+        if self.key is None and self.groups == 1:
+            return self._selected(tokens, self.prototypes, token_mask)
+        tokens = without_padding(tokens, token_mask)
+        keys = tokens if self.key is None else self.key(tokens)
+        slices = tokens.chunk(self.groups, 2)
+        selected = [self._selected(keys, part, token_mask) for part in self.prototypes.chunk(self.groups)]
+        weights = [cast("Tensor", each.weights) for each in selected]
+        with full_precision(x):
+            parts = [(w[:, None] @ part.to(w.dtype)).squeeze(1) for w, part in zip(weights, slices, strict=True)]
+        attributes = torch.cat([cast("Tensor", each.attributes) for each in selected], 1) / self.groups
+        return Pooled(torch.cat(parts, 1).to(x.dtype), torch.stack(weights).mean(0), attributes)
+
+    def _selected(
+        self, tokens: Float[Tensor, "B N D"], prototypes: Float[Tensor, "M D"], mask: Bool[Tensor, "B N"] | None
+    ) -> Pooled:
+        return gsp_pool(tokens, prototypes, self.mu, self.epsilon, mask, self.backend, self.role, self.precision)
 
     @torch.no_grad()
     def init_prototypes(self, features: Float[Tensor, "K D"]) -> None:
         """Set the prototypes by greedy k-center on observed features, in place: the optimiser keeps its parameter.
 
         Args:
-            features: vectors [K, D], or tokens [B, N, D], or maps [B, C, H, W], at least as many as prototypes.
+            features: vectors [K, D], or tokens [B, N, D], or maps [B, C, H, W], at least as many as prototypes; the key
+                projection, if there is one, is applied to them.
 
         Raises:
             ValueError: if the features do not fit, are too few, or are not finite.
@@ -125,6 +156,8 @@ class GSP(PoolingLayer):
         vectors = features if features.ndim == 2 else as_tokens(features, self.dim).flatten(0, 1)
         if vectors.shape[-1] != self.dim:
             raise ValueError(f"features must have {self.dim} channels, got shape {tuple(features.shape)}")
+        if self.key is not None:
+            vectors = self.key(vectors.to(self.prototypes))
         vectors = clip_norm(vectors.to(self.prototypes))
         self.prototypes.copy_(vectors[greedy_centers(vectors, self.prototypes.shape[0])])
 
@@ -151,6 +184,8 @@ class GSP(PoolingLayer):
         parts = [f"{self.dim}", f"prototypes={self.prototypes.shape[0]}"]
         for name, parameter in (("mu", self.mu_logit), ("epsilon", self.log_epsilon)):
             parts.append(f"{name}={self._value(name):.3g}" + (" (learned)" if parameter is not None else ""))
+        parts += [f"keys={self.key.out_features}"] if self.key is not None else []
+        parts += [f"groups={self.groups}"] if self.groups > 1 else []
         if self.role != "foreground":
             parts.append(f"role={self.role}")
         return ", ".join(parts)

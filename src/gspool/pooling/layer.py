@@ -28,6 +28,8 @@ class PoolingLayer(nn.Module):
     """
 
     embedding: Place = "before"
+    # Whether `pool` also takes ``class_token``, which only a transformer has.
+    takes_class_token = False
 
     def __init__(self, dim: int, out_dim: int | None = None) -> None:
         super().__init__()

@@ -38,11 +38,22 @@ _LAYERS = {
     "attention": "timm_pools:AttentionPool",
     "simpool": "timm_pools:SimPool",
     "lse": "timm_pools:LSE",
+    "ep": "ep:EP",
+    "abmilp": "abmilp:ABMILP",
+    "map": "latent_attention:MAP",
+    "clip": "clip:CLIPPool",
+    "aim": "aim:AIM",
 }
+# Besides them: the class token of a transformer alone, and, by this ending, added to what any layer pools.
+_CLASS_TOKEN = {"cls": "class_token:ClassToken"}
+WITH_CLASS_TOKEN = "+cls"
+PATCH_SCALE = 0.3
 
 
 def list() -> builtins.list[str]:
-    """Name every pooling layer, in the order of the paper's table, timm's last.
+    """Return the name of every layer that pools any features: the paper's table, timm's, then attentive probing's.
+
+    ``cls`` and ``NAME+cls`` come besides; they need a backbone with a class token.
 
     Example:
         >>> from gspool.pooling import registry
@@ -71,9 +82,25 @@ def create(name: str, dim: int, **options: Any) -> PoolingLayer:
         >>> layer(torch.rand(2, 512, 7, 7)).shape
         torch.Size([2, 512])
     """
-    layer = layer_class(name)
     check_options(name, options)
-    return layer(dim, **options)
+    base, with_class_token = without_class_token(name)
+    if with_class_token:
+        from gspool.pooling.class_token import WithClassToken
+
+        start = options.pop("patch_scale", PATCH_SCALE)
+        return WithClassToken(create(base, dim, **options), dim, start)
+    return layer_class(name)(dim, **options)
+
+
+def without_class_token(name: str) -> tuple[str, bool]:
+    """Split ``NAME+cls`` into the layer and whether the class token is added.
+
+    Example:
+        >>> without_class_token("gsp+cls"), without_class_token("cls")
+        (('gsp', True), ('cls', False))
+    """
+    base = str(name).removesuffix(WITH_CLASS_TOKEN)
+    return (base, True) if base != name and base in _LAYERS else (name, False)
 
 
 def layer_class(name: str) -> type[PoolingLayer]:
@@ -82,11 +109,13 @@ def layer_class(name: str) -> type[PoolingLayer]:
     Raises:
         ValueError: if there is no such layer.
     """
-    if name not in _LAYERS:
+    layers = {**_LAYERS, **_CLASS_TOKEN}
+    if name not in layers:
         raise ValueError(
-            f"there is no pooling layer {name!r}.{_suggestion(name, _LAYERS)} The names are {' '.join(_LAYERS)}"
+            f"there is no pooling layer {name!r}.{_suggestion(name, layers)} The names are {' '.join(layers)}, "
+            f"and NAME{WITH_CLASS_TOKEN} for any of them"
         )
-    module, class_name = _LAYERS[name].split(":")
+    module, class_name = layers[name].split(":")
     found: type[PoolingLayer] = getattr(import_module(f"gspool.pooling.{module}"), class_name)
     return found
 
@@ -102,8 +131,10 @@ def options(name: str) -> dict[str, Any]:
         >>> registry.options("weldon")
         {'k': 3, 'k_min': None}
     """
-    parameters = inspect.signature(layer_class(name)).parameters.values()
-    return {each.name: each.default for each in parameters if each.name != "dim"}
+    base, with_class_token = without_class_token(name)
+    parameters = inspect.signature(layer_class(base)).parameters.values()
+    known = {each.name: each.default for each in parameters if each.name != "dim"}
+    return {**known, "patch_scale": PATCH_SCALE} if with_class_token else known
 
 
 def check_options(name: str, given: Mapping[str, Any]) -> None:

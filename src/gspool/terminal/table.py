@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def show_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
@@ -17,4 +17,17 @@ def show_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
         table.add_column(name.upper(), justify="right")
     for row, metrics in rows.items():
         table.add_row(row, *(f"{100 * metrics[name]:.2f}" for name in names))
+    Console().print(table)
+
+
+def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Print rows of text with the same keys as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(rows[0]):
+        table.add_column(name, justify="right" if place else "left", no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*row.values())
     Console().print(table)

@@ -1,7 +1,7 @@
-"""Training: from a configuration to an evaluated embedding model in a folder that tells how it came about.
+"""Training: from a configuration to an evaluated embedding model.
 
-`train` runs a configuration (and, beside it, a baseline with another pooling layer), `fit` trains a single model,
-`evaluate_run` measures one that was trained. Lightning is imported when training begins.
+`train` runs a configuration and its baseline, `fit` trains a single model, `evaluate_run` measures a trained one. There
+is one loop, `gspool.training.loop`, on Lightning Fabric, which is imported when training begins.
 """
 
 from gspool.training.config import (

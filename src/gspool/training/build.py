@@ -1,14 +1,15 @@
-"""From a configuration to a model, a loss and an optimiser."""
+"""Build the model, the loss and the optimiser of a configuration."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gspool import losses
 from gspool.losses import MetricLoss, ZSRLoss
 from gspool.models import Embedder, parameter_groups
+from gspool.training.gpu_data import TensorSet
 from gspool.training.stream import mixed_seed
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def build_model(config: TrainConfig) -> Embedder:
-    """Make the embedding model with weights drawn from the seed of the run.
+    """Build the embedding model with weights drawn from the seed of the run.
 
     Raises:
         ValueError: if a name or an option does not fit.
@@ -38,7 +39,7 @@ def build_model(config: TrainConfig) -> Embedder:
 
 
 def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, seed: int) -> MetricLoss:
-    """Make the loss for the classes of the training set, with the memory of XBM counted in batches of this run.
+    """Build the loss for the classes of the training set; the memory of XBM is counted in batches of this run.
 
     Raises:
         ValueError: if a name or an option does not fit.
@@ -61,7 +62,7 @@ def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, 
 
 
 def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.Optimizer:
-    """Make the optimiser of a module with the parts ``model`` and ``loss``; the loss's own parameters are proxies.
+    """Build the optimiser of a module with the parts ``model`` and ``loss``; the loss's own parameters are proxies.
 
     Raises:
         ValueError: if a multiplier names no parameter.
@@ -75,20 +76,22 @@ def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.O
 
 
 @torch.no_grad()
-def check_fit(model: Embedder, loss: MetricLoss, images: ImageSet) -> None:
-    """Send one image through the model, so that what cannot work is said before training and not an hour later.
+def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, pooling: str) -> None:
+    """Embed one image, so that an error shows before training and not after the first epoch.
 
     Raises:
-        ValueError: if the image does not fit the model, or the loss needs attributes that the model does not give.
+        ValueError: if the image does not fit the model, or the loss needs attributes that the model does not have.
     """
     was_training = model.training
     model.eval()
     try:
-        embedded = model.embed(images[0][0][None])
+        first = torch.zeros(1, dtype=torch.int64)
+        image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
+        embedded = model.embed(image.to(next(model.parameters()).device))
     finally:
         model.train(was_training)
     if loss.zsr is not None and embedded.attributes is None:
         raise ValueError(
-            f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {model.settings.pooling!r} "
-            "does not give; use gsp, gmp+gsp or gemean+gsp, or set loss.zsr to 0"
+            f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {pooling!r} does not have; "
+            "use gsp, gmp+gsp or gemean+gsp, or set loss.zsr to 0"
         )

@@ -1,4 +1,4 @@
-"""What a training run is made of, as plain data: every value of a run is a field here, and in its config.yaml."""
+"""The configuration of a training run: every setting is a field here, an option and a key of config.yaml."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ def _refuse(condition: bool, message: str) -> None:
 
 @dataclass
 class DataConfig:
-    """What to learn from.
+    """The data.
 
     Args:
-        name: the data set, one of gspool.data.list(); "folder" is your own pictures.
-        root: where its files are, the folder or the CSV file; generated data needs none.
+        name: the data set, one of gspool.data.list(); "folder" is your own images.
+        root: the folder or the CSV file of the data; generated data needs none.
         options: options of the data set, such as seed, fold (held out for validation) or small_classes.
         classes_per_batch: different classes in a batch, over all processes together.
         images_per_class: images of each of them; 4 for pair losses, 1 for proxy losses in the paper.
         transform: "crop" crops, resizes and flips at random (the paper's), "shift" moves and flips, or "none".
         transform_options: options of that transform, such as flip.
-        check: look at every image first; "stop" if one is broken, "skip" it, or "none" to find out during training.
+        check: decode every image before training; "stop" at broken ones, "skip" them, or "none" to not check.
         cache: keep decoded images on disk, so that later epochs do not decode again.
-        workers: processes that load images, at most one a core; 0 loads in the training process.
+        resident: decode all images once into memory of the device and augment them there; for data that fits.
+        workers: processes that load images, at most one per core; 0 loads in the training process.
     """
 
     name: str = "glyphs"
@@ -41,6 +42,7 @@ class DataConfig:
     transform_options: dict[str, Any] = field(default_factory=dict)
     check: Literal["stop", "skip", "none"] = "stop"
     cache: bool = False
+    resident: bool = False
     workers: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class DataConfig:
 
 @dataclass
 class ModelConfig:
-    """What learns: see gspool.Embedder.
+    """The model: see gspool.Embedder.
 
     Args:
         backbone: a name of gspool.models.list_backbones(), such as timm/resnet50.
@@ -65,7 +67,7 @@ class ModelConfig:
         pooling: a name of gspool.pooling.list().
         pooling_options: its options, such as mu, epsilon, prototypes, warm_start.
         dim: length of the embedding.
-        freeze: part of the backbone that stands still, "none", "batchnorm" (with its statistics) or "all".
+        freeze: frozen part of the backbone: "none", "batchnorm" (with its statistics) or "all".
     """
 
     backbone: str = "small_cnn"
@@ -81,7 +83,7 @@ class ModelConfig:
 
 @dataclass
 class LossConfig:
-    """What is minimised: see gspool.losses.
+    """The loss: see gspool.losses.
 
     Args:
         name: a name of gspool.losses.list(), or a class of pytorch-metric-learning.
@@ -103,14 +105,14 @@ class LossConfig:
 
 @dataclass
 class OptimiserConfig:
-    """How steps are made.
+    """The optimiser.
 
     Args:
         name: "adam" adds weight decay to the gradient (the paper's), "adamw" decouples it.
         lr: learning rate.
         weight_decay: weight decay of all but normalisation layers.
-        betas: moments.
-        eps: what keeps Adam from dividing by zero.
+        betas: decay of Adam's moments.
+        eps: epsilon of Adam.
         clip: largest norm of the gradient; 0 does not clip.
         proxies: factor on the learning rate of the loss's own parameters, its proxies.
         multipliers: factors by part of a parameter's name, such as backbone, head or prototypes.
@@ -133,18 +135,18 @@ class OptimiserConfig:
 
 @dataclass
 class ScheduleConfig:
-    """How the learning rate changes.
+    """The learning rate over time.
 
     Args:
-        name: "constant"; "plateau", which multiplies it by factor where validation stands still; or "cosine", which
-            rises over the first steps and falls along a cosine to the last.
-        factor: that factor.
+        name: "constant"; "plateau", which multiplies it by factor when validation stops improving; "cosine" or
+            "one-cycle", which rise linearly and then fall to 0 at the last step, along a cosine or a line.
+        factor: factor of "plateau".
         patience: evaluations without a better one before the rate falls.
-        ramp: share of all steps over which a cosine's rate rises.
+        ramp: share of all steps over which "cosine" and "one-cycle" rise.
         warmup_epochs: passes over the data with the backbone frozen, before all of the model learns.
     """
 
-    name: Literal["constant", "plateau", "cosine"] = "constant"
+    name: Literal["constant", "plateau", "cosine", "one-cycle"] = "constant"
     factor: float = 0.5
     patience: int = 4
     ramp: float = 0.1
@@ -159,23 +161,25 @@ class ScheduleConfig:
 
 @dataclass
 class TrainerConfig:
-    """How long, how precisely, on what.
+    """Length, evaluation, devices and precision.
 
     Args:
         max_steps: steps at most.
         evaluate_every: steps between evaluations; each also writes the last checkpoint.
         checkpoint_every: steps between further checkpoints; 0 writes them with evaluations alone.
+        max_seconds: stop at the first evaluation after so many seconds; --resume goes on. 0 sets no limit.
         patience: evaluations without a better one before training stops; none goes on to max_steps.
         monitor: the metric that decides what is better: map@r, p@1, p@r, r@1 ...
-        monitor_split: what it is measured on: "validation", "test" (the conventional protocol), or "none" to keep the
-            model of the last step.
-        seed: of weights, batches and augmentation.
+        monitor_split: the split it is measured on: "validation", "test" (the conventional protocol), or "none" to keep
+            the model of the last step.
+        seed: seed of weights, batches and augmentation.
         precision: 32-true, bf16-mixed, 16-mixed or another of Lightning's.
         accelerator: auto, cpu, gpu or another of Lightning's.
-        devices: how many of them; more than one trains by DDP.
-        num_nodes: machines.
+        devices: number of devices; more than one trains by DDP.
+        num_nodes: number of machines.
         sync_batchnorm: share statistics of batch norm among GPUs.
-        threads: threads of the CPU for torch; 0 leaves the choice to torch.
+        compile: compile the backbone with torch.compile: slower to start, faster per step.
+        threads: CPU threads of torch; 0 leaves the choice to torch.
         log_every: steps between rows of metrics.csv.
         progress: show a progress bar.
     """
@@ -183,6 +187,7 @@ class TrainerConfig:
     max_steps: int = 500
     evaluate_every: int = 100
     checkpoint_every: int = 0
+    max_seconds: float = 0.0
     patience: int | None = None
     monitor: str = "map@r"
     monitor_split: Literal["validation", "test", "none"] = "validation"
@@ -192,6 +197,7 @@ class TrainerConfig:
     devices: int = 1
     num_nodes: int = 1
     sync_batchnorm: bool = False
+    compile: bool = False
     threads: int = 0
     log_every: int = 10
     progress: bool = True
@@ -201,6 +207,7 @@ class TrainerConfig:
             ("max_steps", 1),
             ("evaluate_every", 1),
             ("checkpoint_every", 0),
+            ("max_seconds", 0),
             ("devices", 1),
             ("num_nodes", 1),
             ("threads", 0),
@@ -216,34 +223,36 @@ class TrainerConfig:
 
 @dataclass
 class OutputConfig:
-    """Where everything goes.
+    """What is written, and where.
 
     Args:
         folder: the run's folder; without one, runs/DATA-POOLING-LOSS-TIME.
         ks: ranks K of the R@K in the final table.
         report: write report.html.
+        embeddings: keep the embeddings of the test images in embeddings.safetensors.
     """
 
     folder: str | None = None
     ks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     report: bool = True
+    embeddings: bool = False
 
 
 @dataclass
 class TrainConfig:
-    """All of it.
+    """All settings of a run.
 
     Args:
-        data: what to learn from.
-        model: what learns.
-        loss: what is minimised.
-        optimiser: how steps are made.
-        schedule: how the learning rate changes.
-        trainer: how long, how precisely, on what.
-        output: where everything goes.
-        baseline: a pooling layer to train the same way beside the model's, for comparison; none trains the model alone.
-        from_scratch: whether random weights of the backbone are meant; if not said, they are refused for a backbone
-            that is published with weights. False always asks for weights.
+        data: the data.
+        model: the model.
+        loss: the loss.
+        optimiser: the optimiser.
+        schedule: the learning rate over time.
+        trainer: length, evaluation, devices and precision.
+        output: what is written, and where.
+        baseline: a pooling layer to train the same way for comparison; none trains the model alone.
+        from_scratch: train the backbone from random weights. Unless set, random weights are refused for a backbone
+            that is published with weights; false always requires weights.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -254,5 +263,5 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     baseline: str | None = None
-    # Not in the section of the model: fingerprints of finished trainings are made of the sections.
+    # Not in the section of the model: finished runs are found again by their sections.
     from_scratch: bool | None = None

@@ -3,53 +3,74 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader
 
 from gspool.data import ImageSet, Shard
 from gspool.data.loading import loading_processes
 from gspool.evaluation import RetrievalMetrics, retrieval_metrics
 from gspool.evaluation.progress import progress_bar
 from gspool.training.gather import gather_blocks
+from gspool.training.gpu_data import TensorSet
+from gspool.training.stream import ShieldedLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
     from torch import Tensor
-
-    from gspool.models import Embedder
 
 
 class EmbeddedSet(NamedTuple):
-    """The vectors of a whole set in its order, and the mean entropy of the weights (1 is flat, 0 a single token).
+    """The vectors of a whole set in its order, and what the pooling layer did on average.
 
-    ``entropy`` is None where the pooling layer has no weights. Near 1, pooling hardly differs from averaging.
+    ``entropy`` is the mean entropy of the pooling weights (1 is average pooling, 0 a single token), ``mean_weights``
+    the mean weight of every place relative to equal weights; both None where the layer has no weights.
     """
 
     embeddings: Float[Tensor, "N D"]
     entropy: float | None
+    mean_weights: list[float] | None = None
 
 
 class Evaluation(NamedTuple):
-    """Retrieval metrics of a set, and the entropy of the weights behind them.
-
-    ``mean_weights`` is the mean over images of every place's weight, relative to equal weights, where it was asked for.
-    """
+    """Retrieval metrics of a set, the embeddings and weights behind them, and what they were measured on."""
 
     metrics: RetrievalMetrics
     entropy: float | None
     embeddings: Float[Tensor, "N D"]
     mean_weights: list[float] | None = None
+    classes: int = 0
+    split: str = ""
+
+    def counts(self) -> str:
+        """Return what the metrics were measured on, in words."""
+        metrics = self.metrics
+        alone = f" ({metrics.lone_queries:,} left out, alone in their class)" if metrics.lone_queries else ""
+        return f"{self.classes:,} classes, {metrics.queries:,} queries{alone}, gallery of {metrics.gallery:,}"
 
 
 @torch.no_grad()
 def embed_images(
-    model: Embedder, images: ImageSet, *, batch_size: int = 128, workers: int = 0, progress: bool = False
+    model: Any,
+    images: ImageSet | TensorSet,
+    *,
+    batch_size: int = 128,
+    workers: int = 0,
+    progress: bool = False,
+    autocast: Any = None,
 ) -> EmbeddedSet:
-    """Embed every image of a set once, in evaluation mode, where the model is; several processes share the work.
+    """Embed every image of a set once, in evaluation mode, on the model's device; several processes share the work.
+
+    Args:
+        model: an `Embedder`, or another module with ``embed`` and ``out_dim``.
+        images: the images.
+        batch_size: images at a time.
+        workers: processes that load images.
+        progress: show a progress bar.
+        autocast: a Fabric whose precision is used; full precision without one.
 
     Example:
         >>> from gspool import Embedder, data
@@ -60,32 +81,50 @@ def embed_images(
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    loader = DataLoader(
-        images,
-        batch_size,
-        sampler=Shard(len(images)),
-        num_workers=loading_processes(workers),
-        pin_memory=device.type == "cuda",
-    )
-    vectors, entropies = [], []
+    shard = Shard(len(images))
+    batches = math.ceil(len(shard) / batch_size)
+    vectors, entropies, weight_sums = [], [], []
     try:
-        with progress_bar(f"embedding {images.name}/{images.split}", len(loader), progress) as advance:
-            for pictures, _ in loader:
-                embedded = model.embed(pictures.to(device, non_blocking=True))
+        with progress_bar(f"embedding {images.name}/{images.split}", batches, progress) as advance:
+            for pictures in _batches(images, shard, batch_size, workers, device):
+                with nullcontext() if autocast is None else autocast.autocast():
+                    embedded = model.embed(pictures.to(device, non_blocking=True))
                 vectors.append(embedded.embedding)
                 if embedded.weights is not None:
-                    entropies.append(relative_entropy(embedded.weights))
+                    weights = embedded.weights.to(torch.promote_types(embedded.weights.dtype, torch.float32))
+                    entropies.append(relative_entropy(weights))
+                    weight_sums.append(weights.double().sum(0, keepdim=True))
                 advance()
     finally:
         model.train(was_training)
-    width = model.out_dim
-    embeddings = gather_blocks(torch.cat(vectors) if vectors else torch.zeros(0, width))
+    embeddings = gather_blocks(torch.cat(vectors) if vectors else torch.zeros(0, model.out_dim))
     flatness = gather_blocks(torch.cat(entropies) if entropies else torch.zeros(0))
-    return EmbeddedSet(embeddings, float(flatness.double().mean()) if len(flatness) else None)
+    # Images of several sizes have several numbers of places: their weights have no common mean.
+    alike = len({part.shape for part in weight_sums}) == 1
+    sums = gather_blocks(torch.cat(weight_sums) if alike else torch.zeros(0))
+    if not len(flatness):
+        return EmbeddedSet(embeddings, None)
+    relative = (sums.shape[1] / len(embeddings) * sums.sum(0)).tolist() if len(sums) else None
+    mean_weights = None if relative is None else [round(weight, 4) for weight in relative]
+    return EmbeddedSet(embeddings, float(flatness.double().mean()), mean_weights)
+
+
+def _batches(
+    images: ImageSet | TensorSet, shard: Shard, batch_size: int, workers: int, device: torch.device
+) -> Iterator[Tensor]:
+    if isinstance(images, TensorSet):
+        for places in torch.tensor(list(shard), dtype=torch.int64).split(batch_size):
+            if len(places):
+                yield images.evaluation_images(places)
+        return
+    processes = loading_processes(workers)
+    loader = ShieldedLoader(images, batch_size, sampler=shard, num_workers=processes, pin_memory=device.type == "cuda")
+    for pictures, _ in loader:
+        yield pictures
 
 
 def relative_entropy(weights: Float[Tensor, "B N"]) -> Float[Tensor, B]:
-    """Give the entropy of each row against that of equal weights.
+    """Compute the entropy of each row relative to that of equal weights.
 
     Example:
         >>> relative_entropy(torch.tensor([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]]))
@@ -96,25 +135,38 @@ def relative_entropy(weights: Float[Tensor, "B N"]) -> Float[Tensor, B]:
 
 
 def evaluate_images(
-    model: Embedder,
-    images: ImageSet,
+    model: Any,
+    images: ImageSet | TensorSet,
     *,
     ks: Sequence[int] = (1, 2, 4, 8),
     batch_size: int = 128,
     workers: int = 0,
     progress: bool = False,
+    autocast: Any = None,
 ) -> Evaluation:
-    """Embed a set and measure retrieval: among itself, or queries in the gallery where the set has both.
+    """Embed a set and measure retrieval: among all images, or queries in the gallery where the set has both.
+
+    Arguments are those of `embed_images`; ``ks`` are the ranks of R@K.
 
     Raises:
         ValueError: if no image has another one of its class to be found.
     """
-    embedded = embed_images(model, images, batch_size=batch_size, workers=workers, progress=progress)
+    embedded = embed_images(model, images, batch_size=batch_size, workers=workers, progress=progress, autocast=autocast)
     vectors, labels = embedded.embeddings, images.labels
     device = next(model.parameters()).device
-    if images.roles is None:
+    queries = query_rows(images)
+    if queries is None:
         metrics = retrieval_metrics(vectors, labels, ks=ks, device=device)
     else:
-        asks = torch.tensor([role == "query" for role in images.roles])
-        metrics = retrieval_metrics(vectors[asks], labels[asks], vectors[~asks], labels[~asks], ks=ks, device=device)
-    return Evaluation(metrics, embedded.entropy, vectors)
+        metrics = retrieval_metrics(
+            vectors[queries], labels[queries], vectors[~queries], labels[~queries], ks=ks, device=device
+        )
+    classes = len(labels.unique())
+    return Evaluation(metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split)
+
+
+def query_rows(images: ImageSet | TensorSet) -> Bool[Tensor, " N"] | None:
+    """Return which images of a set are queries; None where every image is query and gallery at once."""
+    if isinstance(images, TensorSet):
+        return images.queries
+    return None if images.roles is None else torch.tensor([role == "query" for role in images.roles])

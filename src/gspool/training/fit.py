@@ -1,26 +1,24 @@
-"""Train one model in one folder: from the first step or from its last checkpoint, to its figures on the test set."""
+"""Train one model in one folder: from the first step or the last checkpoint, to its figures on the test set."""
 
 from __future__ import annotations
 
-import math
-from contextlib import ExitStack, closing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.data import ClassBalancedBatches
-from gspool.evaluation.checked_input import as_ranks
-from gspool.terminal.bar import work_bar
-from gspool.training.beginning import check_beginning
+from gspool.files import write_atomic
 from gspool.training.build import build_loss, build_model, check_fit
-from gspool.training.checkpoint import BEST, LAST, full_disk_told, read_checkpoint
-from gspool.training.embed import evaluate_images
-from gspool.training.engine import hardware_told, lightning, quiet
-from gspool.training.gather import wait_for_all
-from gspool.training.interruption import TrainingInterruptedError, stop_on_signal
-from gspool.training.metrics_log import MetricsLog
-from gspool.training.monitor import Monitor
+from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
+from gspool.training.checks import check_beginning, check_monitor
+from gspool.training.embed import Evaluation, evaluate_images, query_rows
+from gspool.training.examples import choose_examples, write_examples
+from gspool.training.gather import any_process
+from gspool.training.gpu_data import TensorSet
+from gspool.training.launch import launch, make_fabric
+from gspool.training.loop import LoopOutcome, run_loop
+from gspool.training.metric_learning import MetricLearning, learned_values, open_warm_start, warm_start_warning
 from gspool.training.run_folder import (
     MODEL,
     log_to,
@@ -31,21 +29,33 @@ from gspool.training.run_folder import (
     write_result,
     write_versions,
 )
-from gspool.training.sets import list_images, prepared
-from gspool.training.stream import stream_loader
-from gspool.training.warm_start_notice import open_warm_start, warm_start_notice
+from gspool.training.sets import list_images, on_device, prepared
+from gspool.training.signals import (
+    StopRequest,
+    TerminatedError,
+    TrainingInterruptedError,
+    is_launched,
+    leave_with_launcher,
+    stop_on_signal,
+)
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
     from gspool.data.image_set import Split
     from gspool.training.config import TrainConfig
 
+EMBEDDINGS = "embeddings.safetensors"
+
 
 class FitResult(NamedTuple):
-    """A finished run: its folder, its figures on the test set, and which step they belong to.
+    """A finished run: its folder, the figures of its best model on the test set, and how it went.
 
-    ``metrics`` holds p@1, p@r, map@r and r@k in [0, 1]; ``validation`` the best value that was watched, or None.
-    ``vectors_seen`` is how far the warm start of GSP came where the model of that step is still in it, else None.
+    ``metrics`` holds p@1, p@r, map@r and r@k in [0, 1], measured on ``classes``, ``queries`` and ``gallery``.
+    ``validation`` is the best value that was watched, or None. ``weights_entropy`` (1 is average pooling) and
+    ``mean_weights`` (of every place, relative to equal weights) describe the pooling layer on the test set, and are
+    None where it has no weights. ``vectors_seen`` is how far the warm start of GSP came if that model is still in it.
+    ``ending`` is max_steps, patience or time (`trainer.max_seconds`: the run is not finished, and fit goes on with it).
+    ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP.
     """
 
     folder: Path
@@ -55,9 +65,25 @@ class FitResult(NamedTuple):
     validation: float | None
     weights_entropy: float | None
     vectors_seen: int | None = None
+    classes: int = 0
+    queries: int = 0
+    gallery: int = 0
+    ending: str = "max_steps"
+    curve: Sequence[dict[str, Any]] = ()
+    learned: Mapping[str, float] = {}
+    mean_weights: list[float] | None = None
+    seconds: float = 0.0
+    images_per_second: float = 0.0
 
 
-def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> FitResult:
+def fit(
+    config: TrainConfig,
+    folder: str | Path,
+    title: str | None = None,
+    *,
+    model: Any = None,
+    sets: Mapping[Split, ImageSet | TensorSet] | None = None,
+) -> FitResult:
     """Train, keep the model of the best evaluation, and measure it on the test set.
 
     A folder that already holds a checkpoint of this configuration goes on from there, and gives the numbers that it
@@ -67,176 +93,170 @@ def fit(config: TrainConfig, folder: str | Path, title: str | None = None) -> Fi
         config: all settings.
         folder: where checkpoints, metrics, the model and the figures go.
         title: what the progress bar calls it.
+        model: a model made by the caller instead of the configured one: an `Embedder`, or another module with
+            ``embed``, ``freeze`` and ``out_dim`` such as `FeatureMapEmbedder`. It holds the best state afterwards.
+        sets: data made by the caller, by split, instead of the configured data: train, test, and validation if that is
+            watched. They are used as they are, with their own transforms.
 
     Raises:
-        ValueError: before any training, if something in the configuration does not fit or another process trains there.
+        ValueError: before any training, if a setting does not fit or another process trains there.
         TrainingInterruptedError: after Ctrl-C or SIGTERM; everything is saved.
         NonFiniteLossError: if the loss becomes NaN or infinite.
-        CheckpointError: if the disk is full; the last good checkpoint is kept.
+        CheckpointError: if the disk is full, or a checkpoint is damaged; the last good checkpoint is kept.
     """
     folder = Path(folder)
     finished = read_result(folder)
     if finished is not None:
+        if model is not None:
+            _load_best(model, folder)
         return FitResult(folder=folder, **finished)
-    if not (folder / LAST).exists():
+    if model is None and not (folder / LAST).exists():
         check_beginning(config)
-    if process_rank() > 0:
-        return _fit(config, folder, title)
-    with only_training(folder):
-        own_config(folder, config)
-        return _fit(config, folder, title)
+    with stop_on_signal() as request:
+        try:
+            if process_rank() > 0:
+                if is_launched():
+                    leave_with_launcher()
+                return _fit(config, folder, title, model, sets, request)
+            with only_training(folder):
+                own_config(folder, config)
+                return _fit(config, folder, title, model, sets, request)
+        except (KeyboardInterrupt, TerminatedError):
+            raise TrainingInterruptedError(folder, None, request.signum) from None
 
 
-def _fit(config: TrainConfig, folder: Path, title: str | None) -> FitResult:
+def _fit(
+    config: TrainConfig,
+    folder: Path,
+    title: str | None,
+    model: Any,
+    sets: Mapping[Split, ImageSet | TensorSet] | None,
+    request: StopRequest,
+) -> FitResult:
     """Train in a folder that this run owns."""
-    lightning()  # says at once if it is missing
+    trainer = config.trainer
     check_monitor(config)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
-    # Before the model: it may fetch weights, and a missing folder must not have to wait for that.
-    listed = {split: list_images(config.data, split) for split in _splits(config)}
-    model = build_model(config)
-    progress = config.trainer.progress and process_rank() == 0
-    train = prepared(listed["train"], config.data, model.pixels, training=True, progress=progress)
-    # All that is evaluated is looked at now: a broken image must not be found when all the work is done.
-    evaluated: dict[str, ImageSet] = {
-        split: prepared(images, config.data, model.pixels, progress=progress)
-        for split, images in listed.items()
-        if split != "train"
-    }
-    test, watched = evaluated["test"], evaluated.get(config.trainer.monitor_split)
-    loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed)
-    check_fit(model, loss, train)
-    batches = ClassBalancedBatches(
-        train.labels, config.data.classes_per_batch, config.data.images_per_class, rank=0, world_size=1
-    )
-    from gspool.training.module import EmbeddingTraining
-
-    warmup = math.ceil(config.schedule.warmup_epochs * len(batches))
-    module = EmbeddingTraining(model, loss, config, warmup_steps=warmup)
-    plateau = config.schedule.patience if config.schedule.name == "plateau" else None
-    monitor = Monitor(config.trainer.patience, plateau)
-    state = read_checkpoint(folder / LAST) if (folder / LAST).exists() else None
-    if state is not None:
-        module.load_state_dict(state["module"])
-        module.step = state["step"]
-        monitor.load_state_dict(state["monitor"])
-    with full_disk_told(folder), log_to(folder) as log:
-        log.info("%s; from step %d; %s; %s", train, module.step, title or config.model.pooling, folder)
-        if module.step < config.trainer.max_steps and not monitor.stopped:
-            _run(config, folder, module, train, watched, monitor, state, title or config.model.pooling)
-        result = _finish(config, folder, module, monitor, watched is not None, test)
+    fabric = make_fabric(trainer, find_unused_parameters=config.schedule.warmup_epochs > 0)
+    if trainer.threads:
+        torch.set_num_threads(trainer.threads)
+    splits = _splits(config)
+    # Before the model, which may download weights: missing data must not wait for that.
+    listed = {} if sets is not None else {split: list_images(config.data, split) for split in splits}
+    model = build_model(config) if model is None else model
+    data: dict[Split, Any] = dict(sets or {})
+    missing = [split for split in splits if sets is not None and split not in sets]
+    if missing:
+        raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets or {})}")
+    shown = trainer.progress and process_rank() == 0
+    for split, images in listed.items():
+        # All splits now: a broken image of the test set must not be found when all the work is done.
+        data[split] = prepared(images, config.data, model.pixels, training=split == "train", progress=shown)
+    train = data["train"]
+    loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
+    check_fit(model, loss, train, config.model.pooling)
+    task = MetricLearning(model, loss, config, train, fabric=fabric)
+    launch(fabric, request)
+    for split, images in data.items():
+        if config.data.resident and not isinstance(images, TensorSet):
+            data[split] = on_device(
+                images, config.data, model.pixels, fabric.device, training=split == "train", progress=shown
+            )
+        elif isinstance(images, TensorSet):
+            data[split] = images.to(fabric.device)
+    task.train = data["train"]
+    task.watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
+    _prepare_model(config, model, fabric)
+    with full_disk_explained(folder), log_to(folder) as log:
+        log.info("%s; %s; %s", train, title or config.model.pooling, folder)
+        if process_rank() == 0:
+            write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
+        outcome = run_loop(
+            task, fabric, trainer, config.schedule, folder, title or config.model.pooling, request=request
+        )
+        result = _finish(config, folder, model, outcome, data["test"])
         if result.vectors_seen is not None:
-            log.warning("%s", warm_start_notice(config, result.best_step, result.vectors_seen))
-        return result
+            log.warning("%s", warm_start_warning(config, result.best_step, result.vectors_seen))
+    signum = any_process(request.signum, fabric.device)
+    if signum:
+        raise TrainingInterruptedError(folder, result.steps, signum)
+    return result
 
 
 def _splits(config: TrainConfig) -> list[Split]:
-    """Name the splits that a run needs, in the order in which they are looked at."""
+    """Return the splits that a run needs, in the order in which they are checked."""
     return ["train", "test", "validation"] if config.trainer.monitor_split == "validation" else ["train", "test"]
 
 
-def check_monitor(config: TrainConfig) -> None:
-    """Refuse to watch a metric that is not measured.
-
-    Raises:
-        ValueError: if there is no such metric among those of the configuration, or a rank is none.
-    """
-    known = ["p@1", "p@r", "map@r", *(f"r@{k}" for k in as_ranks(config.output.ks))]
-    if config.trainer.monitor not in known:
-        raise ValueError(f"trainer.monitor must be one of {', '.join(known)}, got {config.trainer.monitor!r}")
-
-
-def _run(
-    config: TrainConfig,
-    folder: Path,
-    module: Any,
-    train: ImageSet,
-    watched: ImageSet | None,
-    monitor: Monitor,
-    state: dict[str, Any] | None,
-    title: str,
-) -> None:
-    """Let Lightning make the steps that are left."""
-    from gspool.training.course import Course
-
-    settings, first = config.trainer, module.step
-    main = process_rank() == 0
-    with ExitStack() as opened:
-        metrics = opened.enter_context(closing(MetricsLog(folder, first))) if main else None
-        request = opened.enter_context(stop_on_signal())
-        bar = opened.enter_context(work_bar(title, first, settings.max_steps, settings.progress and main))
-        course = Course(config, folder, train, watched, monitor, request, bar, metrics, state)
-        with quiet():
-            trainer = _trainer(config, settings.max_steps - first, course, module.warmup_steps)
-            if main:
-                write_versions(folder, f"{trainer.strategy.root_device}, {settings.devices} x {settings.num_nodes}")
-            module.train_dataloader = lambda: _loader(config, train, first, trainer)
-            trainer.fit(module)
-    if course.interrupted:
-        raise TrainingInterruptedError(folder, module.step)
-
-
-def _loader(config: TrainConfig, train: ImageSet, first: int, trainer: Any) -> Any:
-    """Make the loader once the processes know each other: each takes its part of every batch."""
-    batches = ClassBalancedBatches(
-        train.labels, config.data.classes_per_batch, config.data.images_per_class, seed=config.trainer.seed
-    )
-    pin = trainer.strategy.root_device.type == "cuda"
-    settings = config.trainer
-    return stream_loader(train, batches, first, settings.max_steps, settings.seed, config.data.workers, pin)
-
-
-def _trainer(config: TrainConfig, steps: int, course: Any, warmup_steps: int) -> Any:
-    settings = config.trainer
-    strategy = "auto"
-    if settings.devices * settings.num_nodes > 1:
-        # A backbone that is frozen at first has no gradients for a while.
-        strategy = "ddp_find_unused_parameters_true" if warmup_steps else "ddp"
-    with hardware_told(settings):
-        return lightning().Trainer(
-            max_steps=steps,
-            max_epochs=-1,
-            accelerator=settings.accelerator,
-            devices=settings.devices,
-            num_nodes=settings.num_nodes,
-            strategy=strategy,
-            precision=settings.precision,
-            sync_batchnorm=settings.sync_batchnorm,
-            gradient_clip_val=config.optimiser.clip or None,
-            callbacks=[course],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            num_sanity_val_steps=0,
-        )
+def _prepare_model(config: TrainConfig, model: Any, fabric: Any) -> None:
+    """Compile the backbone, share batch norm among GPUs, lay weights out as tensor cores read them: where asked."""
+    if config.trainer.compile:
+        backbone = getattr(model, "backbone", None)
+        if backbone is None:
+            raise ValueError("trainer.compile compiles model.backbone, which this model does not have; leave it out")
+        backbone.compile()
+    if config.trainer.sync_batchnorm and fabric.world_size > 1:
+        torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    if fabric.device.type == "cuda":
+        model.to(memory_format=torch.channels_last)
 
 
 def _finish(
-    config: TrainConfig, folder: Path, module: Any, monitor: Monitor, was_watched: bool, test: ImageSet
+    config: TrainConfig, folder: Path, model: Any, outcome: LoopOutcome, test: ImageSet | TensorSet
 ) -> FitResult:
-    """Restore the best model, measure it, save it, and write the figures last of all."""
-    wait_for_all()  # the first process may still be writing the best model
-    model = module.model
-    best_step = monitor.best_step if was_watched else module.step
-    if was_watched:
-        model.load_state_dict(read_checkpoint(folder / BEST)["model"])
+    """Measure the best model, save it, and write the figures last of all."""
     model.freeze(config.model.freeze)
     warm_start = open_warm_start(model)
     evaluation = evaluate_images(model, test, ks=config.output.ks, workers=config.data.workers)
+    images = outcome.steps * config.data.batch_size
     figures = {
         "metrics": dict(evaluation.metrics),
-        "best_step": best_step,
-        "steps": module.step,
-        "validation": monitor.best_value if was_watched else None,
+        "best_step": outcome.best_step,
+        "steps": outcome.steps,
+        "validation": outcome.best_value,
         "weights_entropy": evaluation.entropy,
         "vectors_seen": None if warm_start is None else len(warm_start.memory),
+        "classes": evaluation.classes,
+        "queries": evaluation.metrics.queries,
+        "gallery": evaluation.metrics.gallery,
+        "ending": outcome.ending,
+        "curve": outcome.curve,
+        "learned": learned_values(model),
+        "mean_weights": evaluation.mean_weights,
+        "seconds": round(outcome.seconds, 3),
+        "images_per_second": round(images / max(outcome.training_seconds, 1e-9), 1),
     }
     if process_rank() == 0:
-        card = {"data": config.data.name}
-        model.save_pretrained(folder / MODEL, metrics=figures["metrics"], model_card_kwargs=card)
-        write_result(folder, figures)
-    wait_for_all()
-    return FitResult(folder=folder, **figures)
+        if hasattr(model, "save_pretrained"):
+            card = {"data": config.data.name}
+            model.save_pretrained(folder / MODEL, metrics=figures["metrics"], model_card_kwargs=card)
+        if config.output.embeddings:
+            _write_embeddings(folder, evaluation, test)
+        if config.output.report:
+            write_examples(folder, choose_examples(model, test, evaluation.embeddings))
+        if outcome.ending != "time":
+            write_result(folder, figures)
+    return FitResult(folder=folder, **figures)  # type: ignore[arg-type]
+
+
+def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | TensorSet) -> None:
+    """Write the embeddings and labels of the test images; queries and gallery apart where the set has both."""
+    from safetensors.torch import save
+
+    queries, vectors = query_rows(test), evaluation.embeddings.cpu()
+    content = {"embeddings": vectors, "labels": test.labels}
+    if queries is not None:
+        content = {name: value[queries] for name, value in content.items()} | {
+            "gallery": vectors[~queries],
+            "gallery_labels": test.labels[~queries],
+        }
+    write_atomic(folder / EMBEDDINGS, save({name: value.contiguous() for name, value in content.items()}))
+
+
+def _load_best(model: torch.nn.Module, folder: Path) -> None:
+    """Load the best state of a finished run into a model of the caller."""
+    if (folder / BEST).exists():
+        state = read_checkpoint(folder / BEST, ("model",))["model"]
+    else:
+        module = read_checkpoint(folder / LAST, ("module",))["module"]
+        state = {name.removeprefix("model."): value for name, value in module.items() if name.startswith("model.")}
+    model.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""The batch of all processes, with right gradients, and the rows of an evaluation, each once."""
+"""What processes tell each other: the rows of a batch with their gradients, evaluated rows, requests to stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def is_distributed() -> bool:
-    """Say whether several processes train together."""
+    """Check whether several processes train together."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
@@ -39,7 +39,7 @@ class _GatherRows(torch.autograd.Function):
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Join the rows of all processes in their order, with a gradient to one's own; alone, the rows as they are.
+    """Join the rows of all processes in their order, with gradients; a single process gets its rows back.
 
     Every process must bring equally many rows, as `gspool.data.ClassBalancedBatches` deals them.
 
@@ -53,7 +53,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def gather_blocks(block: Tensor) -> Tensor:
-    """Join blocks of any lengths, on the CPU, in the order of the processes: `gspool.data.Shard` undone."""
+    """Join blocks of any lengths, on the CPU, in the order of the processes: the inverse of `gspool.data.Shard`."""
     if not is_distributed():
         return block.cpu()
     parts: list[Tensor] = [block] * distributed.get_world_size()
@@ -61,15 +61,29 @@ def gather_blocks(block: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
+def any_process(value: int, device: torch.device) -> int:
+    """Return the largest value of all processes; all of them must call this at the same step.
+
+    Example:
+        >>> any_process(3, torch.device("cpu"))
+        3
+    """
+    if not is_distributed():
+        return value
+    largest = torch.tensor(value, device=device)
+    distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+    return int(largest)
+
+
 def wait_for_all() -> None:
-    """Let no process go on before all of them are here: what one writes, another may be about to read."""
+    """Wait until all processes are here: what one writes, another may be about to read."""
     if is_distributed():
         distributed.barrier()
 
 
 @torch.no_grad()
 def share_buffers(module: torch.nn.Module) -> None:
-    """Give every process the running statistics of the first, so that all of them evaluate one model."""
+    """Copy the running statistics of the first process to all, so that they evaluate one model."""
     if is_distributed():
         for buffer in module.buffers():
             distributed.broadcast(buffer, src=0)

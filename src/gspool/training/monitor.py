@@ -1,4 +1,4 @@
-"""Which evaluation was the best, when to stop, when the learning rate falls."""
+"""The best evaluation, early stopping, and the learning rate on a plateau."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Monitor:
         self.stopped = False
 
     def judge(self, step: int, value: float) -> Verdict:
-        """Take note of an evaluation; equal is not better."""
+        """Record an evaluation and decide; equal is not better."""
         improved = value > self.best_value
         if improved:
             self.best_value, self.best_step = value, step
@@ -53,9 +53,9 @@ class Monitor:
         return Verdict(improved, self.stopped, lr_falls)
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what has been seen so far, as plain numbers."""
+        """Return the state as plain numbers."""
         return {name: value for name, value in vars(self).items() if name not in ("patience", "plateau")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state."""
         vars(self).update(state)

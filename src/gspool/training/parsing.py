@@ -1,4 +1,4 @@
-"""A configuration from the command line or from YAML; a wrong key or value is answered with the right ones."""
+"""Read a configuration from the command line or from YAML; errors name the valid keys and values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gspool.training.presets import DEFAULT, PRESETS, preset
 
 
 class TrainArguments(NamedTuple):
-    """What `gspool train` was told: the settings, a run to go on with if one is named, whether to fetch its data."""
+    """The arguments of `gspool train`: the settings, a run to resume if one is named, whether to download data."""
 
     config: TrainConfig
     resume: str | None
@@ -26,7 +26,7 @@ SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
 
 
 def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
-    """Make the parser of `gspool train`: every field of a `TrainConfig` is an option and a key of YAML."""
+    """Build the parser of `gspool train`: every field of a `TrainConfig` is an option and a key of YAML."""
     from gspool.training.help_text import TRAIN
 
     parser = TeachingParser(prog, TRAIN, "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]")
@@ -39,11 +39,11 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
         type=str,
         default=None,
         metavar="RUN",
-        help="Go on with an interrupted run of this folder; everything else is as it was then.",
+        help="Continue the interrupted run of this folder, with the settings it has.",
     )
-    parser.add_argument("--download", action="store_true", help="Fetch the data set first where it is not there.")
+    parser.add_argument("--download", action="store_true", help="Download the data set first if it is missing.")
     parser.add_class_arguments(TrainConfig, as_positional=False)
-    # The word alone says it, as that of a switch does; a value may follow, since YAML and --config have three of them.
+    # A switch on the command line that may also have a value: in YAML it has three.
     (from_scratch,) = (action for action in parser._actions if "--from_scratch" in action.option_strings)
     from_scratch.nargs, from_scratch.const = "?", True
     parser.set_defaults(plain(defaults or preset(preset_name)))
@@ -51,7 +51,7 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
 
 
 def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None]:
-    """Read a configuration from arguments, YAML files among them; give it, and the run to resume, if one is named.
+    """Read a configuration from arguments and YAML files; return it, and the run to resume if one is named.
 
     Raises:
         SystemExit: as `parse_arguments`.
@@ -65,7 +65,7 @@ def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[
 
 
 def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> TrainArguments:
-    """Read all that the command takes. The preset comes first, then files and flags in the order they are written.
+    """Read all arguments of the command. The preset comes first, then files and flags in their order.
 
     Raises:
         SystemExit: with status 2 for a wrong key or value, with status 0 after ``--help`` or ``--print_config``.
@@ -77,16 +77,26 @@ def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> Tra
         train_parser(prog).error(str(error))
     parser = train_parser(prog, start, name)
     namespace = parser.parse_args(list(arguments))
-    try:
-        made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
-        config = TrainConfig(**{section: made[section] for section in SECTIONS})
-    except ValueError as error:
-        parser.error(str(error))
+    made = instantiate(parser, namespace)
+    config = TrainConfig(**{section: made[section] for section in SECTIONS})
     return TrainArguments(config, namespace["resume"], namespace["download"])
 
 
+def instantiate(parser: TeachingParser, namespace: Any) -> Any:
+    """Build the dataclasses of parsed arguments.
+
+    Raises:
+        SystemExit: with status 2 if one of them refuses its values.
+    """
+    try:
+        # jsonargparse has renamed it.
+        return (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+    except ValueError as error:
+        parser.error(str(error))
+
+
 def _preset_of(arguments: Sequence[str]) -> str:
-    """Find the preset before anything else is read, because all the defaults hang on it.
+    """Find the preset before anything else is read, because it sets the defaults.
 
     Raises:
         ValueError: if a file is not YAML, or several presets are named.
@@ -109,8 +119,8 @@ def _preset_of(arguments: Sequence[str]) -> str:
     return named[0] if named else name
 
 
-def plain(config: TrainConfig) -> dict[str, Any]:
-    """Give a configuration as dictionaries, lists, numbers and words."""
+def plain(config: Any) -> dict[str, Any]:
+    """Return a configuration as dictionaries, lists, numbers and strings."""
 
     def without_tuples(value: Any) -> Any:
         if isinstance(value, dict):
@@ -141,5 +151,5 @@ def read_config(path: str | Path) -> TrainConfig:
         namespace = parser.parse_object(content)
         made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
         return TrainConfig(**{section: made[section] for section in SECTIONS})
-    except Exception as error:  # whatever a damaged file makes the parser raise, the answer is the same
+    except Exception as error:  # whatever a damaged file makes the parser raise
         raise ValueError(f"{path} is not the configuration of a run: {error}") from error

@@ -34,7 +34,7 @@ FAIR = {
 
 
 def fair(name: str, proxies: bool) -> TrainConfig:
-    """Give a benchmark of the fair protocol, first fold: C2 (4 images of 8 classes) or ProxyNCA++ (1 image of 32).
+    """Return a benchmark of the fair protocol, first fold: C2 (4 images of 8 classes) or ProxyNCA++ (1 image of 32).
 
     Weights of the backbone are not in it: add ``--model.backbone_options.weights FILE``.
     """
@@ -65,7 +65,7 @@ def fair(name: str, proxies: bool) -> TrainConfig:
         loss=LossConfig(name="pnca" if proxies else "c2", preset=name, zsr=0.1),
         optimiser=OptimiserConfig(lr=1e-5, weight_decay=1e-4, betas=(0.9, 0.99), eps=1e-7, clip=10.0, proxies=100.0),
         schedule=ScheduleConfig(warmup_epochs=1.0 if proxies else 0.0),
-        # The paper names no last step: early stopping ends its runs.
+        # The paper gives no last step: early stopping ends its runs.
         trainer=TrainerConfig(
             max_steps=200_000, evaluate_every=benchmark.evaluate_every, patience=benchmark.patience, monitor="map@r"
         ),
@@ -77,7 +77,7 @@ CONVENTIONAL_LR = {"cub": 1e-5, "cars196": 1e-4, "sop": 1e-4, "inshop": 1e-4}
 
 
 def conventional(name: str) -> TrainConfig:
-    """Give a benchmark of the conventional protocol: all training classes, P@1 watched on the test classes, 512-D."""
+    """Return a benchmark of the conventional protocol: all training classes, P@1 on the test classes, 512-D."""
     config = fair(name, proxies=False)
     config.data.options = {}
     config.data.classes_per_batch = 32
@@ -91,7 +91,7 @@ def conventional(name: str) -> TrainConfig:
 
 
 def collage() -> TrainConfig:
-    """Give Cifar Collage (Supp. 2.2); weights of a ResNet20 trained on CIFAR-100 are to be added."""
+    """Return Cifar Collage (Supp. 2.2); add the weights of a ResNet20 trained on CIFAR-100."""
     steps_an_epoch = 300  # 19,200 collages in batches of 64
     return TrainConfig(
         data=DataConfig(name="collage", classes_per_batch=16, images_per_class=4),
@@ -107,12 +107,12 @@ def collage() -> TrainConfig:
 
 
 def glyphs() -> TrainConfig:
-    """Give the default: GSP on glyph collages, a small network from scratch, GAP beside it; minutes on a CPU."""
+    """Return the default: GSP and its baseline GAP on glyph collages with a small network; minutes on a CPU."""
     return TrainConfig(schedule=ScheduleConfig(name="cosine"), baseline="gap")
 
 
 def folder() -> TrainConfig:
-    """Give a start for your own pictures: a ResNet50 of timm with its ImageNet weights, which are downloaded."""
+    """Return a start for your own images: a ResNet50 of timm with its ImageNet weights, which are downloaded."""
     config = fair("cub", proxies=True)
     config.data = DataConfig(
         name="folder", classes_per_batch=32, images_per_class=1, transform="crop", cache=True, workers=4
@@ -123,7 +123,7 @@ def folder() -> TrainConfig:
     return config
 
 
-# A preset is made anew each time: whoever changes one changes no other run.
+# Functions, so that changing one configuration changes no other.
 PRESETS: dict[str, Callable[[], TrainConfig]] = {
     "glyphs": glyphs,
     "folder": folder,
@@ -136,7 +136,7 @@ DEFAULT = "glyphs"
 
 
 def preset(name: str) -> TrainConfig:
-    """Give a configuration by name.
+    """Return a configuration by name.
 
     Raises:
         ValueError: if there is no such preset.
@@ -155,7 +155,7 @@ def preset(name: str) -> TrainConfig:
 
 
 def changed(config: TrainConfig, **values: Any) -> TrainConfig:
-    """Give a copy with other values, by dotted names with two underscores for the dot.
+    """Return a copy with other values, by dotted names with two underscores for the dot.
 
     Example:
         >>> changed(glyphs(), trainer__seed=3).trainer.seed

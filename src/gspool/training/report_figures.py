@@ -1,4 +1,4 @@
-"""The pictures of a report, as images inside HTML."""
+"""The figures of a report, as images inside HTML."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from gspool.evaluation import nearest_neighbours
-
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import UInt8
     from torch import Tensor
 
-    from gspool.data import ImageSet
-    from gspool.models import Embedder
+    from gspool.training.examples import Examples
 
 RIGHT, WRONG = "#1a9850", "#d73027"
 
 
 def _figure(rows: int, columns: int, width: float, height: float) -> Any:
-    """Make a figure that belongs to no window: nothing of pyplot's global state is touched."""
+    """Return a figure without pyplot's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -55,66 +50,70 @@ def curves(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     return _as_html(figure, "loss and MAP@R over steps")
 
 
-def neighbours(embeddings: Float[Tensor, "N D"], images: ImageSet, examples: int, k: int = 7) -> str:
-    """Show queries, spread over the classes, and their nearest neighbours."""
-    queries = spread_rows(images, examples)
-    gallery = torch.arange(len(images))
-    if images.roles is not None:
-        gallery = torch.tensor([row for row, role in enumerate(images.roles) if role == "gallery"])
-    found = nearest_neighbours(embeddings[queries], embeddings[gallery], k=k + 1).indices
-    figure, axes = _figure(len(queries), k + 1, 9.0, 1.2 * len(queries))
-    for line, query in enumerate(queries):
-        # A query is in the gallery itself where the set has no roles.
-        rows = [int(gallery[place]) for place in found[line] if int(gallery[place]) != query][:k]
-        for axis in axes[line]:
-            axis.set_axis_off()
-        axes[line][0].imshow(picture(images, query))
-        for axis, row in zip(axes[line][1:], rows, strict=False):
-            axis.set_axis_on()
-            axis.imshow(picture(images, row))
+def neighbours(examples: Examples) -> str:
+    """Show queries and their nearest neighbours."""
+    figure, axes = _figure(len(examples.queries), examples.neighbours.shape[1] + 1, 9.0, 1.2 * len(examples.queries))
+    for line, query, found, right in zip(axes, examples.queries, examples.neighbours, examples.right, strict=True):
+        line[0].set_axis_off()
+        line[0].imshow(_picture(query))
+        for axis, image, is_right in zip(line[1:], found, right, strict=True):
+            axis.imshow(_picture(image))
             axis.set_xticks([])
             axis.set_yticks([])
             for side in axis.spines.values():
-                side.set_color(RIGHT if images.labels[row] == images.labels[query] else WRONG)
+                side.set_color(RIGHT if is_right else WRONG)
                 side.set_linewidth(3)
     return _as_html(figure, "queries and their nearest neighbours")
 
 
-@torch.no_grad()
-def weights(model: Embedder, images: ImageSet, examples: int) -> str | None:
+def weights(examples: Examples) -> str | None:
     """Show images with the weights of their tokens laid over them; None where the layer has none."""
-    rows = spread_rows(images, examples)
-    device = next(model.parameters()).device
-    embedded = model.eval().embed(torch.stack([images[row][0] for row in rows]).to(device))
-    if embedded.weights is None or embedded.grid is None:
+    if examples.weights is None:
         return None
-    figure, axes = _figure(2, len(rows), 1.5 * len(rows), 3.2)
-    maps = embedded.weights.reshape(len(rows), *embedded.grid).cpu()
-    for column, row in enumerate(rows):
-        image = picture(images, row)
+    figure, axes = _figure(2, len(examples.queries), 1.5 * len(examples.queries), 3.2)
+    for column, (query, map_) in enumerate(zip(examples.queries, examples.weights, strict=True)):
         for axis in (axes[0][column], axes[1][column]):
             axis.set_axis_off()
-            axis.imshow(image)
-        height, width = image.shape[:2]
-        axes[1][column].imshow(
-            maps[column].numpy(), cmap="inferno", alpha=0.7, extent=(-0.5, width - 0.5, height - 0.5, -0.5), vmin=0.0
-        )
+            axis.imshow(_picture(query))
+        height, width = query.shape[1:]
+        extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+        axes[1][column].imshow(map_.numpy(), cmap="inferno", alpha=0.7, extent=extent, vmin=0.0)
     return _as_html(figure, "images, and the weights of their tokens")
 
 
-def spread_rows(images: ImageSet, count: int) -> list[int]:
-    """Choose images of different classes, spread evenly over them; queries, where the set has roles."""
-    candidates = range(len(images))
-    if images.roles is not None:
-        candidates = [row for row in candidates if images.roles[row] == "query"]  # type: ignore[assignment]
-    first: dict[int, int] = {}
-    for row in candidates:
-        first.setdefault(int(images.labels[row]), row)
-    rows = [first[label] for label in sorted(first)]
-    count = min(count, len(rows))
-    return [rows[place * len(rows) // count] for place in range(count)]
+def scatter(points: Sequence[tuple[str, float, float]]) -> str:
+    """Draw test against validation MAP@R, one named point a head."""
+    figure, axes = _figure(1, 1, 6.5, 4.5)
+    axis = axes[0][0]
+    for name, validation, test in points:
+        axis.plot(validation, test, "o", color="tab:red" if "gsp" in name else "tab:blue")
+        axis.annotate(name, (validation, test), xytext=(5, 3), textcoords="offset points", fontsize=8)
+    axis.set_xlabel("MAP@R on validation classes, percent")
+    axis.set_ylabel("MAP@R on test classes, percent")
+    return _as_html(figure, "MAP@R on test classes against validation classes")
 
 
-def picture(images: ImageSet, row: int) -> Any:
-    """Give an image as the model sees it, as an array [H, W, 3] of bytes."""
-    return images[row][0].permute(1, 2, 0).numpy()
+def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, Tensor]) -> str:
+    """Show the same pictures once a head with its weights over them, relative to equal weights, on one scale."""
+    figure, axes = _figure(1 + len(maps), len(pictures), 1.6 * len(pictures), 1.7 * (1 + len(maps)))
+    relative = {name: map_ * map_[0].numel() for name, map_ in maps.items()}
+    highest = max(float(map_.quantile(0.99)) for map_ in relative.values())
+    for column, picture in enumerate(pictures):
+        height, width = picture.shape[1:]
+        extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+        for axis, name in zip(axes[:, column], ["", *relative], strict=True):
+            axis.set_xticks([])
+            axis.set_yticks([])
+            axis.imshow(_picture(picture))
+            if name:
+                over = relative[name][column].numpy()
+                axis.imshow(
+                    over, cmap="inferno", alpha=0.65, extent=extent, vmin=0, vmax=highest, interpolation="bilinear"
+                )
+            if column == 0:
+                axis.set_ylabel(name, fontsize=8)
+    return _as_html(figure, "weights of the heads over the same pictures")
+
+
+def _picture(image: UInt8[Tensor, "3 H W"]) -> Any:
+    return image.permute(1, 2, 0).numpy()

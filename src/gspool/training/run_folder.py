@@ -1,4 +1,4 @@
-"""The folder of a run: what goes into it, and how it is found again."""
+"""The folder of a run: its lock, configuration, versions, log and result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 
 from gspool.files import lock, write_atomic
 from gspool.terminal.output import check_writable
-from gspool.training.checkpoint import LAST
+from gspool.training.checkpoint import LAST, PREVIOUS
 from gspool.training.config import TrainConfig
 from gspool.training.parsing import as_yaml, plain, read_config
 from gspool.version import __version__
@@ -38,7 +38,7 @@ log = logging.getLogger("gspool.training")
 
 @contextmanager
 def only_training(folder: Path) -> Iterator[None]:
-    """Keep a second process from training in a folder at the same time; a crash lets go of the lock by itself.
+    """Lock the folder of a run against a second process; a crash releases the lock.
 
     Raises:
         ValueError: if another process is training there, or the folder cannot be written.
@@ -46,16 +46,16 @@ def only_training(folder: Path) -> Iterator[None]:
     check_writable(folder, "--output.folder")
     folder.mkdir(parents=True, exist_ok=True)
     taken = (
-        f"another process is training in {folder}; wait until it has ended, or end it and go on with: "
+        f"another process is training in {folder}; wait until it has ended, or stop it and go on with: "
         f"gspool train --resume {folder}"
     )
-    # On a file system without locks better unguarded than not at all.
+    # Optional: a file system without locks must not prevent training.
     with lock(folder / ".lock", taken, optional=True):
         yield
 
 
 def process_rank() -> int:
-    """Say which of several processes this is, before torch.distributed knows: as torchrun, Slurm or Lightning tell."""
+    """Return the rank of this process before torch.distributed knows it, as set by torchrun, Slurm or Lightning."""
     for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
@@ -63,7 +63,7 @@ def process_rank() -> int:
 
 
 def open_run_folder(config: TrainConfig) -> Path:
-    """Make the folder of a new run and write its configuration into it.
+    """Create the folder of a new run and write its configuration into it.
 
     Raises:
         ValueError: if it cannot be written, or already holds a run.
@@ -73,7 +73,7 @@ def open_run_folder(config: TrainConfig) -> Path:
         return folder
     if has_begun(folder):
         raise ValueError(
-            f"{folder} already holds a run; go on with it by: gspool train --resume {folder}, "
+            f"{folder} already holds a run; continue it with: gspool train --resume {folder}, "
             "or choose another --output.folder"
         )
     own_config(folder, config)
@@ -81,14 +81,14 @@ def open_run_folder(config: TrainConfig) -> Path:
 
 
 def has_begun(folder: Path) -> bool:
-    """Say whether a folder holds anything that a new run would destroy."""
-    return any((folder / name).exists() for name in (LAST, RESULT))
+    """Check whether a folder holds anything that a new run would destroy."""
+    return any((folder / name).exists() for name in (LAST, PREVIOUS, RESULT))
 
 
 def own_config(folder: Path, config: TrainConfig) -> None:
-    """Write the configuration of a run into its folder, or see that the one that is there is the same.
+    """Write the configuration of a run into its folder, or check that the one there is the same.
 
-    How a run is shown and how many threads it has may change between its parts; what decides its numbers may not.
+    Progress, threads and the time limit may change when a run resumes; what determines its numbers may not.
 
     Raises:
         ValueError: if the folder cannot be written, or holds a run with other settings.
@@ -96,19 +96,20 @@ def own_config(folder: Path, config: TrainConfig) -> None:
     check_writable(folder, "--output.folder")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CONFIG
-    # A run that failed before its first checkpoint, by a wrong setting for example, stands in nobody's way.
+    # A run that failed before its first checkpoint, by a wrong setting for example, is replaced.
     if not path.exists() or not has_begun(folder):
         write_atomic(path, as_yaml(config).encode())
         return
-    there, here = (_flat(_deciding(each)) for each in (plain(read_config(path)), plain(config)))
+    there, here = (_flat(_determining(each)) for each in (plain(read_config(path)), plain(config)))
     different = [name for name in here if there.get(name) != here[name]]
     if different:
-        told = ", ".join(f"{name} {there.get(name)!r} there and {here[name]!r} here" for name in different[:5])
-        raise ValueError(f"{folder} holds a run with other settings ({told}); choose another folder")
+        listed = ", ".join(f"{name} {there.get(name)!r} there and {here[name]!r} here" for name in different[:5])
+        raise ValueError(f"{folder} holds a run with other settings ({listed}); choose another folder")
 
 
-def _deciding(content: dict[str, Any]) -> dict[str, Any]:
-    trainer = {name: value for name, value in content["trainer"].items() if name not in ("progress", "threads")}
+def _determining(content: dict[str, Any]) -> dict[str, Any]:
+    free = ("progress", "threads", "max_seconds")
+    trainer = {name: value for name, value in content["trainer"].items() if name not in free}
     return {**{name: value for name, value in content.items() if name != "output"}, "trainer": trainer}
 
 
@@ -131,13 +132,13 @@ def _folder(config: TrainConfig) -> Path:
 
 
 def write_versions(folder: Path, device: str) -> None:
-    """Write down what the run was made with."""
+    """Write the versions, the device and the command of a run."""
     packages = {}
     for name in PACKAGES:
         try:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            continue  # an absent package took no part
+            continue  # not installed
     content = {
         "gspool": __version__,
         "python": platform.python_version(),
@@ -152,12 +153,12 @@ def write_versions(folder: Path, device: str) -> None:
 
 
 def write_result(folder: Path, content: dict[str, Any]) -> None:
-    """Write the figures of a finished run; where this file stands, the run is complete."""
+    """Write the figures of a finished run; a run is complete when this file exists."""
     write_atomic(folder / RESULT, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Read the figures of a run, or None if it has not finished.
+    """Return the figures of a run, or None if it has not finished.
 
     Raises:
         ValueError: if the file is damaged.
@@ -173,7 +174,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def log_to(folder: Path) -> Iterator[logging.Logger]:
-    """Append to log.txt of the run, with times; of several processes the first one writes."""
+    """Append log messages to log.txt of the run; of several processes the first one writes."""
     if process_rank() > 0:
         yield log
         return

@@ -1,4 +1,4 @@
-"""The image sets of a run: made, looked at, cached, and seen through their transforms."""
+"""The image sets of a run: listed, cached, checked, and with their transforms."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from gspool.data.registry import option_names
 from gspool.models import Pixels
 from gspool.terminal.status import WrongArgumentsError
 from gspool.training.config import DataConfig
+from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.run_folder import process_rank
 
 
 def image_set(
     config: DataConfig, split: Split, pixels: Pixels, *, training: bool = False, progress: bool = False
 ) -> ImageSet:
-    """Make one split of the configured data, ready for a loader.
+    """Return one split of the configured data, ready for a loader.
 
     Args:
         config: which data, how it is checked, cached and transformed.
@@ -38,7 +39,7 @@ def image_set(
 
 
 def list_images(config: DataConfig, split: Split) -> ImageSet:
-    """List one split of the configured data as it lies there: nothing is known of a model yet.
+    """List one split of the configured data; this needs no model.
 
     Raises:
         ValueError: if the data or an option does not fit.
@@ -50,7 +51,7 @@ def list_images(config: DataConfig, split: Split) -> ImageSet:
 def prepared(
     images: ImageSet, config: DataConfig, pixels: Pixels, *, training: bool = False, progress: bool = False
 ) -> ImageSet:
-    """Cache a listed split, look at its images and put the transforms in front, as the configuration says.
+    """Cache a listed split, check its images and set its transform, as configured.
 
     Raises:
         ValueError: if a transform does not fit, or an image is broken and ``check`` is "stop".
@@ -73,12 +74,33 @@ def prepared(
     return images.with_transform(_transform(config, pixels, training))
 
 
-def fetch_data(config: DataConfig) -> None:
-    """Fetch a published data set from its official address, unless it is there.
+def on_device(
+    images: ImageSet, config: DataConfig, pixels: Pixels, device: Any, *, training: bool = False, progress: bool = False
+) -> TensorSet:
+    """Decode a prepared split into memory of the device, for ``data.resident``.
 
     Raises:
-        WrongArgumentsError: if it is none that is fetched.
-        FileNotFoundError: if it has no address; the message says where a person gets it.
+        ValueError: if the transform does not fit, or an image is broken.
+    """
+    return load_tensors(
+        images,
+        device,
+        shorter_side=pixels.resize if config.transform == "crop" else None,
+        interpolation="bilinear" if training else pixels.interpolation,
+        workers=max(config.workers, 1),
+        progress=progress,
+        transform=config.transform if training or config.transform == "crop" else "none",
+        size=pixels.size if config.transform == "crop" else None,
+        options=config.transform_options,
+    )
+
+
+def fetch_data(config: DataConfig) -> None:
+    """Download a published data set from its official address, unless it is there.
+
+    Raises:
+        WrongArgumentsError: if it is not a published data set.
+        FileNotFoundError: if it has no address; the message says where to get it.
         ConnectionError: if its address cannot be reached.
     """
     check_fetched(config)
@@ -86,15 +108,15 @@ def fetch_data(config: DataConfig) -> None:
 
 
 def check_fetched(config: DataConfig) -> None:
-    """Refuse to fetch what is generated, or somebody's own.
+    """Check that a data set can be downloaded.
 
     Raises:
-        WrongArgumentsError: with the data sets that are fetched.
+        WrongArgumentsError: if not, with those that can.
     """
     if "download" not in option_names(config.name):
         known = [name for name in data.list() if "download" in option_names(name)]
         raise WrongArgumentsError(
-            f"--download fetches published data sets, {', '.join(known)}; {config.name} is none of them, leave it out"
+            f"--download works for {', '.join(known)}, and {config.name} is none of them; leave it out"
         )
 
 

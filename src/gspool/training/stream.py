@@ -1,16 +1,17 @@
-"""The batches of a run, step by step: any step can be the first, and sees what it would have seen."""
+"""The batches of a run by step: any step can be the first, and its batch is the same as in a whole run."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gspool.data import ClassBalancedBatches, ImageSet
 from gspool.data.loading import loading_processes
+from gspool.training.signals import signals_blocked
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8
@@ -25,15 +26,15 @@ class Batch(NamedTuple):
     rows: Int64[Tensor, B]
 
 
-class Place(NamedTuple):
-    """Which image, and in which pass over the data, for augmentation to be drawn from both."""
+class Visit(NamedTuple):
+    """An image in one pass over the data; augmentation is drawn from both."""
 
     epoch: int
     row: int
 
 
-class BatchStream(Sampler[list[Place]]):
-    """Give the batches of steps ``first`` to ``last - 1``, whatever epoch they fall into.
+class BatchStream(Sampler[list[Visit]]):
+    """Yield the batches of steps ``first`` to ``last - 1``, whatever epoch they fall into.
 
     Example:
         >>> batches = ClassBalancedBatches([0, 0, 1, 1], classes_per_batch=2, images_per_class=1)
@@ -49,20 +50,20 @@ class BatchStream(Sampler[list[Place]]):
     def __len__(self) -> int:
         return max(self.last - self.first, 0)
 
-    def __iter__(self) -> Iterator[list[Place]]:
+    def __iter__(self) -> Iterator[list[Visit]]:
         step = self.first
         while step < self.last:
             epoch, position = divmod(step, len(self.batches))
             self.batches.load_state_dict({**self.batches.state_dict(), "epoch": epoch, "next_batch": position})
             for rows in self.batches:
-                yield [Place(epoch, row) for row in rows]
+                yield [Visit(epoch, row) for row in rows]
                 step += 1
                 if step >= self.last:
                     return
 
 
 class StreamedImages(Dataset[tuple["Tensor", int, int]]):
-    """Images by `Place`; the draws of the transform are a function of (seed, epoch, row) alone.
+    """Images by `Visit`; the draws of the transform are a function of (seed, epoch, row) alone.
 
     A worker that loads ahead, or a run that resumes in the middle, therefore sees the same pictures as any other.
     """
@@ -73,17 +74,17 @@ class StreamedImages(Dataset[tuple["Tensor", int, int]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, place: Place) -> tuple[Tensor, int, int]:
-        image, label = self.images.images[place.row], int(self.images.labels[place.row])
+    def __getitem__(self, visit: Visit) -> tuple[Tensor, int, int]:
+        image, label = self.images.images[visit.row], int(self.images.labels[visit.row])
         if self.images.transform is None:
-            return image, label, place.row
+            return image, label, visit.row
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mixed_seed(self.seed, place.epoch, place.row))
-            return self.images.transform(image), label, place.row
+            torch.manual_seed(mixed_seed(self.seed, visit.epoch, visit.row))
+            return self.images.transform(image), label, visit.row
 
 
 def mixed_seed(*numbers: int) -> int:
-    """Make one seed of several numbers; neighbours among them must not give neighbouring seeds.
+    """Mix several numbers into one seed; neighbouring numbers do not give neighbouring seeds.
 
     Example:
         >>> mixed_seed(0, 1) != mixed_seed(1, 0)
@@ -93,7 +94,7 @@ def mixed_seed(*numbers: int) -> int:
 
 
 def collate(samples: list[tuple[Tensor, int, int]]) -> Batch:
-    """Stack samples; images of different sizes are named instead of failing deep inside torch.
+    """Stack samples into a batch.
 
     Raises:
         ValueError: if the images are not of one size.
@@ -108,11 +109,19 @@ def collate(samples: list[tuple[Tensor, int, int]]) -> Batch:
     return Batch(torch.stack(images), torch.tensor(labels), torch.tensor(rows))
 
 
+class ShieldedLoader(DataLoader[Any]):
+    """A loader whose workers do not see Ctrl-C and SIGTERM: they end with the process that they load for."""
+
+    def __iter__(self) -> Any:
+        with signals_blocked():
+            return super().__iter__()
+
+
 def stream_loader(
     images: ImageSet, batches: ClassBalancedBatches, first: int, last: int, seed: int, workers: int, pin: bool
-) -> DataLoader[tuple[Tensor, int, int]]:
-    """Make the loader of steps ``first`` to ``last - 1``."""
-    return DataLoader(
+) -> DataLoader[Any]:
+    """Return the loader of steps ``first`` to ``last - 1``."""
+    return ShieldedLoader(
         StreamedImages(images, seed),
         batch_sampler=BatchStream(batches, first, last),
         collate_fn=collate,

@@ -1,0 +1,103 @@
+"""Run a grid of trainings: those that are missing, in one process or many, each kept when it ends."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from gspool.executor import Executor, Failure, run_tasks
+from gspool.executor.run_store import RunStore
+from gspool.executor.stopping import exit_with_line
+from gspool.terminal.bar import work_bar
+
+Asked = Mapping[str, Any]
+# Takes what is asked for and the seconds left (0: no limit); returns what it found, None if time ran out before.
+Worker = Callable[[Asked, float], Mapping[str, Any] | None]
+
+
+def run_grid(
+    store: RunStore,
+    jobs: Sequence[Asked],
+    make_worker: Callable[[], Worker],
+    executor: Executor | None = None,
+    seconds: float = 0.0,
+    name: str = "trainings",
+) -> int:
+    """Run the jobs that the store does not hold, and put each into it when it ends.
+
+    Args:
+        store: finished runs.
+        jobs: what is asked for, plain JSON; the store looks runs up by it.
+        make_worker: called once in every process, returns the function that does a job: a module's function, or a
+            `functools.partial` of one, because it is pickled.
+        executor: where jobs run; this process unless given.
+        seconds: no job starts after this time, and workers learn how much of it is left; 0 for no limit.
+        name: what the jobs are, in the plural.
+
+    Returns:
+        How many jobs are left because time ran out.
+
+    Raises:
+        RuntimeError: if jobs failed, after all others have ended.
+        SystemExit: after Ctrl-C or SIGTERM, with 130 or 143 and a line about what is kept.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> def make_worker():
+        ...     return lambda asked, seconds: {"square": asked["number"] ** 2}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = RunStore(Path(folder) / "runs.jsonl")
+        ...     left = run_grid(store, [{"number": 2}, {"number": 3}], make_worker)
+        ...     left, store.get({"number": 3})
+        (0, {'square': 9})
+    """
+    executor = executor or Executor()
+    missing = [dict(asked) for asked in jobs if store.get(asked) is None]
+    deadline = time.time() + seconds if seconds else None
+    in_time = (job for job in missing if deadline is None or time.time() < deadline)
+    make = functools.partial(_make_timed, make_worker, deadline)
+    # In this process every training has a bar of its own.
+    several = executor.workers != 1 or executor.ray is not None
+    shown = several and len(missing) > 1 and sys.stderr.isatty()
+    done, failures = 0, []
+    with (
+        exit_with_line(lambda: f"stopped; {done} of {len(missing)} {name} are kept, the same command continues"),
+        work_bar(name, 0, len(missing), shown, unit=name) as bar,
+        closing(run_tasks(make, in_time, executor)) as results,
+    ):
+        for asked, found in results:
+            if isinstance(found, Failure):
+                failures.append(f"{_words(asked)}: {found.message}")
+            elif found is not None:
+                store.put(asked, found)
+                done += 1
+            bar.advance()
+    if failures:
+        raise RuntimeError(
+            f"{len(failures)} of {len(missing)} {name} failed; the others are kept.\n" + "\n".join(failures)
+        )
+    if done < len(missing):
+        print(
+            f"time is up: {len(missing) - done} of {len(missing)} {name} are left; the same command continues",
+            flush=True,
+        )
+    return len(missing) - done
+
+
+def _make_timed(make_worker: Callable[[], Worker], deadline: float | None) -> Callable[[Asked], Any]:
+    worker = make_worker()
+
+    def work(asked: Asked) -> Any:
+        # A deadline that passed while the job waited in a queue must not read as "no limit".
+        return worker(asked, 0.0 if deadline is None else max(deadline - time.time(), 1e-3))
+
+    return work
+
+
+def _words(asked: Asked) -> str:
+    return ", ".join(f"{name} {value}" for name, value in asked.items())

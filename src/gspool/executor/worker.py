@@ -1,0 +1,35 @@
+"""What runs in another process: a worker that is made with its first task, and a failure in the place of a result."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# Tasks that wait for each worker while it does another one.
+AHEAD = 2
+# A task whose process dies, with its machine or out of memory, is tried so often.
+TRIES = 3
+
+
+class Failure(NamedTuple):
+    """The result of a task that raised: the traceback, or how its process ended."""
+
+    message: str
+
+
+class LazyWorker:
+    """A worker that is made with its first task, so that an error while it is made is the result of a task."""
+
+    def __init__(self, make_worker: Callable[[], Callable[[Any], Any]]) -> None:
+        self.make_worker = make_worker
+        self.worker: Callable[[Any], Any] | None = None
+
+    def __call__(self, task: Any) -> Any:
+        """Do a task; what it raises is returned as a `Failure`."""
+        try:
+            if self.worker is None:
+                self.worker = self.make_worker()
+            return self.worker(task)
+        except Exception:
+            return Failure(traceback.format_exc())

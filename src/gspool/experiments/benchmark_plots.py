@@ -1,0 +1,260 @@
+"""Figures of the benchmark: Figure 6 beside ours, differences from GAP, validation curves, where layers look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gspool.executor.run_store import Run
+from gspool.experiments.experiment import Record
+from gspool.experiments.plots import FEWEST_PAIRS, Line, forest, legend_below, save, subplots
+from gspool.experiments.retrieval_figures import figures_of, place, runs_of
+from gspool.experiments.retrieval_paper import paper_gain, paper_values
+from gspool.experiments.retrieval_tables import in_order, is_earlier
+from gspool.experiments.retrieval_variants import COMPARED, POOLINGS
+
+# Between two layers of a loss; all of a loss take less than the distance of two losses.
+APART = 0.8 / len(POOLINGS)
+MOST_MAPS, MOST_CURVES = 8, 8
+# Points of MAP@R below the best that curves show.
+SHOWN_POINTS = 4.0
+AHEAD = "MAP@R − that of GAP, points"
+
+
+def rows_of(record: Record) -> list[dict[str, Any]]:
+    """Return all rows but those of earlier ways of training."""
+    return [row for row in in_order(figures_of(record["value"])) if not is_earlier(row)]
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """Name a row within its loss."""
+    return f"{row['pooling']} {row['setting']}".strip()
+
+
+def draw_losses(record: Record, path: Path) -> None:
+    """Draw how far GSP is ahead of GAP, loss by loss, the paper's gains beside it."""
+    rows = [row for row in rows_of(record) if label(row) == "gsp" and row["difference_from_gap"]]
+    _forest(record, {"GSP instead of GAP": [(row, row["loss"]) for row in rows]}, path)
+
+
+def draw_layers(record: Record, path: Path) -> None:
+    """Draw how far other layers are ahead of GAP, the paper's gains beside it."""
+    _forest(record, _by_loss(row for row in rows_of(record) if row["pooling"] not in ("gap", "gsp")), path)
+
+
+def draw_settings(record: Record, path: Path) -> None:
+    """Draw how far other settings of GSP are ahead of GAP, on test classes and on the validation classes."""
+    rows = (row for row in rows_of(record) if row["pooling"] == "gsp" and row["setting"])
+    _forest(record, _by_loss(rows), path, validation=True)
+
+
+def _by_loss(rows: Any) -> dict[str, list[tuple[dict[str, Any], str]]]:
+    panels: dict[str, list[tuple[dict[str, Any], str]]] = {}
+    for row in rows:
+        if row["difference_from_gap"]:
+            panels.setdefault(row["loss"], []).append((row, label(row)))
+    return panels
+
+
+def _forest(
+    record: Record, panels: Mapping[str, Sequence[tuple[dict[str, Any], str]]], path: Path, validation: bool = False
+) -> None:
+    data = record["value"]["data"]
+
+    def line(row: dict[str, Any], name: str) -> Line:
+        found, watched = row["difference_from_gap"], row["validation_difference"]
+        gain = paper_gain(data, row["loss"], row["pooling"], row["setting"])
+        other = (watched and watched["mean"]) if validation else gain
+        return Line(f"{name}, {found['pairs']} pair{'s' * (found['pairs'] > 1)}", found, other)
+
+    lines = {title: [line(row, name) for row, name in rows] for title, rows in panels.items() if rows}
+    if lines:
+        other = "ours, validation classes" if validation else "paper"
+        forest(lines, path, xlabel=AHEAD, ours="ours, test classes", other=other)
+
+
+def validation_curve(runs: Sequence[Run]) -> tuple[list[int], list[float]]:
+    """Average the validation MAP@R of runs over the steps that all of them reached.
+
+    Example:
+        >>> curves = ["100:20.00 200:22.00 300:21.00", "100:24.00 200:26.00"]
+        >>> validation_curve([Run({}, {"curve": curve}, {}) for curve in curves])
+        ([100, 200], [22.0, 24.0])
+    """
+    curves = [
+        {int(step): float(value) for step, value in (point.split(":") for point in run.found["curve"].split())}
+        for run in runs
+    ]
+    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+    return steps, [math.fsum(curve[step] for curve in curves) / len(curves) for step in steps]
+
+
+def shared_places(made: Mapping[str, Collection[tuple[int, int]]], loss: str) -> set[tuple[int, int]]:
+    """Return the folds and seeds that GAP and GSP share; where these are few, those of the variant with most.
+
+    Folds differ by more than layers do: a curve of one fold beside the mean of four would mislead.
+
+    Example:
+        >>> gap = [(0, seed) for seed in range(5)]
+        >>> len(shared_places({"c2 gap": gap, "c2 gsp": gap[:3]}, "c2"))
+        3
+    """
+    shared = {*made.get(f"{loss} gap", ())} & {*made.get(f"{loss} gsp", ())}
+    return shared if len(shared) >= FEWEST_PAIRS else max(({*places} for places in made.values()), key=len)
+
+
+def draw_curves(record: Record, path: Path) -> None:
+    """Draw validation MAP@R against the step, one panel a loss, over the folds and seeds that GAP and GSP share."""
+    runs = {
+        name: {place(run): run for run in own}
+        for name, own in runs_of(record["value"]).items()
+        if own[0].found["curve"]
+    }
+    rows = [row for row in rows_of(record) if row["variant"] in runs]
+    losses = [*dict.fromkeys(row["loss"] for row in rows)]
+    if not losses:
+        return
+    columns = min(3, len(losses))
+    lines = math.ceil(len(losses) / columns)
+    figure, grid = subplots(lines, columns, 0.4 + 4.2 * columns, 3.6 * lines)
+    for axes in grid.flat[len(losses) :]:
+        axes.set_axis_off()
+    for axes, loss in zip(grid.flat, losses, strict=False):
+        own = [row for row in rows if row["loss"] == loss]
+        shared = shared_places({row["variant"]: runs[row["variant"]] for row in own}, loss)
+        for row in [row for row in own if shared <= {*runs[row["variant"]]}][:MOST_CURVES]:
+            curve = validation_curve([runs[row["variant"]][each] for each in sorted(shared)])
+            axes.plot(*curve, label=label(row), color="black" if label(row) == "gap" else None)
+        axes.set(
+            title=f"{loss}, {len(shared)} run{'s' * (len(shared) > 1)} each",
+            xlabel="step",
+            ylabel="validation MAP@R, %",
+        )
+        # The first steps are far below, and would hide what the lines differ by.
+        axes.set_ylim(bottom=max(max(line.get_ydata()) for line in axes.get_lines()) - SHOWN_POINTS)
+        axes.legend(fontsize=8, loc="lower right")
+    save(figure, path)
+
+
+class Point(NamedTuple):
+    """A mark of the summary; ``whole`` where every fold has been trained."""
+
+    mean: float
+    std: float | None
+    whole: bool
+
+
+def summary_point(row: Mapping[str, Any], gap: Mapping[str, Any] | None) -> Point:
+    """Return MAP@R of single models and its deviation over repeats.
+
+    Where a row lacks folds or repeats that GAP has, it is GAP's figure plus the paired difference: folds and repeats
+    differ by more than layers do.
+    """
+    whole = row["separate"]
+    if whole is not None and (gap is None or row["runs"] == gap["runs"]):
+        return Point(whole["map"]["mean"], whole["map"]["std"] if whole["repeats"] > 1 else None, True)
+    found = row["difference_from_gap"]
+    if gap is None or found is None or gap["separate"] is None:
+        return Point(row["map"]["mean"], None, False)
+    return Point(gap["separate"]["map"]["mean"] + found["mean"], None, whole is not None)
+
+
+def paper_point(data: str, row: Mapping[str, Any]) -> Point | None:
+    """Return the paper's MAP@R and its deviation; None where it has no such row."""
+    mean, std = (paper_values(data, row["loss"], row["pooling"], of) for of in ("mean", "deviation"))
+    return None if mean is None or std is None else Point(mean.map, std.map, True)
+
+
+def draw_summary(record: Record, path: Path) -> None:
+    """Draw Figure 6: MAP@R by loss and layer of Table 2, ours beside the paper's; dashed lines start at GAP."""
+    from matplotlib.lines import Line2D
+
+    value = record["value"]
+    rows = {
+        (row["loss"], row["pooling"]): row
+        for row in rows_of(record)
+        if not row["setting"] and row["pooling"] in POOLINGS
+    }
+    losses, layers = ([*dict.fromkeys(key[part] for key in rows)] for part in (0, 1))
+    if not rows:
+        return
+    colors = {layer: "black" if layer == "gap" else f"C{number}" for number, layer in enumerate(layers)}
+    figure, grid = subplots(1, 2, 3.0 + 1.6 * len(losses), 4.0, sharey=True)
+    points = (
+        lambda row, gap: summary_point(row, gap),
+        lambda row, _: paper_point(value["data"], row),
+    )
+    for axes, point_of in zip(grid[0], points, strict=True):
+        for (loss, layer), row in rows.items():
+            gap = rows.get((loss, "gap"))
+            point = point_of(row, None if layer == "gap" else gap)
+            start = None if gap is None or layer == "gap" else point_of(gap, None)
+            if point is None:
+                continue
+            beside = [each for each in layers if (loss, each) in rows]
+            at = losses.index(loss) + APART * (beside.index(layer) - (len(beside) - 1) / 2)
+            fill = None if point.whole else "white"
+            axes.errorbar(at, point.mean, yerr=point.std, marker="o", capsize=3, color=colors[layer], mfc=fill)
+            if start is not None:
+                axes.plot([at, at], [start.mean, point.mean], linestyle="--", color=colors[layer], zorder=0)
+        axes.set_xticks(range(len(losses)), losses)
+        axes.set_xlim(-0.6, len(losses) - 0.4)
+    grid[0][0].set(ylabel="MAP@R of 128D models, %", title=f"ours: {value['data']}, {value['backbone']}")
+    grid[0][1].set(title=f"paper: {value['data']}, BN-Inception")
+    marks = [Line2D([], [], marker="o", linestyle="", color=colors[layer], label=layer) for layer in layers]
+    legend_below(figure, marks, len(marks))
+    save(figure, path)
+
+
+def shown_maps(rows: Sequence[Mapping[str, Any]], most: int = MOST_MAPS) -> dict[str, list[float]]:
+    """Return mean maps by variant: GSP with C2 and ProxyNCA++ first, then those with the highest weights.
+
+    Example:
+        >>> kept = [("c2 delf", [0.5, 1.5]), ("c2 gsp", [0.9, 1.1]), ("c2 gmp", None), ("pnca delf", [0.4, 1.6])]
+        >>> rows = [{"variant": name, "pooling": name.split()[1], "mean_weights": weights} for name, weights in kept]
+        >>> list(shown_maps(rows)), list(shown_maps(rows, 2))
+        (['c2 gsp', 'pnca delf', 'c2 delf'], ['c2 gsp', 'pnca delf'])
+    """
+    maps = {row["variant"]: row["mean_weights"] for row in rows if row["pooling"] != "gap" and row["mean_weights"]}
+    first = [f"{loss} gsp" for loss in COMPARED["fair"][0]]
+    ranked = sorted(maps, key=lambda name: (first.index(name) if name in first else len(first), -max(maps[name])))
+    return {name: maps[name] for name in ranked[:most]}
+
+
+def draw_looks(record: Record, path: Path) -> None:
+    """Draw the mean weight of every place of the map on the test images, relative to equal weights."""
+    maps = shown_maps(figures_of(record["value"]))
+    if maps:
+        draw_maps(maps, path)
+
+
+def draw_maps(maps: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draw square maps in one colour scale: white weighs as equal weights would, red more, blue less."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import TwoSlopeNorm
+
+    columns = min(4, len(maps))
+    rows = math.ceil(len(maps) / columns)
+    figure, grid = subplots(rows, columns, 0.6 + 2.4 * columns, 2.5 * rows)
+    # A scale that hardly leaves 1 would paint noise.
+    scale = TwoSlopeNorm(1.0, vmin=0.0, vmax=max(1.1, *(max(values) for values in maps.values())))
+    for axes, (name, values) in zip(grid.flat, maps.items(), strict=False):
+        side = math.isqrt(len(values))
+        axes.imshow([values[side * row : side * (row + 1)] for row in range(side)], cmap="RdBu_r", norm=scale)
+        axes.set_title(name, fontsize=8)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    figure.colorbar(ScalarMappable(scale, "RdBu_r"), ax=grid, shrink=0.8, label="weight, relative to equal weights")
+    save(figure, path)
+
+
+PLOTS: dict[str, Callable[[Record, Path], None]] = {
+    "": draw_curves,
+    "_summary": draw_summary,
+    "_losses": draw_losses,
+    "_layers": draw_layers,
+    "_settings": draw_settings,
+    "_looks": draw_looks,
+}

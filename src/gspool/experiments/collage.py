@@ -1,0 +1,460 @@
+"""Cifar Collage: an object of CIFAR-100 among three distractors, pooled by 21 layers (Figure 3 b, Supp. 2.2).
+
+Classes of training, validation and test are disjoint. Paper: GAP 8.09 and GSP 22.68 MAP@R with the contrastive loss
+(C2), 10.68 and 27.61 with ProxyNCA++ (PNCA). Ours: results/collage.json, docs/images/collage_table.png; the weights of
+GSP over collages: docs/images/collage.png.
+
+    gspool reproduce collage --root ~/data --device cuda --processes 14 --backend triton
+    gspool reproduce collage --quick             # a stand-in for CIFAR-100, one minute
+
+At most 392 trainings of a head on frozen feature maps, 24 of them of a whole ResNet20: the pooling table, the objects
+alone, a fine-tuned backbone, a search of settings on validation classes, and a table at the best settings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import RunStore
+from gspool.experiments.cifar_backbone import fit_head, pretrain_missing, read_backbone
+from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
+from gspool.experiments.collage_data import (
+    Collages,
+    Sets,
+    collage_maps,
+    model_of,
+    object_maps,
+    read_collages,
+    sets_of,
+    stitched,
+    weight_on_object,
+)
+from gspool.experiments.collage_grid import (
+    AS_THE_PAPER,
+    FLAVOURS,
+    LOSSES,
+    ROUNDS,
+    ROWS,
+    ZSR,
+    Training,
+    Trainings,
+    most_trainings,
+    paper_tables,
+    search,
+    single_variants,
+    tuned_table,
+)
+from gspool.experiments.collage_tables import TABLES, cells_of, paper_of
+from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.plots import bars, legend_below, save, subplots
+from gspool.experiments.seeds import missing_seeds, seeds_to_write
+from gspool.experiments.tables import plus_minus
+from gspool.files import write_atomic
+from gspool.provenance import write_result
+from gspool.training.embed import evaluate_images
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64, UInt8
+    from torch import Tensor
+
+    from gspool.data.image_set import Split
+
+SEEDS = (0, 1, 2)
+SEARCH_SEED = 0
+# The tables of the tiny version have these rows alone.
+QUICK_ROWS = {"frozen": ("GAP", "GSP+ZSR"), "distilled": ("GAP",), "fine_tuned": ("GSP+ZSR",)}
+QUICK_VARIANTS = (AS_THE_PAPER, "lr 1e-2")
+UNFINISHED = {
+    "frozen": "the pooling table",
+    "distilled": "the objects alone",
+    "fine_tuned": "the fine-tuned backbone",
+    "tuned": "the best settings",
+}
+# Collages of each split in the picture of weights.
+SHOWN = 4
+
+
+@dataclass(frozen=True)
+class CollageSettings:
+    """Options of the collage study.
+
+    Args:
+        backend: how GSP is computed: "torch", or "triton" on a GPU; see gspool.functional.gsp_pool.
+        epochs: passes over the collages at most.
+        patience: passes without a better validation before a training stops.
+        fine_tuned_epochs: passes at most where the backbone learns too.
+    """
+
+    backend: str = "torch"
+    epochs: int = 15
+    patience: int = 6
+    fine_tuned_epochs: int = 8
+
+
+class CollageWorker:
+    """Holds the data of a process: tiles, and the feature maps of the backbone that the last training used."""
+
+    def __init__(self, root: Path | None, folder: Path, device: str, backend: str) -> None:
+        self.root, self.folder, self.device, self.backend = root, folder, device, backend
+        self.collages = read_collages(root, device)
+        self._maps: tuple[tuple[str, str], Sets] | None = None
+
+    def maps(self, training: Training) -> Sets:
+        """Return the feature maps that a training learns from; those of one backbone are kept."""
+        key = (training.data, str(training.flavour))
+        if self._maps is None or self._maps[0] != key:
+            self._maps = None  # frees the memory first
+            backbone = read_backbone(self.folder, training.flavour, self.device)
+            on_collages = training.data == "collage"
+            made = (
+                collage_maps(backbone, self.collages) if on_collages else object_maps(backbone, self.root, self.device)
+            )
+            self._maps = (key, made)
+        return self._maps[1]
+
+    def train(self, training: Training, seconds: float = 0.0) -> tuple[Any, Sets, Any]:
+        """Train, and return the best model, its data and the result of `fit`; None as result if time ran out."""
+        maps = self.maps(training) if training.backbone == "frozen" else {}
+        backbone = read_backbone(self.folder, training.flavour, self.device)
+        sets = sets_of(training, maps, self.collages)
+        model = model_of(training, maps, self.collages, backbone, self.backend)
+        # Networks of many layers are faster in bf16; GSP, losses and figures are computed in float32 all the same.
+        mixed = training.backbone == "fine-tuned" or training.pooling == "tfm"
+        config = training.config(len(sets["train"]))
+        return model, sets, fit_head(config, training.asked(), self.folder, self.device, model, sets, seconds, mixed)
+
+    def __call__(self, asked: Mapping[str, Any], seconds: float = 0.0) -> dict[str, Any] | None:
+        """Train, and return the figures on the test classes; None if time ran out."""
+        training = Training(**asked)
+        model, sets, result = self.train(training, seconds)
+        if result is None:
+            return None
+        found: dict[str, Any] = {
+            "map@r": result.metrics["map@r"],
+            "p@1": result.metrics["p@1"],
+            "validation": result.validation,
+            "entropy": result.weights_entropy,
+            "steps": result.steps,
+            "best_step": result.best_step,
+            "seconds": round(result.seconds, 1),
+            "curve": [round(row["map@r"], 5) for row in result.curve],
+        }
+        if training.data == "collage":
+            test = sets["test"].to(self.device)
+            found["on_object"] = weight_on_object(model, test, self.collages.objects("test"))
+            inner = replace(test, labels=self.collages.sub_classes["test"], class_names=())
+            found["by_sub_class"] = evaluate_images(model, inner, ks=(1,)).metrics["map@r"]
+        return found
+
+
+class CollageRun:
+    """A run of the study: its options, its finished trainings, its clock."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        chosen = options.settings or CollageSettings()
+        self.settings = replace(chosen, epochs=1, patience=1, fine_tuned_epochs=1) if options.quick else chosen
+        self.root = write_cifar100_stand_in(options.work / "stand-in", 1, 1) if options.quick else options.root
+        self.folder = options.work / "collage"
+        libraries = ("pytorch-metric-learning",)
+        self.store = RunStore(self.folder / "runs.jsonl", device=options.device, libraries=libraries)
+        self.started, self.failures = time.monotonic(), list[str]()
+        self.worker = partial(CollageWorker, self.root, self.folder, options.device, self.settings.backend)
+
+    def tables(self, seeds: tuple[int, ...]) -> dict[str, Trainings]:
+        """Return the trainings of the tables at the paper's settings; a few of them for the tiny version."""
+        settings = self.settings
+        tables = paper_tables(seeds, settings.epochs, settings.patience, settings.fine_tuned_epochs)
+        if not self.options.quick:
+            return tables
+        return {
+            name: {key: each for key, each in table.items() if key[0] in QUICK_ROWS[name] and key[1] == "pnca"}
+            for name, table in tables.items()
+        }
+
+    def variants(self) -> dict[tuple[str, str, str], Training]:
+        """Return the first stage of the search."""
+        found = single_variants(seed=SEARCH_SEED, epochs=self.settings.epochs, patience=self.settings.patience)
+        quick = self.options.quick
+        return {key: each for key, each in found.items() if not quick or key[2] in QUICK_VARIANTS}
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the time limit, 0 after it; None where there is none."""
+        limit = self.options.seconds
+        return max(limit - (time.monotonic() - self.started), 0.0) if limit else None
+
+    def train(self, what: str, trainings: Mapping[Any, Training]) -> dict[Any, dict[str, Any]]:
+        """Make what is missing while there is time, and return what is finished by the same keys.
+
+        Failures are kept for the end, so that the rest is made and written first.
+        """
+        # Every row once before any row twice, and fine-tuning last; one backbone after the other, for its maps.
+        order = sorted(
+            trainings.values(),
+            key=lambda each: (each.backbone == "fine-tuned", each.seed, each.data, each.flavour),
+        )
+        # The paper's settings are part of a table and of the search.
+        once = {str(each.asked()): each.asked() for each in order}
+        missing = [asked for asked in once.values() if self.store.get(asked) is None]
+        print(f"{what}: {len(once)} trainings, {len(missing)} of them missing", flush=True)
+        left = self.seconds_left
+        if missing and left != 0:
+            try:
+                run_grid(self.store, missing, self.worker, self.options.executor, left or 0.0)
+            except RuntimeError as failed:
+                self.failures.append(f"{what}: {failed}")
+        return self.finished(trainings)
+
+    def finished(self, trainings: Mapping[Any, Training]) -> dict[Any, dict[str, Any]]:
+        """Return what is finished, by the same keys."""
+        found = {key: self.store.get(training.asked()) for key, training in trainings.items()}
+        return {key: each for key, each in found.items() if each is not None}
+
+
+def run(options: RunOptions) -> None:
+    """Do all of the study, or what of it is missing, and write its result.
+
+    Raises:
+        RuntimeError: if trainings failed, after everything else is done and written.
+        ValueError: if the existing result has seeds that would be lost, or time ran out before any training ended.
+    """
+    study, path = CollageRun(options), options.results / "collage.json"
+
+    def held(seed: int) -> bool:
+        return all(len(study.finished(table)) == len(table) for table in study.tables((seed,)).values())
+
+    seeds = seeds_to_write(path, options.seeds or (SEEDS[:1] if options.quick else SEEDS), held)
+    backbones = pretrain_missing(FLAVOURS, study.root, study.folder, options)
+    tables, first = study.tables(seeds), study.variants()
+    # All that depends on nothing at once, so that no process waits for the last training of a table.
+    ready = [*(each for table in tables.values() for each in table.values()), *first.values()]
+    if not study.train("the paper's settings and single changes", dict(enumerate(ready))) and not study.failures:
+        raise ValueError("time ran out before any training ended, nothing was written; give more --seconds")
+    tried, best = search(partial(study.train, "search"), first, 0 if options.quick else ROUNDS)
+    chosen = {place: training for place, (_, training) in best.items()}
+    tables["tuned"] = {} if options.quick else tuned_table(chosen, seeds)
+    study.train("the best settings", tables["tuned"])
+    made = {name: study.finished(table) for name, table in tables.items()}
+    maps = study.folder / "weights.safetensors"
+    if not maps.is_file() and study.seconds_left != 0 and not study.failures:
+        epochs, patience = study.settings.epochs, study.settings.patience
+        training = Training("gsp", "pnca", zsr=ZSR, epochs=epochs, patience=patience)
+        write_shown_weights(study.worker(), training, maps)
+    write_result(
+        path,
+        {
+            "backbones": backbones,
+            "epochs": study.settings.epochs,
+            "patience": study.settings.patience,
+            "fine_tuned_epochs": study.settings.fine_tuned_epochs,
+            "best": {" ".join(place): name for place, (name, _) in best.items()},
+            "best_settings": {" ".join(place): training.asked() for place, training in chosen.items()},
+            "search": search_rows(study.finished(tried)),
+            **{name: summary_rows(found, seeds) for name, found in made.items()},
+            "unfinished": {name: len(table) - len(made[name]) for name, table in tables.items()},
+            "trainings": len(study.store.runs()),
+            "seconds": round(time.monotonic() - study.started),
+        },
+        command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
+        seeds=seeds,
+        origins=[run.origin for run in study.store.runs()],
+    )
+    if maps.is_file() and find_spec("matplotlib") is not None:
+        draw_weights(read_shown_weights(maps), options.images / "collage.png")
+    if study.failures:
+        raise RuntimeError("; ".join(study.failures))
+
+
+def summary_rows(found: Mapping[tuple[str, str, int], Mapping[str, Any]], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Average over seeds: a row a layer and loss, figures in percent, with those of every seed.
+
+    Example:
+        >>> figures = {"map@r": 0.1, "p@1": 0.5, "validation": 0.2, "entropy": 1.0, "on_object": 0.25}
+        >>> summary_rows({("GAP", "c2", 0): figures}, seeds=[0])[0]["map@r"]
+        10.0
+    """
+    rows = []
+    for name, loss in dict.fromkeys(key[:2] for key in found):
+        runs = {seed: found[name, loss, seed] for seed in seeds if (name, loss, seed) in found}
+        values = [100 * run["map@r"] for run in runs.values()]
+        rows.append(
+            {
+                "row": name,
+                "loss": loss,
+                "map@r": round(fmean(values), 2),
+                "std": round(stdev(values), 2) if len(values) > 1 else None,
+                "by_seed": {str(seed): round(100 * run["map@r"], 2) for seed, run in runs.items()},
+                "p@1": round(100 * fmean(run["p@1"] for run in runs.values()), 2),
+                "validation": round(100 * fmean(run["validation"] for run in runs.values()), 2),
+                **_means([*runs.values()]),
+            }
+        )
+    return rows
+
+
+def search_rows(found: Mapping[tuple[str, str, str], Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row a variant of the search: its figure on validation classes, and on test classes afterwards."""
+    return [
+        {
+            "pooling": pooling,
+            "loss": loss,
+            "variant": name,
+            "validation": round(100 * run["validation"], 2),
+            "test": round(100 * run["map@r"], 2),
+            **_means([run]),
+        }
+        for (pooling, loss, name), run in found.items()
+    ]
+
+
+def _means(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    found = {}
+    for name, scale in (("entropy", 1), ("on_object", 1), ("by_sub_class", 100)):
+        values = [scale * run[name] for run in runs if run.get(name) is not None]
+        found[name] = round(fmean(values), 4) if values else None
+    return found
+
+
+class ShownWeights(NamedTuple):
+    """Collages of one split, the weights over them, and the quarters of their objects."""
+
+    pictures: UInt8[Tensor, "K 3 64 64"]
+    weights: Float[Tensor, "K h w"]
+    objects: Int64[Tensor, " K"]
+
+
+@torch.no_grad()
+def shown_weights(model: Any, maps: Sets, collages: Collages, split: Split) -> ShownWeights:
+    """Return collages of classes spread evenly over their list, the first of each, and the weights over them."""
+    images = maps[split]
+    firsts = [int((images.labels == label).nonzero()[0]) for label in images.labels.unique().tolist()]
+    places = torch.tensor(firsts[:: max(len(firsts) // SHOWN, 1)][:SHOWN])
+    embedded = model.eval().embed(images.evaluation_images(places))
+    parts = collages.sets[split].evaluation_images(places)
+    weights = embedded.weights.view(-1, *embedded.grid)
+    return ShownWeights(stitched(collages.tiles, parts[:, :4]).cpu(), weights.cpu(), parts[:, 4].cpu())
+
+
+def write_shown_weights(worker: CollageWorker, training: Training, path: Path) -> None:
+    """Train a model for the picture of weights, and keep what is drawn."""
+    from safetensors.torch import save as safetensors_bytes
+
+    model, maps, _ = worker.train(training)
+    content = {
+        f"{split}.{name}": value.contiguous()
+        for split in ("train", "test")
+        for name, value in shown_weights(model, maps, worker.collages, split)._asdict().items()
+    }
+    write_atomic(path, safetensors_bytes(content))
+
+
+def read_shown_weights(path: Path) -> dict[str, ShownWeights]:
+    """Read what `write_shown_weights` kept, by split."""
+    from safetensors.torch import load_file
+
+    content = load_file(path)
+    return {
+        split: ShownWeights(*(content[f"{split}.{name}"] for name in ShownWeights._fields))
+        for split in ("train", "test")
+    }
+
+
+def draw_weights(groups: Mapping[str, ShownWeights], path: Path) -> None:
+    """Draw collages with the object framed, and the weights below, each map from 0 to its largest weight."""
+    from matplotlib.patches import Rectangle
+
+    columns = [(split, shown, number) for split, shown in groups.items() for number in range(len(shown.pictures))]
+    figure, grid = subplots(2, len(columns), 1.3 * len(columns), 2.7)
+    for place, (split, shown, number) in enumerate(columns):
+        above, below = grid[0][place], grid[1][place]
+        above.imshow(shown.pictures[number].permute(1, 2, 0).numpy())
+        down, across = divmod(int(shown.objects[number]), 2)
+        frame = Rectangle((32 * across - 0.5, 32 * down - 0.5), 32, 32, fill=False, edgecolor="yellow", linewidth=2)
+        above.add_patch(frame)
+        below.imshow(shown.weights[number].numpy(), cmap="magma", vmin=0)
+        if number == 0:
+            above.set_title({"train": "training classes", "test": "test classes"}[split], fontsize=9, loc="left")
+        for axes in (above, below):
+            axes.set(xticks=[], yticks=[])
+    save(figure, path)
+
+
+def draw_bars(record: Record, path: Path) -> None:
+    """Draw the pooling table: a bar a layer, the best on top, layers with GSP in orange, diamonds for the paper."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    cells = cells_of(record, "frozen")
+    figure, grid = subplots(1, len(LOSSES), 10, 5.4, sharex=True)
+    for axes, (loss, shown) in zip(grid[0], LOSSES.items(), strict=True):
+        names = sorted((name for name in ROWS if (name, loss) in cells), key=lambda name: -cells[name, loss]["map@r"])
+        own = [cells[name, loss] for name in names]
+        bars(
+            axes,
+            names,
+            [cell["map@r"] for cell in own],
+            [cell["std"] for cell in own],
+            ["C1" if "GSP" in name else "C0" for name in names],
+            [paper_of(name, loss) for name in names],
+        )
+        axes.set(title=f"{shown}, frozen backbone", xlabel="MAP@R, %")
+    seeds = f"mean ± std, {len(record['seeds'])} seeds"
+    legend_below(
+        figure,
+        [
+            Patch(color="C1", label=f"with GSP; {seeds}"),
+            Patch(color="C0", label=f"other layers; {seeds}"),
+            Line2D([], [], marker="D", markersize=4, color="black", linestyle="", label="paper"),
+        ],
+    )
+    save(figure, path)
+
+
+def missing(record: Record) -> str:
+    """Return the trainings and seeds that a result lacks; empty where it is complete."""
+    left = [
+        f"{count} trainings of {UNFINISHED[name]}" for name, count in record["value"]["unfinished"].items() if count
+    ]
+    return ", ".join([*left, *filter(None, [missing_seeds(SEEDS)(record)])])
+
+
+def headlines(value: Any) -> list[Headline]:
+    """Return MAP@R of GAP and of GSP with the regularisation, at the paper's settings."""
+    cells = cells_of({"value": value}, "frozen")
+    return [
+        Headline(
+            f"MAP@R, {shown}, {name}, frozen backbone",
+            f"{paper_of(name, loss):.2f}",
+            plus_minus(cells[name, loss]["map@r"], cells[name, loss]["std"]) if (name, loss) in cells else "not run",
+        )
+        for loss, shown in LOSSES.items()
+        for name in ("GAP", "GSP+ZSR")
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="collage",
+    claim="an object among three distractors: GSP finds it where average pooling mixes all four",
+    shows="Figure 3 (b) and the first two columns of the pooling table (Supp.)",
+    cost=f"at most {most_trainings(SEEDS)} trainings; one H200 with --processes 14 --backend triton",
+    needs=("cifar100",),
+    files=("collage",),
+    run=run,
+    tables=TABLES,
+    plots={"collage_table": draw_bars},
+    settings=CollageSettings,
+    missing=missing,
+    headlines=headlines,
+    parallel=True,
+)

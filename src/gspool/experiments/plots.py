@@ -1,0 +1,154 @@
+"""Drawing that experiments share, in one style: forest plots, bars, curves, maps over pictures.
+
+matplotlib is imported when something is drawn. The same figure is the same file: no date, no version inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gspool.evaluation.statistics import interval
+from gspool.provenance import read_result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from gspool.experiments.experiment import Experiment
+
+# Fewer pairs have no interval worth drawing; their mark is open.
+FEWEST_PAIRS = 3
+
+
+def draw_plots(experiment: Experiment, results: Path, images: Path) -> list[Path]:
+    """Draw the figures of an experiment whose results are there, and return the paths of those that exist then.
+
+    Where matplotlib is not installed, nothing is drawn and a line says so.
+    """
+    made = [(name, experiment.source(plot)) for name, plot in experiment.plots.items()]
+    there = [(name, source) for name, source in made if (results / f"{source.file}.json").is_file()]
+    if there and find_spec("matplotlib") is None:
+        print("matplotlib is not installed; figures skipped, `gspool report --plots` draws them", flush=True)
+        return []
+    for name, source in there:
+        source.make(read_result(results / f"{source.file}.json"), images / f"{name}.png")
+    return [path for name, _ in there if (path := images / f"{name}.png").is_file()]
+
+
+def subplots(
+    rows: int = 1, columns: int = 1, width: float = 5.0, height: float = 3.2, **more: Any
+) -> tuple[Figure, Any]:
+    """Make a figure and its axes, an array [rows, columns], without a screen.
+
+    Args:
+        rows: of panels.
+        columns: of panels.
+        width: inches of the whole figure.
+        height: inches of the whole figure.
+        more: for `matplotlib.pyplot.subplots`.
+    """
+    import matplotlib
+
+    # Before pyplot, which would look for a screen.
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(rows, columns, figsize=(width, height), layout="constrained", squeeze=False, **more)
+
+
+def save(figure: Figure, path: Path, dpi: int = 110) -> None:
+    """Write a figure and close it."""
+    from matplotlib import pyplot
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=dpi, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+class Line(NamedTuple):
+    """A line of a forest plot: a mean difference (`gspool.evaluation.statistics`) and a value to compare it with."""
+
+    label: str
+    found: Mapping[str, Any]
+    other: float | None = None
+
+
+def forest(
+    panels: Mapping[str, Sequence[Line]], path: Path, *, xlabel: str, ours: str = "ours", other: str = "paper"
+) -> None:
+    """Draw differences with their 95 % intervals, one panel each: open marks for few pairs, diamonds for ``other``."""
+    from matplotlib.lines import Line2D
+
+    most = max(len(lines) for lines in panels.values())
+    figure, grid = subplots(1, len(panels), 6.2 * len(panels), 1.5 + 0.27 * most)
+    for axes, (title, lines) in zip(grid[0], panels.items(), strict=True):
+        for place, line in enumerate(lines):
+            whole = line.found["pairs"] >= FEWEST_PAIRS
+            around = line.found["mean"] - interval(line.found)[0] if whole else None
+            fill = None if whole else "white"
+            axes.errorbar(line.found["mean"], place, xerr=around, marker="o", capsize=3, color="C0", mfc=fill)
+            if line.other is not None:
+                axes.plot(line.other, place, marker="D", markersize=5, color="C1", linestyle="")
+        axes.axvline(0, color="grey", linestyle="--", zorder=0)
+        axes.set_yticks(range(len(lines)), [line.label for line in lines], fontsize=8)
+        axes.set(title=title, xlabel=xlabel)
+        axes.invert_yaxis()
+    marks = [Line2D([], [], marker="o", color="C0", label=ours)]
+    if any(line.other is not None for lines in panels.values() for line in lines):
+        marks.append(Line2D([], [], marker="D", color="C1", linestyle="", label=other))
+    legend_below(figure, marks)
+    save(figure, path)
+
+
+def bars(
+    axes: Axes,
+    labels: Sequence[str],
+    means: Sequence[float],
+    stds: Sequence[float | None],
+    colors: Sequence[str],
+    others: Sequence[float | None] = (),
+) -> None:
+    """Draw horizontal bars with deviations, the first on top, diamonds for ``others`` (the paper's values)."""
+    places = range(len(labels))
+    around = [std or 0.0 for std in stds]
+    axes.barh(places, means, xerr=around, color=colors, error_kw={"capsize": 2, "linewidth": 1})
+    for place, other in zip(places, others, strict=False):
+        if other is not None:
+            axes.plot(other, place, marker="D", markersize=4, color="black", linestyle="")
+    axes.set_yticks(places, labels, fontsize=8)
+    axes.invert_yaxis()
+
+
+def curve(
+    axes: Axes, x: Sequence[float], means: Sequence[float], stds: Sequence[float | None] = (), **style: Any
+) -> None:
+    """Draw a line with marks, and deviations where there are some."""
+    (line,) = axes.plot(x, means, marker=style.pop("marker", "o"), **style)
+    known = [(place, mean, std) for place, mean, std in zip(x, means, stds, strict=False) if std is not None]
+    if known:
+        places, middles, around = zip(*known, strict=True)
+        axes.errorbar(places, middles, yerr=around, fmt="none", ecolor=line.get_color(), capsize=3)
+
+
+def overlay(axes: Axes, picture: Any, heat: Any, title: str = "") -> None:
+    """Show a picture [H, W, 3], and over it a heat map [h, w] scaled to its largest value; None for no map."""
+    import torch
+
+    axes.imshow(picture)
+    if heat is not None:
+        size = tuple(picture.shape[:2])
+        spread = torch.nn.functional.interpolate(torch.as_tensor(heat)[None, None], size, mode="bicubic")[0, 0]
+        axes.imshow(spread.clamp_min(0) / spread.max(), cmap="inferno", alpha=0.7, vmin=0, vmax=1)
+    axes.set_title(title, fontsize=9)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any] = (), columns: int = 0) -> None:
+    """Put one legend below all panels, where it hides no mark; every label once."""
+    marks = list(handles) or [handle for axes in figure.get_axes() for handle in axes.get_legend_handles_labels()[0]]
+    once = {str(mark.get_label()): mark for mark in marks}
+    if once:
+        ncols = columns or min(len(once), 5)
+        figure.legend([*once.values()], [*once], loc="outside lower center", ncols=ncols, fontsize=8)

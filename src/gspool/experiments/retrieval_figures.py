@@ -1,0 +1,217 @@
+"""From finished trainings to figures: means, paired differences from average pooling, joined models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from gspool.evaluation import PROTOCOLS, fair_average, mean_and_std, separate_average, statistics
+from gspool.evaluation.statistics import Difference, deviation
+from gspool.executor.run_store import Run
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+    from torch import Tensor
+
+    from gspool.evaluation import MeanStd, RunResult
+
+# Means shown besides the metrics.
+MEANS = ("steps", "best_step", "seconds")
+
+
+def place(run: Run) -> tuple[int, int]:
+    """Return fold and seed; runs of two variants in one place are a pair: same classes, batches and crops."""
+    return run.asked["fold"], run.asked["seed"]
+
+
+def by_variant(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group runs by the names of their variants, both in the order in which they come."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.asked["variant"], []).append(run)
+    return found
+
+
+def runs_of(value: Mapping[str, Any]) -> dict[str, list[Run]]:
+    """Return the trainings of a result by variant."""
+    return by_variant(Run(each["asked"], each["found"], each["origin"]) for each in value["runs"])
+
+
+def paired_difference(ours: Sequence[Run], theirs: Sequence[Run], metric: str = "map@r") -> Difference | None:
+    """Compare two variants run by run, in points; None where they share no fold and seed.
+
+    ``metric`` is one of the test classes, or "validation" for what was monitored on the validation classes.
+
+    Example:
+        >>> places = [{"fold": fold, "seed": 0} for fold in range(3)]
+        >>> ours = [Run(each, {"metrics": {"map@r": 0.2 + 0.01 * each["fold"]}}, {}) for each in places]
+        >>> theirs = [Run(each, {"metrics": {"map@r": 0.2}}, {}) for each in places]
+        >>> found = paired_difference(ours, theirs)
+        >>> round(found.mean, 3), round(found.std, 3), found.pairs, found.ahead
+        (1.0, 1.0, 3, 2)
+    """
+    values = [_values(runs, metric) for runs in (ours, theirs)]
+    folds: dict[int, list[float]] = {}
+    for where, value in values[0].items():
+        if where in values[1]:
+            folds.setdefault(where[0], []).append(100 * (value - values[1][where]))
+    return statistics.paired_difference([*folds.values()]) if folds else None
+
+
+def _values(runs: Sequence[Run], metric: str) -> dict[tuple[int, int], float]:
+    found = {place(run): run.found["validation"] if metric == "validation" else run.found["metrics"] for run in runs}
+    return {
+        where: each if metric == "validation" else each[metric] for where, each in found.items() if each is not None
+    }
+
+
+def in_percent(value: MeanStd) -> dict[str, float]:
+    """Return a mean and its deviation as results hold them."""
+    return {"mean": 100 * value.mean, "std": 100 * value.std}
+
+
+def variant_figures(runs: Sequence[Run], gap: Sequence[Run]) -> dict[str, Any]:
+    """Return the figures of one variant in percent: means over its runs, and its paired difference from GAP."""
+    asked, metrics = runs[0].asked, mean_and_std([run.found["metrics"] for run in runs])
+    entropies = [run.found["entropy"] for run in runs if run.found["entropy"] is not None]
+    watched = [run.found["validation"] for run in runs if run.found["validation"] is not None]
+    is_gap = asked == gap[0].asked
+    test, validation = (None if is_gap else paired_difference(runs, gap, each) for each in ("map@r", "validation"))
+    endings = [run.found["ending"] for run in runs]
+    learned = runs[0].found["learned"]
+    return {
+        **{name: asked[name] for name in ("variant", "loss", "pooling", "setting")},
+        "runs": len(runs),
+        "folds": sorted({run.asked["fold"] for run in runs}),
+        "seeds": sorted({run.asked["seed"] for run in runs}),
+        "map": in_percent(metrics["map@r"]) | _equal_folds(runs, "map@r"),
+        "p1": in_percent(metrics["p@1"]) | _equal_folds(runs, "p@1"),
+        "recall": {name: 100 * each.mean for name, each in metrics.items() if name.startswith("r@")},
+        "validation_map": 100 * fmean(watched) if watched else None,
+        "validation_std": 100 * deviation(watched),
+        "entropy": fmean(entropies) if entropies else None,
+        "mean_weights": mean_map([run.found.get("mean_weights") for run in runs]),
+        "learned": {name: fmean(run.found["learned"][name] for run in runs) for name in learned},
+        "difference_from_gap": None if test is None else test._asdict(),
+        "validation_difference": None if validation is None else validation._asdict(),
+        "endings": {word: endings.count(word) for word in ("patience", "max_steps")},
+        **{f"mean_{name}": fmean(run.found[name] for run in runs) for name in MEANS},
+        "joined": None,
+        "best_run": {"metrics": max((run.found["metrics"] for run in runs), key=lambda each: each["p@1"])},
+    }
+
+
+def _equal_folds(runs: Sequence[Run], metric: str) -> dict[str, float]:
+    """Return the mean over means of folds where some folds have fewer runs: folds differ by more than seeds do."""
+    folds: dict[int, list[float]] = {}
+    for run in runs:
+        folds.setdefault(run.asked["fold"], []).append(run.found["metrics"][metric])
+    if len({len(values) for values in folds.values()}) == 1:
+        return {}
+    return {"mean": 100 * fmean(fmean(values) for values in folds.values())}
+
+
+def mean_map(maps: Sequence[Sequence[float] | str | None]) -> list[float] | None:
+    """Average the weight of every place over the runs that have a map; None where none has, or sizes differ.
+
+    A result holds the map of a run as one line of numbers.
+
+    Example:
+        >>> mean_map([[1.0, 1.0], None, "0.500 1.500"]), mean_map([None])
+        ([0.75, 1.25], None)
+    """
+    kept = [[float(each) for each in (one.split() if isinstance(one, str) else one)] for one in maps if one]
+    if not kept or len({len(one) for one in kept}) > 1:
+        return None
+    return [fmean(weights) for weights in zip(*kept, strict=True)]
+
+
+def whole_repeats(runs: Sequence[Run], folds: int) -> list[Run]:
+    """Return the runs of the seeds that every fold was trained with: only these can be joined.
+
+    Example:
+        >>> runs = [Run({"fold": fold, "seed": seed}, {}, {}) for fold, seed in ((0, 0), (1, 0), (0, 1))]
+        >>> [place(run) for run in whole_repeats(runs, 2)]
+        [(0, 0), (1, 0)]
+    """
+    places = {place(run) for run in runs}
+    return [run for run in runs if all((fold, run.asked["seed"]) in places for fold in range(folds))]
+
+
+def separate_figures(runs: Sequence[Run], folds: int) -> dict[str, Any] | None:
+    """Return what single models reach over all combinations of one repeat a fold; None without a whole repeat."""
+    whole = whole_repeats(runs, folds)
+    if not whole:
+        return None
+    average = separate_average({place(run): run.found["metrics"] for run in whole})
+    return {"repeats": len(whole) // folds, "map": in_percent(average["map@r"]), "p1": in_percent(average["p@1"])}
+
+
+def joined_figures(
+    results: Mapping[tuple[int, int], RunResult],
+    folds: int,
+    labels: Int64[Tensor, " Q"],
+    gallery: Int64[Tensor, " G"] | None = None,
+    device: str = "cpu",
+) -> dict[str, Any] | None:
+    """Return what the models of all folds reach joined (512D), over all combinations of one repeat a fold.
+
+    Args:
+        results: trainings with their test embeddings by fold and seed; seeds that lack a fold are left out.
+        folds: number of folds of the protocol.
+        labels: classes of the test images, or of the queries.
+        gallery: classes of the gallery, where there is one.
+        device: where to search.
+    """
+    seeds = sorted({seed for _, seed in results if all((fold, seed) in results for fold in range(folds))})
+    if not seeds:
+        return None
+    whole = {(fold, seed): results[fold, seed] for fold in range(folds) for seed in seeds}
+    average = fair_average(whole, labels, gallery, device=device)
+    return {
+        "repeats": len(seeds),
+        "combinations": len(average.combinations),
+        "map_512D": in_percent(average.concatenated["map@r"]),
+        "p1_512D": in_percent(average.concatenated["p@1"]),
+    }
+
+
+def figures_of(value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the variants of a result with what single models reach over repeats, which follows from the runs."""
+    runs, protocol = runs_of(value), PROTOCOLS[value["protocol"]]
+    if protocol.report != "combinations":
+        return [{**each, "separate": None} for each in value["variants"]]
+    return [
+        {**each, "separate": separate_figures(runs.get(each["variant"], []), protocol.folds)}
+        for each in value["variants"]
+    ]
+
+
+def over_shared_seeds(value: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return validation figures of these variants over the seeds that all of the trained ones have.
+
+    One seed differs from another by as much as settings do. Where no seed is shared, figures are those of all seeds.
+    """
+    runs = {name: own for name, own in runs_of(value).items() if name in names}
+    seeds = [{run.asked["seed"] for run in own} for own in runs.values()]
+    shared = set.intersection(*seeds) if seeds else set()
+    found = {}
+    for name, own in runs.items():
+        kept = [run for run in own if run.asked["seed"] in shared] or own
+        entropies = [run.found["entropy"] for run in kept if run.found["entropy"] is not None]
+        found[name] = {
+            "validation_map": 100 * fmean(run.found["validation"] for run in kept),
+            "entropy": fmean(entropies) if entropies else None,
+            "runs": len(kept),
+        }
+    return found
+
+
+def validation_by_seed(value: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    """Return validation MAP@R in percent, by seed and then by variant."""
+    found: dict[int, dict[str, float]] = {}
+    for name, runs in runs_of(value).items():
+        for run in runs:
+            found.setdefault(run.asked["seed"], {})[name] = 100 * run.found["validation"]
+    return found

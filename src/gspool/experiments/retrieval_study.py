@@ -1,0 +1,356 @@
+"""A study on a retrieval benchmark: which trainings it wants, those that are missing, and the result that it writes.
+
+Studies of the same data, protocol and backbone share one store of finished runs, so that none is made twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gspool import losses
+from gspool.data.seeds import LARGEST_SEED
+from gspool.evaluation import PROTOCOLS
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import Run, RunStore
+from gspool.experiments.arguments import numbers_of, refuse_twice
+from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions
+from gspool.experiments.retrieval_figures import by_variant, joined_figures, place, runs_of, variant_figures
+from gspool.experiments.retrieval_training import SEEDS_APART, embeddings_of, make_worker
+from gspool.experiments.retrieval_variants import DATA, SEEDS, Variant
+from gspool.files import sha256_of
+from gspool.models import create_backbone
+from gspool.pooling.registry import layer_class
+from gspool.provenance import is_quick, read_result, write_result
+from gspool.terminal.status import WrongArgumentsError
+
+LIBRARIES = ("pytorch-metric-learning", "torchvision")
+BACKBONE = "keras/resnet50"
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """Options of a study on a retrieval benchmark.
+
+    Args:
+        data: cub, cars196, sop or inshop.
+        folds: comma-separated folds; all of the protocol's by default.
+        backbone: a name of gspool.models.list_backbones().
+        weights: the file of its ImageNet weights.
+        max_steps: last step of runs that early stopping does not end; 0 for no limit.
+        train: false trains nothing and writes the figures of what has been trained.
+    """
+
+    data: str = "cub"
+    folds: str = ""
+    backbone: str = BACKBONE
+    weights: str | None = None
+    max_steps: int = 0
+    train: bool = True
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is to be trained: every variant on every fold with every seed."""
+
+    options: RunOptions
+    settings: StudySettings
+    protocol: str
+    variants: tuple[Variant, ...]
+    folds: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of finished runs, which all studies of the same data, protocol and backbone share."""
+        names = (self.settings.data, self.protocol, self.settings.backbone.replace("/", "-"))
+        return self.options.work / "benchmark" / "-".join(names)
+
+    def result(self, name: str, names_data: bool = False) -> Path:
+        """Return the file of a result: data and backbone are added where they are not the default.
+
+        ``names_data`` says that the name already has the data in it.
+        """
+        data, backbone = self.settings.data, self.settings.backbone.replace("/", "-")
+        words = [name, *([] if names_data or data == "cub" else [data])]
+        words += [] if self.settings.backbone == BACKBONE else [backbone]
+        return self.options.results / f"{'_'.join(words)}.json"
+
+    @property
+    def precision(self) -> str:
+        """Precision of the training: mixed on a GPU."""
+        return "bf16-mixed" if torch.device(self.options.device).type == "cuda" else "32-true"
+
+
+def study_of(
+    options: RunOptions,
+    settings: StudySettings,
+    protocol: str,
+    variants: Sequence[Variant],
+    seeds: tuple[int, ...] = SEEDS,
+) -> Study:
+    """Return the trainings that options ask for.
+
+    Raises:
+        WrongArgumentsError: if the protocol has no such fold, or a fold is named twice.
+    """
+    known = range(PROTOCOLS[protocol].folds)
+    folds = numbers_of(settings.folds, "folds") or tuple(known)
+    if any(fold not in known for fold in folds):
+        raise WrongArgumentsError(f"the {protocol} protocol has folds 0 to {known[-1]}, got {settings.folds!r}")
+    return Study(options, settings, protocol, tuple(variants), folds, options.seeds or seeds)
+
+
+def names_of(text: str, what: str) -> tuple[str, ...]:
+    """Read comma-separated names, each of them once.
+
+    Raises:
+        WrongArgumentsError: if a name is given twice.
+
+    Example:
+        >>> names_of("c2, pnca", "losses"), names_of("", "losses")
+        (('c2', 'pnca'), ())
+    """
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    refuse_twice(found, what, text)
+    return found
+
+
+def check_study(study: Study, choosing: Sequence[str] = ("folds",)) -> None:
+    """Refuse, before anything is read, a study that cannot be trained as it was meant.
+
+    Args:
+        study: what is wanted.
+        choosing: options that choose trainings; they do not apply where nothing is trained.
+
+    Raises:
+        ValueError: if a number or a name is wrong, or the backbone would start from random weights.
+        FileNotFoundError: if the file of weights is missing.
+    """
+    chosen, quick = study.settings, study.options.quick
+    if not chosen.train:
+        default = type(chosen)()
+        given = [name for name in choosing if getattr(chosen, name) != getattr(default, name)]
+        flags = [f"--{name}" for name in (["seeds"] if study.options.seeds else []) + given]
+        if flags:
+            raise ValueError(
+                f"--train false writes the figures of all finished trainings: leave out {' and '.join(flags)}"
+            )
+    if chosen.data not in DATA:
+        raise ValueError(f"--data must be one of {', '.join(DATA)}, got {chosen.data!r}")
+    if chosen.max_steps < 0:
+        raise ValueError(f"--max_steps counts steps, or is 0 for no limit, got {chosen.max_steps}")
+    largest = (LARGEST_SEED - max(study.folds)) // SEEDS_APART
+    if max(study.seeds) > largest:
+        raise ValueError(f"--seeds go up to {largest} here, got {max(study.seeds)}")
+    if not chosen.train:
+        return
+    for variant in {each.loss: each for each in study.variants}.values():
+        losses.create(variant.loss, num_classes=2, dim=2)
+    for variant in {each.pooling: each for each in study.variants}.values():
+        layer_class(variant.pooling)
+    if chosen.weights is None and not quick:
+        raise ValueError(
+            f"{chosen.backbone} would start from random weights, and the benchmarks start from ImageNet: give the file "
+            "with --weights; docs/models.md says how to get it"
+        )
+    if chosen.weights is not None and not Path(chosen.weights).is_file():
+        raise FileNotFoundError(f"there is no file {chosen.weights}; --weights is the file of the backbone's weights")
+    _check_backbone(chosen.backbone, None if quick else chosen.weights)
+
+
+@functools.cache
+def _check_backbone(name: str, weights: str | None) -> None:
+    """Refuse a backbone that does not exist, or weights that do not fit it; cached, because it takes seconds."""
+    with torch.random.fork_rng(devices=[]):
+        if weights is not None:
+            create_backbone(name, weights=weights)
+        else:
+            with torch.device("meta"):
+                create_backbone(name)
+
+
+def jobs_of(study: Study) -> list[dict[str, Any]]:
+    """List every training of a study in the order that tells most, wherever it is cut off.
+
+    Repeat by repeat; in each, first the paper's settings over all folds, then other settings, fold by fold. The
+    variants of a fold and seed follow each other: they see the same batches and crops, so that differences are paired.
+    """
+    weights = study.settings.weights
+    shared = {
+        "weights": None if weights is None or study.options.quick else sha256_of(Path(weights))[:12],
+        "precision": study.precision,
+        "max_steps": study.settings.max_steps,
+    }
+    rounds = [[each for each in study.variants if bool(each.setting) == other] for other in (False, True)]
+    return [
+        {
+            "variant": variant.name,
+            "loss": variant.loss,
+            "pooling": variant.pooling,
+            "setting": variant.setting,
+            "changes": variant.differences,
+            "fold": fold,
+            "seed": seed,
+            **shared,
+        }
+        for seed, variants, fold in itertools.product(study.seeds, rounds, study.folds)
+        for variant in variants
+    ]
+
+
+def finished_runs(store: RunStore) -> list[Run]:
+    """Return every finished training once: of several with the same variant, fold and seed the last.
+
+    One that early stopping ended counts before one that its number of steps ended.
+    """
+    best: dict[tuple[Any, ...], Run] = {}
+    for run in store.runs():
+        key = (run.asked["variant"], *place(run))
+        if key not in best or run.found["ending"] == "patience" or best[key].found["ending"] != "patience":
+            best[key] = run
+    return [*best.values()]
+
+
+def open_store(study: Study, path: Path) -> RunStore:
+    """Open the finished trainings of a study, and those inside its result."""
+    return RunStore(study.folder / "runs.jsonl", path, device=study.options.device, libraries=LIBRARIES)
+
+
+def run_study(study: Study, path: Path, command: str, names: Sequence[str] | None = None) -> None:
+    """Train what is missing and write the result.
+
+    Args:
+        study: what is wanted.
+        path: the result.
+        command: what a person types for it.
+        names: the variants that the result shows; all that have been trained by default.
+
+    Raises:
+        RuntimeError: if trainings failed, after all others have ended and the result has been written.
+        ValueError: if no training has finished, or the result that is there is damaged.
+    """
+    before = earlier_record(study, path)
+    store = open_store(study, path)
+    write = functools.partial(write_study, study, path, store, before, command, names)
+    if study.settings.train:
+        worker, options = functools.partial(make_worker, study), study.options
+        try:
+            run_grid(store, jobs_of(study), worker, options.executor, options.seconds)
+        except RuntimeError:
+            if store.runs():
+                write()
+            raise
+    write()
+
+
+def earlier_record(study: Study, path: Path) -> dict[str, Any]:
+    """Read the result that is there; empty where there is none, or one of a tiny version.
+
+    Raises:
+        ValueError: if it is damaged: it may hold trainings that are nowhere else, and is not overwritten.
+    """
+    record = read_result(path) if path.is_file() else {}
+    return {} if record and is_quick(record) and not study.options.quick else record
+
+
+def write_study(
+    study: Study, path: Path, store: RunStore, before: Mapping[str, Any], command: str, names: Sequence[str] | None
+) -> None:
+    """Write the figures of all finished trainings, with the provenance of each; a note of the earlier result stays.
+
+    Raises:
+        ValueError: if no training has finished.
+    """
+    made = by_variant(finished_runs(store))
+    runs = {name: made[name] for name in names or made if name in made}
+    if not runs:
+        raise ValueError("no training has finished, nothing was written; the same command continues")
+    variants = [figures_of_variant(study, own, runs.get(f"{own[0].asked['loss']} gap", own)) for own in runs.values()]
+    if before:
+        keep_earlier_figures(variants, runs, before["value"])
+    chosen = study.settings
+    write_result(
+        path,
+        {
+            "data": chosen.data,
+            "protocol": study.protocol,
+            "backbone": chosen.backbone,
+            "variants": variants,
+            "runs": [run._asdict() for own in runs.values() for run in own],
+        },
+        command=command if chosen.train else before.get("command", command),
+        seeds=sorted({run.asked["seed"] for own in runs.values() for run in own}),
+        origins=[run.origin for own in runs.values() for run in own],
+        note=before.get("note"),
+    )
+
+
+def figures_of_variant(study: Study, runs: Sequence[Run], gap: Sequence[Run]) -> dict[str, Any]:
+    """Compute the figures of a variant. Joining models takes minutes: its figures are kept beside the trainings."""
+    figures, protocol = variant_figures(runs, gap), PROTOCOLS[study.protocol]
+    if protocol.report != "combinations":
+        return figures
+    kept = {place(run): each for run in runs if (each := embeddings_of(study, run)) is not None}
+    used = [[*place(run), run.found["metrics"]["map@r"]] for run in runs if place(run) in kept]
+    cache, asked = RunStore(study.folder / "joined.jsonl"), {"variant": figures["variant"], "runs": sorted(used)}
+    joined = cache.get(asked)
+    if joined is None and kept:
+        results = {where: each.result for where, each in kept.items()}
+        _, labels, gallery = next(iter(kept.values()))
+        joined = joined_figures(results, protocol.folds, labels, gallery, study.options.device) or {}
+        cache.put(asked, joined)
+    return {**figures, "joined": joined or None}
+
+
+def keep_earlier_figures(
+    variants: Sequence[dict[str, Any]], runs: Mapping[str, Sequence[Run]], earlier: Mapping[str, Any]
+) -> None:
+    """Keep figures of an earlier result that need what is not here: test embeddings, and maps in full precision.
+
+    They are kept where the trainings behind them are still the same.
+    """
+    known, made = {row["variant"]: row for row in earlier["variants"]}, runs_of(earlier)
+    for figures in variants:
+        name = figures["variant"]
+        if name in known:
+            then, now = ({place(run): run.found["metrics"]["map@r"] for run in own[name]} for own in (made, runs))
+            had, has = ((row["joined"] or {"repeats": 0})["repeats"] for row in (known[name], figures))
+            if had > has and then.items() <= now.items():
+                figures["joined"] = known[name]["joined"]
+            if then == now:
+                figures["mean_weights"] = known[name]["mean_weights"]
+
+
+def missing_of(record: Record, variants: Sequence[Variant], seeds: Sequence[int] = SEEDS) -> str:
+    """Return how many trainings of a study a record lacks, in words; empty where it has all."""
+    value = record["value"]
+    folds = range(PROTOCOLS[value["protocol"]].folds)
+    wanted = {*itertools.product((each.name for each in variants), folds, seeds)}
+    left = wanted - {(run["asked"]["variant"], run["asked"]["fold"], run["asked"]["seed"]) for run in value["runs"]}
+    return f"{len(left)} of {len(wanted)} trainings" if left else ""
+
+
+def run_experiment(experiment: Experiment, study: Study, shown: Sequence[Variant]) -> None:
+    """Train what is missing of an experiment, write its result, and print its tables."""
+    path = study.result(experiment.files[0])
+    run_study(study, path, experiment.command(study.options), [variant.name for variant in shown])
+    draw_beside(experiment, path, study.options.images)
+    record = read_result(path)
+    print("\n\n".join(experiment.source(part).make(record) for part in experiment.tables.values()))
+
+
+def draw_beside(experiment: Experiment, path: Path, images: Path) -> None:
+    """Draw the figures of a result of other data or another backbone, which have names of their own."""
+    if path.stem in experiment.files or find_spec("matplotlib") is None:
+        return
+    for name, plot in experiment.plots.items():
+        if not isinstance(plot, FromFile):
+            plot(read_result(path), images / f"{name.replace(experiment.files[0], path.stem)}.png")

@@ -1,0 +1,235 @@
+"""One training of a retrieval study on the engine: configuration, data on the device, shared starts, what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from gspool import data as data_sets
+from gspool.evaluation import PROTOCOLS, RunResult
+from gspool.experiments.retrieval_variants import Variant, train_config
+from gspool.models import create_backbone
+from gspool.pooling import GSP
+from gspool.training import FitResult, TrainConfig, fit
+from gspool.training.build import build_model
+from gspool.training.checkpoint import BEST, LAST, PREVIOUS
+from gspool.training.fit import EMBEDDINGS
+from gspool.training.gpu_data import TensorSet
+from gspool.training.run_folder import MODEL, RESULT
+from gspool.training.sets import on_device
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+    from torch import Tensor
+
+    from gspool.data.image_set import Split
+    from gspool.executor.run_store import Run
+    from gspool.experiments.retrieval_study import Study
+
+# The seed of a training is this times that of its repeat, plus its fold.
+SEEDS_APART = 1_000
+# Wider embeddings (8,192 numbers of VLAD and OTP) are not kept: no table joins them, and one training's take 100 MB.
+WIDEST = 512
+# Greedy k-center compares every feature with every prototype; this many show what there is to choose from.
+MOST_TOKENS = 4_096
+
+
+def config_of(study: Study, variant: Variant, fold: int, seed: int) -> TrainConfig:
+    """Return the configuration of one training; of the tiny version a few steps of a small network."""
+    chosen = study.settings
+    config = train_config(
+        variant,
+        chosen.data,
+        study.protocol,
+        chosen.backbone,
+        chosen.weights,
+        SEEDS_APART * seed + fold,
+        study.precision,
+    )
+    config.trainer.accelerator = "gpu" if torch.device(study.options.device).type == "cuda" else "cpu"
+    config.trainer.progress = study.options.processes == 1 and study.options.ray is None
+    config.output.embeddings = config.model.dim <= WIDEST
+    if chosen.max_steps:
+        config.trainer.max_steps = chosen.max_steps
+    return _tiny(config) if study.options.quick else config
+
+
+def _tiny(config: TrainConfig) -> TrainConfig:
+    config.model.backbone, config.model.backbone_options, config.model.dim = "small_cnn", {"width": 2}, 8
+    options = config.model.pooling_options
+    options.update({name: value for name, value in (("prototypes", 4), ("warm_start", 8)) if options.get(name)})
+    config.data.transform, config.data.classes_per_batch, config.data.images_per_class = "none", 4, 2
+    config.trainer.max_steps, config.trainer.evaluate_every, config.optimiser.lr = 4, 2, 1e-3
+    return config
+
+
+def stripes(classes: int, per_class: int, seed: int = 0, size: int = 16) -> TensorSet:
+    """Draw noisy stripes whose direction is the class: a stand-in for a benchmark that trains in seconds.
+
+    Example:
+        >>> stripes(3, 2).labels.tolist()
+        [0, 0, 1, 1, 2, 2]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    at = 12 * torch.arange(size) / size
+    angle = (labels * math.pi / classes)[:, None, None]
+    phase = 2 * math.pi * torch.rand(len(labels), 1, 1, generator=generator)
+    wave = torch.sin(at[None, None, :] * angle.cos() + at[None, :, None] * angle.sin() + phase)
+    noise = torch.rand(len(labels), 3, size, size, generator=generator)
+    return TensorSet.of((80 * (wave[:, None] + 1) + 90 * noise).clamp(0, 255).to(torch.uint8), labels)
+
+
+def load_sets(study: Study) -> tuple[TensorSet, TensorSet]:
+    """Load the images of all training classes and the test images to the device, or the stand-in.
+
+    Raises:
+        FileNotFoundError: if the data is not there; the message says what to put where.
+    """
+    options, chosen = study.options, study.settings
+    if options.quick:
+        return stripes(12, 5).to(options.device), stripes(6, 4, seed=1).to(options.device)
+    config = config_of(study, study.variants[0], 0, 0).data
+    listed = [data_sets.create(chosen.data, options.root, split) for split in ("train", "test")]
+    pixels = create_backbone(chosen.backbone).pixels
+    shown = sys.stderr.isatty() and options.processes == 1
+    train, test = (
+        on_device(images, config, pixels, options.device, training=images is listed[0], progress=shown)
+        for images in listed
+    )
+    return train, test
+
+
+def make_worker(study: Study) -> Callable[[Mapping[str, Any], float], dict[str, Any] | None]:
+    """Load the data once, and return the function that makes one training after the other."""
+    train, test = load_sets(study)
+    variants = {variant.name: variant for variant in study.variants}
+
+    def work(asked: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+        return train_one(study, variants[asked["variant"]], asked, seconds, train, test)
+
+    return work
+
+
+def train_one(
+    study: Study, variant: Variant, asked: Mapping[str, Any], seconds: float, train: TensorSet, test: TensorSet
+) -> dict[str, Any] | None:
+    """Make one training in a folder of its own, or go on with it; None where time ran out before its end."""
+    fold, seed, folder = asked["fold"], asked["seed"], run_folder(study, asked)
+    config = config_of(study, variant, fold, seed)
+    config.trainer.max_seconds = seconds
+    classes = PROTOCOLS[study.protocol].fold(train.labels, fold)
+    sets: dict[Split, TensorSet] = {"train": train.of_classes(classes.train_classes.tolist()), "test": test}
+    if len(classes.validation_classes):
+        sets["validation"] = train.of_classes(classes.validation_classes.tolist())
+    model = None
+    if not (folder / RESULT).is_file():
+        model = build_model(config).to(study.options.device)
+        if study.protocol == "fair" and variant.draws_own_embedding:
+            share_embedding(model, build_model(config_of(study, Variant(variant.loss, "gsp"), fold, seed)))
+        if variant.tokens:
+            start_from_tokens(model, sets["train"], variant.tokens, config.trainer.seed)
+    result = fit(config, folder, f"{variant.name}, fold {fold}, seed {seed}", model=model, sets=sets)
+    if result.ending == "time":
+        return None
+    # A finished training needs its figures and embeddings alone; checkpoints and the model take 500 MB.
+    for name in (LAST, PREVIOUS, BEST):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / MODEL, ignore_errors=True)
+    return found_of(result)
+
+
+def run_folder(study: Study, asked: Mapping[str, Any]) -> Path:
+    """Return the folder of one training; a hash of all that was asked for tells trainings of one name apart."""
+    key = hashlib.sha256(json.dumps(dict(asked), sort_keys=True).encode()).hexdigest()[:8]
+    words = f"{asked['variant']} fold{asked['fold']} seed{asked['seed']} {key}"
+    return study.folder / "".join(each if each.isalnum() or each in ".-+" else "_" for each in words)
+
+
+def found_of(result: FitResult) -> dict[str, Any]:
+    """Return what a result keeps of a training: the validation curve and the map of weights as one line each."""
+    return {
+        "metrics": dict(result.metrics),
+        "validation": result.validation,
+        "steps": result.steps,
+        "best_step": result.best_step,
+        "ending": result.ending,
+        "entropy": result.weights_entropy,
+        "seconds": result.seconds,
+        "images_per_second": result.images_per_second,
+        "curve": " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve),
+        "learned": dict(result.learned),
+        "mean_weights": None
+        if result.mean_weights is None
+        else " ".join(f"{each:.3f}" for each in result.mean_weights),
+    }
+
+
+@torch.no_grad()
+def share_embedding(model: Any, other: Any) -> bool:
+    """Let a model start with the embedding of another; return whether their shapes allow it.
+
+    Example:
+        >>> from gspool import Embedder
+        >>> ours, theirs = (Embedder("small_cnn", pooling=name, dim=8) for name in ("gap", "gsp"))
+        >>> share_embedding(ours, theirs), torch.equal(ours.head.embed.weight, theirs.head.embed.weight)
+        (True, True)
+    """
+    mine, theirs = (getattr(each.head, "embed", None) for each in (model, other))
+    if mine is None or theirs is None:
+        return False
+    values = theirs.state_dict()
+    if {name: each.shape for name, each in mine.state_dict().items()} != {
+        name: each.shape for name, each in values.items()
+    }:
+        return False
+    mine.load_state_dict(values)
+    return True
+
+
+@torch.no_grad()
+def start_from_tokens(model: Any, images: TensorSet, count: int, seed: int) -> None:
+    """Choose the prototypes of a GSP layer by k-center among the embedded local features of ``count`` training images.
+
+    The authors' reference chooses among *pooled* vectors, which average pooling has made alike. Local features differ
+    more, and prototypes are compared with local features.
+    """
+    (layer,) = (part for part in model.modules() if isinstance(part, GSP))
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.randperm(len(images), generator=generator)[:count]
+    was_training = model.training
+    model.eval()
+    tokens = (
+        model.head.embed(model.feature_map(images.evaluation_images(places))).flatten(2).transpose(1, 2).flatten(0, 1)
+    )
+    model.train(was_training)
+    chosen = torch.randperm(len(tokens), generator=generator)[:MOST_TOKENS].to(tokens.device)
+    layer.init_prototypes(tokens[chosen])
+
+
+class KeptEmbeddings(NamedTuple):
+    """The test embeddings of a training, as protocols join them, and the classes of the images."""
+
+    result: RunResult
+    labels: Int64[Tensor, " Q"]
+    gallery_labels: Int64[Tensor, " G"] | None
+
+
+def embeddings_of(study: Study, run: Run) -> KeptEmbeddings | None:
+    """Return the test embeddings of a training; None where they are not here."""
+    from safetensors.torch import load_file
+
+    path = run_folder(study, run.asked) / EMBEDDINGS
+    if not path.is_file():
+        return None
+    kept = load_file(path)
+    result = RunResult(kept["embeddings"], run.found["metrics"], kept.get("gallery"))
+    return KeptEmbeddings(result, kept["labels"], kept.get("gallery_labels"))

@@ -1,0 +1,108 @@
+"""Run a few variants with every seed, and write their figures; seeds measured before are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gspool.executor.grid import Worker, run_grid
+from gspool.provenance import read_result
+
+if TYPE_CHECKING:
+    from gspool.executor.run_store import Run, RunStore
+    from gspool.experiments.experiment import RunOptions
+
+# What is asked of every variant with one seed.
+Jobs = Callable[[int], Mapping[str, Mapping[str, Any]]]
+
+
+class SeedRuns(NamedTuple):
+    """The runs of all complete seeds, what they found by (variant, seed), and their entries in the store."""
+
+    seeds: tuple[int, ...]
+    found: dict[tuple[str, int], dict[str, Any]]
+    runs: list[Run]
+
+
+def run_seeds(
+    options: RunOptions,
+    path: Path,
+    store: RunStore,
+    promised: Sequence[int],
+    jobs: Jobs,
+    make_worker: Callable[[], Worker],
+) -> SeedRuns:
+    """Run what the store lacks, and return the seeds whose variants are all finished.
+
+    Args:
+        options: of the command; its seeds, else the promised ones (the first alone for a tiny version).
+        path: the result to be written, which may exist.
+        store: finished runs.
+        promised: default seeds of the experiment.
+        jobs: what is asked of every variant with one seed.
+        make_worker: see `run_grid`.
+
+    Raises:
+        ValueError: if the existing result has seeds that would be lost, or time ran out before any seed was complete.
+    """
+
+    def finished(seed: int) -> bool:
+        return all(store.get(asked) is not None for asked in jobs(seed).values())
+
+    asked = options.seeds or (promised[:1] if options.quick else promised)
+    seeds = seeds_to_write(path, asked, finished)
+    if not all(map(finished, seeds)):  # a worker loads data, which a finished study does not need
+        tasks = [each for seed in seeds for each in jobs(seed).values()]
+        run_grid(store, tasks, make_worker, options.executor, options.seconds)
+    complete = tuple(seed for seed in seeds if finished(seed))
+    if not complete:
+        raise ValueError("no seed is complete, nothing was written; the same command continues, give more --seconds")
+    found = {(name, seed): store.get(each) or {} for seed in complete for name, each in jobs(seed).items()}
+    return SeedRuns(complete, found, store.runs(each for seed in complete for each in jobs(seed).values()))
+
+
+def seeds_to_write(path: Path, asked: Sequence[int], finished: Callable[[int], bool]) -> tuple[int, ...]:
+    """Return the seeds to write: those asked for, and those of the existing result whose runs are at hand.
+
+    Args:
+        path: the result, which may be missing.
+        asked: the seeds of this run.
+        finished: whether all runs of a seed, with the settings of this run, are in the store.
+
+    Raises:
+        ValueError: if the result has seeds that would be lost.
+
+    Example:
+        >>> seeds_to_write(Path("no such result.json"), (3, 1), lambda seed: False)
+        (1, 3)
+    """
+    before = read_result(path)["seeds"] if path.is_file() else []
+    lost = [seed for seed in before if seed not in asked and not finished(seed)]
+    if lost:
+        every = ",".join(map(str, sorted({*asked, *before})))
+        raise ValueError(
+            f"{path} holds seeds {_listed(before)}; writing {_listed(asked)} would drop {_listed(lost)}: their runs "
+            f"with these settings are not in the folder of --work. Run all with --seeds {every}, or write elsewhere "
+            "with --results FOLDER"
+        )
+    return tuple(sorted({*asked, *before}))
+
+
+def missing_seeds(promised: Sequence[int]) -> Callable[[Mapping[str, Any]], str]:
+    """Return a function from a record to the seeds that it lacks, in words; empty where it has all.
+
+    Example:
+        >>> missing_seeds((0, 1, 2, 3))({"seeds": [0, 2]}), missing_seeds((0, 1))({"seeds": [0, 1]})
+        ('2 of 4 seeds (1, 3)', '')
+    """
+
+    def missing(record: Mapping[str, Any]) -> str:
+        left = [seed for seed in promised if seed not in record["seeds"]]
+        return f"{len(left)} of {len(promised)} seeds ({_listed(left)})" if left else ""
+
+    return missing
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))

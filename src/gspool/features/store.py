@@ -1,0 +1,222 @@
+"""Tokens of a frozen backbone on disk: shards of raw numbers, memory-mapped, checked by SHA-256, safe against kills."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+from gspool.files import sha256_of, write_atomic
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int8
+    from torch import Tensor
+
+FORMAT = 1
+Precision = Literal["bf16", "fp16", "fp32", "int8"]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.int8}
+LAYOUT = "layout.json"
+SHARD_BYTES = 256 << 20
+
+
+class TokenLayout(NamedTuple):
+    """The numbers of one picture: ``views`` of ``prefix + tokens`` vectors of ``channels`` numbers.
+
+    The prefix holds the class token first, where there is one, then the register tokens. ``grid`` is the height and
+    width of the map that the other tokens form, None where they form none.
+    """
+
+    views: int
+    prefix: int
+    class_token: bool
+    tokens: int
+    channels: int
+    grid: tuple[int, int] | None
+    precision: Precision
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Views, vectors and channels of a picture."""
+        return self.views, self.prefix + self.tokens, self.channels
+
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of one picture on disk; int8 keeps a scale in float16 for every vector."""
+        views, vectors, channels = self.shape
+        size = DTYPES[self.precision].itemsize * views * vectors * channels
+        return size + 2 * views * vectors if self.precision == "int8" else size
+
+    @property
+    def shard_pictures(self) -> int:
+        """Pictures of a full shard."""
+        return max(1, min(4096, SHARD_BYTES // self.picture_bytes))
+
+
+class Location(NamedTuple):
+    """Where the tokens of a picture are: a shard and a row of it."""
+
+    shard: str
+    row: int
+
+
+class TokenStore:
+    """The tokens of pictures in one folder, found by the fingerprint of the picture.
+
+    A shard is ``NAME.bin`` (and ``NAME.scale`` for int8) with ``NAME.json`` beside it, which lists its pictures and the
+    checksum of its numbers. The JSON file is written last: without it a shard does not count and is overwritten.
+
+    Args:
+        folder: made if need be.
+        layout: of the tokens; None reads that of an existing store.
+
+    Raises:
+        ValueError: if the folder holds tokens of another layout, or none and ``layout`` is None.
+
+    Example:
+        >>> import tempfile
+        >>> layout = TokenLayout(1, 0, False, 4, 8, (2, 2), "bf16")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = TokenStore(Path(folder), layout)
+        ...     store.write(["a", "b"], torch.ones(2, 1, 4, 8))
+        ...     sorted(store.locations()), store.read([store.locations()["b"]]).shape
+        (['a', 'b'], torch.Size([1, 1, 4, 8]))
+    """
+
+    def __init__(self, folder: Path, layout: TokenLayout | None = None) -> None:
+        self.folder = folder
+        path = folder / LAYOUT
+        if layout is not None and not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps({"format": FORMAT, **layout._asdict()}, indent=1).encode())
+        found = _read_json(path)
+        if found.pop("format", None) != FORMAT:
+            raise ValueError(f"{path} has another format than {FORMAT}; delete the folder to compute the tokens again")
+        grid = found.pop("grid")
+        self.layout = TokenLayout(**found, grid=None if grid is None else (int(grid[0]), int(grid[1])))
+        if layout is not None and layout != self.layout:
+            raise ValueError(f"{folder} holds tokens of layout {self.layout}, expected {layout}; choose another folder")
+        self._maps: dict[str, tuple[Tensor, Tensor | None]] = {}
+
+    def locations(self) -> dict[str, Location]:
+        """Return where the tokens of every finished picture are."""
+        found: dict[str, Location] = {}
+        for path in sorted(self.folder.glob("*.json")):
+            if path.name != LAYOUT:
+                pictures = _read_json(path)["pictures"]
+                found |= {fingerprint: Location(path.stem, row) for row, fingerprint in enumerate(pictures)}
+        return found
+
+    def write(self, fingerprints: Sequence[str], tokens: Float[Tensor, "P V T C"]) -> None:
+        """Write one shard. Its name follows from its pictures, so that a repeated write replaces itself.
+
+        Raises:
+            ValueError: if the tokens do not have the layout.
+            OSError: if the disk is full; nothing half-written counts.
+        """
+        if tuple(tokens.shape[1:]) != self.layout.shape or len(tokens) != len(fingerprints):
+            raise ValueError(
+                f"a shard of {len(fingerprints)} pictures needs tokens of shape "
+                f"{(len(fingerprints), *self.layout.shape)}, got {tuple(tokens.shape)}"
+            )
+        name = hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()[:24]
+        numbers, scale = _encoded(tokens, self.layout.precision)
+        checksums = {}
+        for ending, part in (("bin", numbers), ("scale", scale)):
+            if part is not None:
+                path = self.folder / f"{name}.{ending}"
+                write_atomic(path, part.contiguous().view(torch.uint8).numpy().tobytes())
+                checksums[ending] = sha256_of(path)
+        record = {"pictures": list(fingerprints), "sha256": checksums}
+        write_atomic(self.folder / f"{name}.json", json.dumps(record).encode())
+
+    def read(self, locations: Sequence[Location], view: int | None = None) -> Tensor:
+        """Read tokens [P, V, T, C], or [P, T, C] of one view, through memory maps; int8 comes as bfloat16."""
+        views, vectors, channels = self.layout.shape
+        kept = slice(None) if view is None else view
+        shape = (len(locations), views, vectors, channels) if view is None else (len(locations), vectors, channels)
+        dtype = torch.bfloat16 if self.layout.precision == "int8" else DTYPES[self.layout.precision]
+        out = torch.empty(shape, dtype=dtype)
+        by_shard: dict[str, list[int]] = {}
+        for place, location in enumerate(locations):
+            by_shard.setdefault(location.shard, []).append(place)
+        for shard, places in by_shard.items():
+            numbers, scale = self._map(shard)
+            rows = torch.tensor([locations[place].row for place in places])
+            part = numbers[rows][:, kept]
+            out[places] = part if scale is None else (part.float() * scale[rows][:, kept, ..., None]).to(dtype)
+        return out
+
+    def check(self) -> None:
+        """Compare every shard with its checksum.
+
+        Raises:
+            ValueError: for the first shard that is damaged, with how to mend it.
+        """
+        for path in sorted(self.folder.glob("*.json")):
+            if path.name == LAYOUT:
+                continue
+            for ending, expected in _read_json(path)["sha256"].items():
+                shard = path.with_suffix(f".{ending}")
+                if not shard.is_file() or sha256_of(shard) != expected:
+                    raise ValueError(f"{shard} is damaged; delete {path}, and its tokens are computed again")
+
+    def _map(self, shard: str) -> tuple[Tensor, Tensor | None]:
+        if shard not in self._maps:
+            views, vectors, channels = self.layout.shape
+            numbers = _mapped(self.folder / f"{shard}.bin", DTYPES[self.layout.precision]).view(
+                -1, views, vectors, channels
+            )
+            scale = None
+            if self.layout.precision == "int8":
+                scale = _mapped(self.folder / f"{shard}.scale", torch.float16).view(-1, views, vectors)
+            self._maps[shard] = (numbers, scale)
+        return self._maps[shard]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Maps belong to a process; a worker opens its own.
+        return {**self.__dict__, "_maps": {}}
+
+
+def store_key(description: Mapping[str, Any]) -> str:
+    """Return the folder name of a store: a hash of everything that decides the tokens besides the pictures.
+
+    Example:
+        >>> store_key({"backbone": "a"}) != store_key({"backbone": "b"})
+        True
+    """
+    return hashlib.sha256(json.dumps(description, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def weights_fingerprint(named: Iterable[tuple[str, Tensor]]) -> str:
+    """Compute a hash of names, shapes and values of tensors, such as ``module.state_dict().items()``."""
+    digest = hashlib.sha256()
+    for name, value in named:
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:24]
+
+
+def _encoded(tokens: Tensor, precision: Precision) -> tuple[Tensor, Tensor | None]:
+    if precision != "int8":
+        return tokens.to(DTYPES[precision]).cpu(), None
+    numbers = tokens.float()
+    scale = (numbers.abs().amax(-1) / 127).clamp(min=1e-7).half().float()
+    quantised: Int8[Tensor, ...] = (numbers / scale[..., None]).round().clamp(-127, 127).to(torch.int8)
+    return quantised.cpu(), scale.half().cpu()
+
+
+def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
+    size = path.stat().st_size // dtype.itemsize
+    return torch.from_file(str(path), shared=False, size=size, dtype=dtype)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); delete it, and its tokens are computed again") from error
+    return found

@@ -1,0 +1,103 @@
+"""The tokens of a labelled image set: rows of a store, read from disk or held in the memory of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from gspool.features.store import Location, TokenLayout, TokenStore
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64
+    from torch import Tensor
+
+    from gspool.data import ImageSet
+
+
+class TokenSet:
+    """Tokens of the pictures of an `ImageSet`, in its order.
+
+    Args:
+        images: the pictures, for labels, class names and roles.
+        store: where their tokens are.
+        locations: one a picture.
+
+    ``memory`` is None while tokens are read from disk, and a tensor [P, V, T, C] once `load` has put them on a device.
+    """
+
+    def __init__(self, images: ImageSet, store: TokenStore, locations: Sequence[Location]) -> None:
+        self.images, self.store, self.locations = images, store, list(locations)
+        self.labels = images.labels
+        self.memory: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.locations)
+
+    @property
+    def layout(self) -> TokenLayout:
+        """The numbers of one picture."""
+        return self.store.layout
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that `load` takes."""
+        views, vectors, channels = self.layout.shape
+        return len(self) * views * vectors * channels * (4 if self.layout.precision == "fp32" else 2)
+
+    def load(self, device: torch.device | str, views: int | None = None) -> TokenSet:
+        """Put the tokens, or only the first views of them, into the memory of a device."""
+        kept = slice(None, views)
+        parts = [
+            self.store.read(self.locations[first : first + 512])[:, kept].to(device, non_blocking=True)
+            for first in range(0, len(self), 512)
+        ]
+        self.memory = torch.cat(parts)
+        return self
+
+    def rows(self, indices: Int64[Tensor, " B"], views: Int64[Tensor, " B"] | int = 0) -> Float[Tensor, "B T C"]:
+        """Return one view of each of some pictures, from memory where they were loaded, else from disk."""
+        if self.memory is not None:
+            places = indices.to(self.memory.device)
+            return self.memory[places, views.to(self.memory.device) if isinstance(views, torch.Tensor) else views]
+        wanted = views.tolist() if isinstance(views, torch.Tensor) else [views] * len(indices)
+        chosen = [self.locations[index] for index in indices.tolist()]
+        if len({*wanted}) == 1:
+            return self.store.read(chosen, wanted[0])
+        return self.store.read(chosen)[torch.arange(len(chosen)), wanted]
+
+    @property
+    def views(self) -> int:
+        """Views at hand: those in memory once loaded, else those on disk."""
+        return self.layout.views if self.memory is None else self.memory.shape[1]
+
+    def entries(self) -> Tensor | TokenRows:
+        """Return every view of every picture as a row, ``picture * views + view``: a tensor, or rows on disk."""
+        return TokenRows(self) if self.memory is None else self.memory.flatten(0, 1)
+
+
+class TokenRows:
+    """Single views of pictures as rows that a `gspool.training.TensorSet` can index, read from disk when asked for.
+
+    Row ``r`` is view ``r % views`` of picture ``r // views``.
+    """
+
+    def __init__(self, tokens: TokenSet) -> None:
+        self.tokens, self.views = tokens, tokens.layout.views
+
+    def __len__(self) -> int:
+        return self.views * len(self.tokens)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, vectors and channels."""
+        return len(self), *self.tokens.layout.shape[1:]
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are read to: the memory of the host."""
+        return torch.device("cpu")
+
+    def __getitem__(self, rows: Int64[Tensor, " B"]) -> Float[Tensor, "B T C"]:
+        return self.tokens.rows(rows // self.views, rows % self.views)

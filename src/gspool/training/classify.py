@@ -1,0 +1,182 @@
+"""The classification task: cross-entropy on images in memory of the device, top-1 accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from gspool.losses import LossParts
+from gspool.training.config import ScheduleConfig, TrainerConfig
+from gspool.training.gpu_data import TensorSet
+from gspool.training.launch import make_fabric
+from gspool.training.loop import LoopOutcome, Task, run_loop
+from gspool.training.stream import Batch, mixed_seed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class ClassificationConfig:
+    """How a classifier learns.
+
+    Args:
+        batch_size: images per step.
+        optimiser: "sgd" with Nesterov momentum 0.9, or "adam".
+        lr: the largest learning rate.
+        weight_decay: weight decay of all parameters.
+        label_smoothing: share of the target spread over all classes.
+        clip: largest norm of the gradient; 0 does not clip.
+    """
+
+    batch_size: int = 512
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    lr: float = 0.5
+    weight_decay: float = 5e-4
+    label_smoothing: float = 0.0
+    clip: float = 0.0
+
+
+class Classification(Task):
+    """Train a network that returns logits. Augmentation is the transform of the training set.
+
+    Every epoch is a permutation from (seed, epoch); what is left over after the last whole batch is left out. A step
+    sees the same images whether or not the run was interrupted before it.
+
+    Args:
+        network: images to logits.
+        train: what to learn from; its transform "shift" or "crop" augments.
+        watched: what accuracy is measured on, or None.
+        config: how it learns.
+        seed: of the order of images, their augmentation and dropout.
+
+    Raises:
+        ValueError: if there are fewer images than a batch holds.
+
+    Example:
+        >>> images = TensorSet.of(torch.rand(8, 2), torch.tensor([0, 1]).repeat(4))
+        >>> task = Classification(torch.nn.Linear(2, 2), images, images, ClassificationConfig(batch_size=4))
+        >>> len(list(task.batches(0, 5)))
+        5
+    """
+
+    measures = ("accuracy",)
+
+    def __init__(
+        self,
+        network: nn.Module,
+        train: TensorSet,
+        watched: TensorSet | None,
+        config: ClassificationConfig,
+        seed: int = 0,
+    ) -> None:
+        self.steps_per_epoch = len(train) // config.batch_size
+        if self.steps_per_epoch == 0:
+            raise ValueError(f"{len(train)} images do not fill a batch of {config.batch_size}; lower batch_size")
+        self.module, self.train, self.watched, self.config, self.seed = network, train, watched, config, seed
+        self.clip = config.clip
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """Return the configured optimiser."""
+        config, parameters = self.config, self.module.parameters()
+        if config.optimiser == "adam":
+            return torch.optim.Adam(parameters, config.lr, weight_decay=config.weight_decay)
+        return torch.optim.SGD(parameters, config.lr, momentum=0.9, weight_decay=config.weight_decay, nesterov=True)
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield the batches of steps ``first`` to ``last - 1``."""
+        labels, size, planned = self.train.labels.to(self.train.device), self.config.batch_size, -1
+        for step in range(first, last):
+            epoch, position = divmod(step, self.steps_per_epoch)
+            if epoch != planned:
+                generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, 3))
+                order, planned = torch.randperm(len(self.train), generator=generator), epoch
+            places = order[position * size : (position + 1) * size]
+            seen = self.train.training_images(places, self.seed, step)
+            yield Batch(seen, labels[places.to(labels.device)], places)
+
+    def loss(self, batch: Batch, step: int) -> LossParts:
+        """Compute the cross-entropy of a batch."""
+        torch.manual_seed(mixed_seed(self.seed, step))
+        logits = self.module(batch.images).float()
+        loss = F.cross_entropy(logits, batch.labels, label_smoothing=self.config.label_smoothing)
+        return LossParts(total=loss, metric=loss)
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Measure top-1 accuracy on the watched set."""
+        return {} if self.watched is None else {"accuracy": top_1(self.module, self.watched)}
+
+
+@torch.no_grad()
+def top_1(network: nn.Module, images: TensorSet, batch_size: int = 1_024) -> float:
+    """Compute the share of images whose largest logit is that of their class.
+
+    Example:
+        >>> top_1(torch.nn.Identity(), TensorSet.of(torch.eye(4), torch.tensor([0, 1, 2, 0])))
+        0.75
+    """
+    was_training = network.training
+    network.eval()
+    right = 0
+    for places in torch.arange(len(images)).split(batch_size):
+        predicted = network(images.evaluation_images(places)).argmax(1)
+        right += int((predicted.cpu() == images.labels[places]).sum())
+    network.train(was_training)
+    return right / len(images)
+
+
+def train_classifier(
+    network: nn.Module,
+    train: TensorSet,
+    watched: TensorSet | None,
+    config: ClassificationConfig,
+    *,
+    epochs: float,
+    schedule: ScheduleConfig | None = None,
+    evaluate_epochs: float = 0.0,
+    seed: int = 0,
+    folder: Path | None = None,
+    title: str = "",
+    **trainer: Any,
+) -> LoopOutcome:
+    """Train a network in place on the device of its data.
+
+    The state of the best accuracy is kept where a set is watched, so watch the test set only if ``epochs`` is the only
+    evaluation. With a folder the training resumes.
+
+    Args:
+        network: images to logits.
+        train: what to learn from.
+        watched: what accuracy is measured on, or None.
+        config: how it learns.
+        epochs: passes over the data.
+        schedule: how the learning rate changes; "one-cycle" with a rise over a fifth of the steps unless given.
+        evaluate_epochs: passes between evaluations; 0 evaluates at the end alone.
+        seed: of everything random.
+        folder: where checkpoints and metrics go; None keeps nothing.
+        title: what the progress bar calls it.
+        **trainer: other fields of `TrainerConfig`, such as precision, progress, max_seconds.
+    """
+    task = Classification(network, train, watched, config, seed)
+    steps = max(round(epochs * task.steps_per_epoch), 1)
+    every = max(round(evaluate_epochs * task.steps_per_epoch), 1) if evaluate_epochs else steps
+    device = train.device
+    settings = TrainerConfig(
+        **{
+            "max_steps": steps,
+            "evaluate_every": min(every, steps),
+            "monitor": "accuracy",
+            "seed": seed,
+            "progress": False,
+            **trainer,
+        }
+    )
+    fabric = make_fabric(settings, device=device)
+    if device.type == "cuda":
+        network.to(memory_format=torch.channels_last)
+    return run_loop(task, fabric, settings, schedule or ScheduleConfig("one-cycle", ramp=0.2), folder, title)

@@ -1,0 +1,182 @@
+"""Which pooling layer is best on my pictures? Tokens once, heads on folds x seeds, chosen by validation classes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from gspool import data
+from gspool.data import ImageSet
+from gspool.executor import Executor
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import RunStore
+from gspool.features import extract_tokens
+from gspool.files import write_atomic
+from gspool.models import create_backbone
+from gspool.models.device import chosen_device
+from gspool.provenance import write_result
+from gspool.terminal.bar import work_bar
+from gspool.terminal.output import check_writable
+from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import checking_arguments
+from gspool.terminal.table import show_rows
+from gspool.training.compare_config import CompareConfig, Variant, numbers, variants_of
+from gspool.training.compare_report import (
+    CONFIG,
+    HEADS,
+    REPORT,
+    TABLE,
+    WINNER,
+    save_winner,
+    table_rows,
+    write_compare_report,
+)
+from gspool.training.compare_runs import (
+    Tokens,
+    asked_of,
+    best_variants,
+    fits_memory,
+    learning_set,
+    make_worker,
+    summary,
+)
+from gspool.training.parsing import instantiate, plain
+
+HELP = """Compare pooling layers on the tokens of a frozen backbone: which one is best on these pictures?
+
+    gspool compare --data.root pictures/
+    gspool compare --data.root pictures/ --layers gap,gsp,ep --grid gsp.mu=0.05,0.1,0.3 --grid gsp.epsilon=10,20
+    gspool compare --data.root pictures/ --backbone keras/resnet50 --backbone_options.weights resnet50.safetensors
+
+Tokens are computed once and kept. Every head is trained on folds of the training classes, its settings are chosen on
+the held-out classes, and it is judged on test classes. The best one is saved as a model for embed, search, explain,
+serve and export. The same command goes on after an interruption."""
+
+
+class Comparison(NamedTuple):
+    """What `compare` returns: its folder, the lines of the table, and the row whose model was saved."""
+
+    folder: Path
+    lines: list[dict[str, Any]]
+    winner: str
+
+
+def compare(config: CompareConfig) -> Comparison:
+    """Compare heads and save the best; a folder that holds some of the runs already goes on with the others.
+
+    Raises:
+        ValueError: before any work, if a setting or the data do not fit.
+        RuntimeError: if trainings failed, after all others are done.
+        SystemExit: after Ctrl-C or SIGTERM; what is finished is kept.
+    """
+    folder = Path(config.folder or f"runs/compare-{config.data.name}").expanduser()
+    check_writable(folder, "--folder")
+    seeds = numbers(config.seeds)
+    used = range(config.folds)[: config.use_folds]
+    learning, test = learning_set(config.data), data.create(config.data.name, config.data.root, "test", **_own(config))
+    _check_classes(learning, test, config)
+    backbone = create_backbone(config.backbone, **config.backbone_options)
+    device = str(chosen_device(None))
+    config.trainer.accelerator = "cpu" if device == "cpu" else config.trainer.accelerator
+    print(
+        f"{len(learning):,} pictures of {learning.num_classes:,} classes to learn from (folds of them validate), "
+        f"{len(test):,} of {test.num_classes:,} to test on; {config.backbone} on {device}",
+        flush=True,
+    )
+    with work_bar("tokens", 0, len(learning) + len(test), config.progress, "pictures") as bar:
+        tokens = Tokens(
+            *extract_tokens(
+                backbone,
+                [learning, test],
+                config.features,
+                name=config.backbone,
+                device=device,
+                advance=lambda count: bar.advance(steps=count),
+            )
+        )
+    grid: dict[str, list[Variant]] = {}
+    for variant in variants_of(config.layers, config.grid, tokens.learning.layout.class_token):
+        grid.setdefault(variant.layer if variant.learn else variant.name, []).append(variant)
+    jobs = [
+        asked_of(row, variant, fold, seed)
+        for seed in seeds
+        for fold in used
+        for row, variants in grid.items()
+        for variant in variants
+        if variant.learn or seed == seeds[0]
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / HEADS).mkdir(exist_ok=True)
+    write_atomic(folder / CONFIG, yaml.safe_dump(plain(config), sort_keys=False).encode())
+    store = RunStore(folder / f"runs-{_settings_key(config)}.jsonl", device=device)
+    worker = partial(make_worker, config, tokens, device, fits_memory(tokens, device, config.processes), folder / HEADS)
+    run_grid(store, jobs, worker, Executor(config.processes, config.ray, config.gpus), name="heads")
+    best = best_variants(grid, store, list(used), [seeds[0]])
+    chosen = [job for job in jobs if asked_of(job["row"], best[job["row"]], job["fold"], job["seed"]) == job]
+    runs = [{"asked": job, "found": store.get(job)} for job in chosen]
+    lines = summary(runs)
+    write_result(
+        folder / TABLE,
+        {"lines": lines, "runs": runs, "config": plain(config)},
+        command="gspool compare",
+        seeds=list(seeds),
+        device=device,
+    )
+    winner = save_winner(config, backbone, folder, lines, runs)
+    write_compare_report(config, folder, lines, runs, tokens, test)
+    return Comparison(folder, lines, winner)
+
+
+def _own(config: CompareConfig) -> dict[str, Any]:
+    return {name: value for name, value in config.data.options.items() if name not in ("fold", "folds")}
+
+
+def _check_classes(learning: ImageSet, test: ImageSet, config: CompareConfig) -> None:
+    """Check that the folds have classes to learn from and to validate on.
+
+    Raises:
+        ValueError: if there are too few classes, or a class has a single picture.
+    """
+    if learning.num_classes < 2 * config.folds:
+        raise ValueError(
+            f"{config.folds} folds need at least {2 * config.folds} classes to learn from, so that each validates on "
+            f"two; the data has {learning.num_classes} beside {test.num_classes} test classes. Add classes, or lower "
+            "--folds"
+        )
+    smallest = learning.num_classes - learning.num_classes // config.folds - 1
+    if config.data.classes_per_batch > smallest:
+        print(f"batches of {config.data.classes_per_batch} classes shrink to the {smallest} that every fold has")
+        config.data = replace(config.data, classes_per_batch=max(smallest, 2))
+
+
+def _settings_key(config: CompareConfig) -> str:
+    """Return a hash of the settings that all heads share; runs of other settings are kept apart."""
+    kept = ("data", "backbone", "backbone_options", "dim", "folds", "features", "head", "loss", "optimiser", "schedule")
+    content = {name: value for name, value in plain(config).items() if name in kept}
+    trainer = {name: value for name, value in asdict(config.trainer).items() if name not in ("progress", "threads")}
+    return hashlib.sha256(json.dumps([content, trainer], sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+def compare_command(arguments: Sequence[str]) -> None:
+    """Compare, and print a table and where the model and the report are."""
+    parser = TeachingParser("gspool compare", HELP, "gspool compare --data.root FOLDER [--OPTION VALUE ...]")
+    parser.add_argument("--config", action="config", help="A YAML file with any of the options below.")
+    parser.add_class_arguments(CompareConfig, as_positional=False)
+    namespace = parser.parse_args(list(arguments))
+    made = instantiate(parser, namespace)
+    config = CompareConfig(**{each.name: made[each.name] for each in fields(CompareConfig)})
+    with checking_arguments():
+        variants_of(config.layers, config.grid, class_token=True)
+        numbers(config.seeds)
+    found = compare(config)
+    show_rows(f"{config.data.name}, {config.backbone}: MAP@R in percent", table_rows(found.lines))
+    print(f"best on the validation classes: {found.winner}")
+    print(f"model   {found.folder / WINNER}")
+    print(f"report  {found.folder / REPORT}")

@@ -1,0 +1,175 @@
+"""The outcome of a comparison: the winner as an ordinary model, a table, a plot, and a page with weight maps."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file
+
+from gspool import data
+from gspool.evaluation.statistics import interval
+from gspool.files import write_atomic
+from gspool.training import report_figures
+from gspool.training.compare_config import CompareConfig, configured
+from gspool.training.compare_runs import Tokens, head_name
+from gspool.training.examples import spread_rows
+from gspool.training.heads import as_embedder, build_head
+from gspool.version import __version__
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gspool.data import ImageSet
+    from gspool.models import Backbone
+
+CONFIG, TABLE, HEADS, WINNER, REPORT = "config.yaml", "compare.json", "heads", "model", "report.html"
+SHOWN_HEADS, SHOWN_PICTURES = 4, 6
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; }} .wide {{ overflow-x: auto; }}
+th, td {{ padding: .3rem .8rem; border-bottom: 1px solid #ccc; text-align: right; white-space: nowrap; }}
+th:first-child, td:first-child {{ text-align: left; }} img {{ max-width: 100%; height: auto; }}
+h2 {{ margin-top: 2.5rem; }}
+</style></head><body>
+<h1>{title}</h1>
+<p>{lead}</p>
+<div class="wide">{table}</div>
+<p>MAP@R in percent. Rows are sorted by the validation classes, which chose the settings; the test classes took no part
+in any choice. Differences are means over folds and seeds with 95 % intervals over the pairs.</p>
+<h2>Validation and test</h2>
+{plot}
+<h2>Where the heads look</h2>
+<p>Weights of the tokens on pictures of test classes, bright where they are large, one scale for all.</p>
+{weights}
+<p>Written by gspool {version}.</p>
+</body></html>
+"""
+
+
+def save_winner(
+    config: CompareConfig,
+    backbone: Backbone,
+    folder: Path,
+    lines: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+) -> str:
+    """Save the head with the best validation as a model that embeds images, and return its row.
+
+    Of its folds and seeds, the one that gains most over the frozen feature on its own validation classes is saved.
+    """
+    winner = lines[0]["row"]
+    frozen = {run["asked"]["fold"]: run["found"] for run in runs if run["asked"]["row"].startswith("frozen")}
+
+    def gain(run: Mapping[str, Any]) -> float:
+        start = frozen.get(run["asked"]["fold"])
+        base = 0.0 if start is None else start["validation"]["map@r"]
+        return float(run["found"]["validation"]["map@r"]) - base
+
+    asked = max((run for run in runs if run["asked"]["row"] == winner), key=gain)["asked"]
+    model = as_embedder(
+        backbone,
+        config.backbone,
+        config.backbone_options,
+        asked["layer"],
+        config.dim or backbone.channels,
+        asked["options"],
+        load_file(folder / HEADS / f"{head_name(asked)}.safetensors"),
+    )
+    metrics = next(run["found"]["test"] for run in runs if run["asked"] == asked)
+    model.save_pretrained(folder / WINNER, metrics={name: value / 100 for name, value in metrics.items()})
+    return str(winner)
+
+
+def table_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Format the lines of a comparison for a table."""
+    return [
+        {
+            "head": line["row"],
+            "validation": f"{line['validation']:.2f}",
+            "test": f"{line['test']:.2f}" + (f" ± {line['std']:.2f}" if line["runs"] > 1 else ""),
+            "P@1": f"{line['p@1']:.1f}",
+            "against gap": _difference(line["against_gap"]),
+            "against the best": _difference(line["against_best"]),
+            "entropy": "" if line["entropy"] is None else f"{line['entropy']:.3f}",
+            "parameters": f"{line['parameters']:,}",
+            "seconds": f"{line['seconds']:.1f}",
+        }
+        for line in lines
+    ]
+
+
+def _difference(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    if found["pairs"] < 2:
+        return f"{found['mean']:+.2f} (one pair)"
+    low, high = interval(found)
+    return f"{found['mean']:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def write_compare_report(
+    config: CompareConfig,
+    folder: Path,
+    lines: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+    tokens: Tokens,
+    test: ImageSet,
+) -> Path:
+    """Write report.html: the table, a plot, and weight maps of the best heads on the same pictures."""
+    rows = table_rows(lines)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in row.values()) + "</tr>" for row in rows
+    )
+    title = f"Heads on {config.backbone}, {config.data.name}"
+    page = PAGE.format(
+        title=html.escape(title),
+        lead=html.escape(
+            f"{lines[0]['row']} is best on the validation classes: test MAP@R {lines[0]['test']:.2f}. Tested on "
+            f"{len(test):,} pictures of {test.num_classes:,} classes that no head has seen; {config.folds} folds, "
+            f"seeds {config.seeds}. The saved model is in the folder {WINNER}."
+        ),
+        table=f"<table><tr>{head}</tr>{body}</table>",
+        plot=report_figures.scatter([(line["row"], line["validation"], line["test"]) for line in lines]),
+        weights=_weight_maps(config, folder, lines, runs, tokens, test),
+        version=__version__,
+    )
+    write_atomic(folder / REPORT, page.encode())
+    return folder / REPORT
+
+
+@torch.no_grad()
+def _weight_maps(
+    config: CompareConfig,
+    folder: Path,
+    lines: Sequence[Mapping[str, Any]],
+    runs: Sequence[Mapping[str, Any]],
+    tokens: Tokens,
+    test: ImageSet,
+) -> str:
+    layout = tokens.test.layout
+    places = spread_rows(test.labels, torch.arange(len(test)), SHOWN_PICTURES)
+    rows = tokens.test.rows(places)
+    maps: dict[str, Tensor] = {}
+    for line in lines:
+        asked = next(run["asked"] for run in runs if run["asked"]["row"] == line["row"])
+        _, head = configured(config, asked["head"], asked["seed"])
+        model = build_head(asked["layer"], layout, config.dim, asked["options"], head, asked["seed"]).eval()
+        model.load_state_dict(load_file(folder / HEADS / f"{head_name(asked)}.safetensors"))
+        embedded = model.embed(rows.cpu())
+        if embedded.weights is not None and embedded.grid is not None:
+            maps[line["row"]] = embedded.weights.float().unflatten(1, embedded.grid)
+        if len(maps) == SHOWN_HEADS:
+            break
+    if not maps:
+        return "<p>None of the heads has weights on a grid.</p>"
+    size = 2 * max(layout.grid or (1, 1)) * 8
+    crop = data.evaluation_transform(size, resize=size)
+    return report_figures.weight_grid([crop(test.images[int(place)]) for place in places], maps)

@@ -1,0 +1,413 @@
+"""The training loop: steps, learning rate, evaluation, checkpoints, stopping. Everything that trains runs through it.
+
+A `Task` says what is trained; Fabric says where. Everything random in a step is a function of the seed and the step, so
+that a run that was interrupted goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from gspool.terminal.bar import WorkBar, work_bar
+from gspool.training.checkpoint import BEST, LAST, CheckpointError, read_checkpoint, read_newest, write_checkpoint
+from gspool.training.gather import any_process, wait_for_all
+from gspool.training.launch import quiet
+from gspool.training.metrics_log import MetricsLog
+from gspool.training.monitor import Monitor
+from gspool.training.run_folder import log
+from gspool.training.signals import StopRequest, TrainingInterruptedError, is_one_of_several, stop_on_signal
+
+if TYPE_CHECKING:
+    from gspool.losses import LossParts
+    from gspool.training.config import ScheduleConfig, TrainerConfig
+
+Ending = Literal["max_steps", "patience", "time"]
+# The learning rate begins its rise at this share of the full rate.
+LOWEST = 0.04
+# Steps between two looks of several GPUs at each other's stop requests: every look waits for the device.
+AGREE_EVERY = 10
+STATE = ("step", "module", "optimizer", "precision", "monitor")
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss became NaN or infinite; the last good checkpoint is kept."""
+
+
+class Task(Protocol):
+    """What `run_loop` trains. Subclass it: only the attributes with a value here and `before_step` are optional.
+
+    ``module`` holds everything with parameters or state, the model and the loss; where it has a part called ``model``,
+    that part alone is kept as the best. ``clip`` bounds the norm of the gradient (0: no bound). ``measures`` names the
+    columns of metrics.csv that `evaluate` fills.
+    """
+
+    module: nn.Module
+    clip: float = 0.0
+    measures: tuple[str, ...] = ("p@1", "p@r", "map@r", "weights_entropy")
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """Return the optimiser of ``module``'s parameters."""
+        ...
+
+    def batches(self, first: int, last: int) -> Iterable[Any]:
+        """Return the batches of steps ``first`` to ``last - 1``, each a function of (seed, step) alone."""
+        ...
+
+    def before_step(self, step: int) -> None:
+        """Prepare a step: freeze or thaw, constrain parameters."""
+        return
+
+    def loss(self, batch: Any, step: int) -> LossParts:
+        """Compute the loss of a batch; called in the precision of the trainer."""
+        ...
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Measure what the monitor watches and metrics.csv gets; {} if nothing is watched."""
+        ...
+
+    def describe(self, batch: Any) -> str:
+        """Return a few words about a batch, for the message about a loss that is not finite."""
+        return ""
+
+
+class LoopOutcome(NamedTuple):
+    """How a training went. ``task.module`` holds the best state.
+
+    ``best_value`` is None where nothing was watched, and ``best_step`` the last step then. ``curve`` has one row per
+    evaluation: step, loss and everything that was measured. ``seconds`` is all of the run, over interruptions;
+    ``training_seconds`` leaves evaluations out.
+    """
+
+    steps: int
+    best_step: int
+    best_value: float | None
+    ending: Ending
+    curve: list[dict[str, Any]]
+    seconds: float
+    training_seconds: float
+
+
+class _Step(nn.Module):
+    """The forward pass of a step as a module, for Fabric to wrap in precision and DDP."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.module = task.module
+        self._task = [task]  # in a list, so that a task that is a module is not registered twice
+        self.parts: LossParts | None = None
+
+    def forward(self, batch: Any, step: int) -> torch.Tensor:
+        self.parts = self._task[0].loss(batch, step)
+        return self.parts.total
+
+
+def run_loop(
+    task: Task,
+    fabric: Any,
+    trainer: TrainerConfig,
+    schedule: ScheduleConfig,
+    folder: Path | None = None,
+    title: str = "",
+    *,
+    request: StopRequest | None = None,
+) -> LoopOutcome:
+    """Train a task to its last step, or until it stops getting better, or time is up.
+
+    Args:
+        task: what is trained.
+        fabric: a launched Fabric, such as `make_fabric` returns for one device.
+        trainer: max_steps, evaluate_every, checkpoint_every, patience, monitor, max_seconds, log_every, progress.
+        schedule: how the learning rate changes.
+        folder: where last.pt, previous.pt, best.pt and metrics.csv go, and where a run goes on; None keeps nothing.
+        title: what the progress bar calls the run.
+        request: a stop request that is already listened to; without one, the loop listens for itself.
+
+    Raises:
+        TrainingInterruptedError: after Ctrl-C or SIGTERM; everything is saved.
+        NonFiniteLossError: if the loss becomes NaN or infinite.
+        CheckpointError: if a checkpoint cannot be written or read, or does not fit.
+    """
+    with ExitStack() as opened:
+        if request is None:
+            request = opened.enter_context(stop_on_signal())
+        loop = _Loop(task, fabric, trainer, schedule, folder, request)
+        log.info("%s from step %d", title, loop.step)
+        if loop.step < trainer.max_steps and not loop.monitor.stopped:
+            shown = trainer.progress and fabric.is_global_zero
+            loop.bar = opened.enter_context(work_bar(title, loop.step, trainer.max_steps, shown))
+            if folder is not None and fabric.is_global_zero:
+                loop.metrics = opened.enter_context(closing(MetricsLog(folder, loop.step, task.measures)))
+            request.immediate = False
+            loop.run()
+            request.immediate = fabric.world_size == 1 and not is_one_of_several()
+        return loop.finish()
+
+
+class _Loop:
+    """The state of a run between two steps."""
+
+    def __init__(
+        self,
+        task: Task,
+        fabric: Any,
+        trainer: TrainerConfig,
+        schedule: ScheduleConfig,
+        folder: Path | None,
+        request: StopRequest,
+    ) -> None:
+        self.task, self.fabric, self.trainer, self.schedule = task, fabric, trainer, schedule
+        self.folder, self.request = folder, request
+        self.bar: WorkBar | None = None
+        self.metrics: MetricsLog | None = None
+        self.monitor = Monitor(trainer.patience, schedule.patience if schedule.name == "plateau" else None)
+        self.step, self.saved = 0, -1
+        self.curve: list[dict[str, Any]] = []
+        self.ending: Ending = "max_steps"
+        self.best: dict[str, torch.Tensor] | None = None
+        self.started = self.since_log = self.since_evaluation = time.perf_counter()
+        self.seconds_before = self.training_seconds = 0.0
+        optimiser = task.optimiser()
+        for group in optimiser.param_groups:
+            group["full_lr"] = group["lr"]
+        task.module.train()
+        with quiet():
+            self.forward, self.optimiser = fabric.setup(_Step(task), optimiser)
+        if fabric.device.type == "cuda" and isinstance(optimiser, torch.optim.Adam | torch.optim.AdamW):
+            for group in optimiser.param_groups:
+                group["fused"], group["foreach"] = True, False  # one kernel instead of a dozen
+        if folder is not None:
+            self._resume(folder)
+
+    @property
+    def kept(self) -> nn.Module:
+        """What the best checkpoint keeps: the model, without its loss where there are both."""
+        return getattr(self.task.module, "model", self.task.module)
+
+    def _resume(self, folder: Path) -> None:
+        state = read_newest(folder, STATE)
+        if state is None:
+            return
+        try:
+            self.task.module.load_state_dict(state["module"])
+            self.optimiser.load_state_dict(state["optimizer"])
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
+            self.monitor.load_state_dict(state["monitor"])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"the checkpoint of {folder} does not fit this run ({str(error).splitlines()[0]}); "
+                "it was written by other settings: train in another folder"
+            ) from error
+        self.step = self.saved = int(state["step"])
+        self.curve = list(state.get("curve", []))
+        self.seconds_before = float(state.get("seconds", 0.0))
+        self.training_seconds = float(state.get("training_seconds", 0.0))
+        if self.monitor.best_step:
+            # Now, and not when all the work is done.
+            try:
+                read_checkpoint(folder / BEST, ("model",))
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"{error}. It held the best model of this run, from step {self.monitor.best_step}: put a copy "
+                    f"back, or delete {folder} to start again"
+                ) from error
+
+    def run(self) -> None:
+        """Make the steps that are left."""
+        trainer, fabric = self.trainer, self.fabric
+        for batch in self.task.batches(self.step, trainer.max_steps):
+            set_learning_rate(self.optimiser.param_groups, self.schedule, self.step, trainer.max_steps)
+            self.task.before_step(self.step)
+            total = self.forward(fabric.to_device(batch), self.step)
+            self.optimiser.zero_grad()
+            fabric.backward(total)
+            if self.task.clip:
+                fabric.clip_gradients(self.forward, self.optimiser, max_norm=self.task.clip, error_if_nonfinite=False)
+            self.optimiser.step()
+            self.step += 1
+            if self._after_step(batch):
+                return
+
+    def _after_step(self, batch: Any) -> bool:
+        """Log, evaluate, save where due; return whether to stop."""
+        trainer, step = self.trainer, self.step
+        last = step == trainer.max_steps
+        due = last or step % trainer.evaluate_every == 0
+        saving = due or (trainer.checkpoint_every > 0 and step % trainer.checkpoint_every == 0)
+        logging = step % trainer.log_every == 0
+        # Reading the loss makes a GPU wait, so it is read when something depends on it.
+        if self.fabric.device.type == "cpu" or logging or saving:
+            self._check_finite(batch)
+        note = self._log_step() if logging else ""
+        if due:
+            self._evaluate()
+        signum = 0
+        if due or self.fabric.device.type == "cpu" or step % AGREE_EVERY == 0:
+            signum = any_process(self.request.signum, self.fabric.device)
+        over = due and bool(trainer.max_seconds) and bool(any_process(self._over(), self.fabric.device))
+        if saving or signum or self.monitor.stopped:
+            self._save()
+        if self.bar is not None:
+            self.bar.advance(note)
+        if last:
+            return True
+        if self.monitor.stopped or over:
+            self.ending = "patience" if self.monitor.stopped else "time"
+            return True
+        if signum:
+            if self.folder is None:
+                raise KeyboardInterrupt
+            raise TrainingInterruptedError(self.folder, step, signum)
+        return False
+
+    def _over(self) -> int:
+        return int(self.fabric.is_global_zero and self._elapsed() > self.trainer.max_seconds)
+
+    def _elapsed(self) -> float:
+        """Seconds of this call; a run that was resumed has its time anew."""
+        return time.perf_counter() - self.started
+
+    def _check_finite(self, batch: Any) -> None:
+        parts = self.forward.module.parts
+        value = float(parts.total.detach())
+        if math.isfinite(value):
+            return
+        pieces = {"metric loss": parts.metric, "zero-shot loss": parts.zero_shot}
+        values = ", ".join(f"{name} {float(part.detach())}" for name, part in pieces.items() if part is not None)
+        broken = [name for name, each in self.task.module.named_parameters() if not each.detach().isfinite().all()]
+        where = f"parameters that are not finite: {', '.join(broken[:3])}" if broken else "all parameters are finite"
+        kept = None if self.folder is None else self.folder / LAST
+        has_kept = kept is not None and kept.exists()
+        message = (
+            f"the loss is {value} at step {self.step} ({values}; {where}; {self.task.describe(batch)}). "
+            + (f"The last good state is kept in {kept}. " if has_kept else "No checkpoint had been written yet. ")
+            + "Lower optimiser.lr, bound gradients with optimiser.clip, or train in a wider precision"
+        )
+        log.error(message)
+        raise NonFiniteLossError(message)
+
+    def _log_step(self) -> str:
+        """Write a row of metrics.csv and return a note for the progress bar."""
+        parts, now = self.forward.module.parts, time.perf_counter()
+        values = {
+            "loss": float(parts.total.detach()),
+            "loss_metric": float(parts.metric.detach()),
+            "loss_zero_shot": None if parts.zero_shot is None else float(parts.zero_shot.detach()),
+            "lr": self.optimiser.param_groups[0]["lr"],
+            "steps_per_second": self.trainer.log_every / max(now - self.since_log, 1e-9),
+        }
+        self.since_log = now
+        if self.metrics is not None:
+            self.metrics.add(self.step, values)
+        return f"loss {values['loss']:.3f}"
+
+    def _evaluate(self) -> None:
+        """Measure, keep the model if it is the best so far, lower the learning rate on a plateau."""
+        loss = float(self.forward.module.parts.total.detach())  # waits for the device: the clock shows training alone
+        self.training_seconds += time.perf_counter() - self.since_evaluation
+        measured = dict(self.task.evaluate())
+        if measured:
+            verdict = self.monitor.judge(self.step, measured[self.trainer.monitor])
+            if verdict.lr_falls:
+                for group in self.optimiser.param_groups:
+                    group["lr"] *= self.schedule.factor
+            if verdict.improved:
+                self._keep_best()
+            if self.metrics is not None:
+                self.metrics.add(self.step, measured)
+            self.curve.append({"step": self.step, "loss": loss, **measured})
+            names = [name for name in self.task.measures if name in measured]
+            shown = "  ".join(f"{name} {_shown(name, measured[name])}" for name in names)
+            line = f"step {self.step}  {shown}{'  best so far' if verdict.improved else ''}"
+            log.info(line)
+            if self.bar is not None:
+                self.bar.say(line)
+        self.since_log = self.since_evaluation = time.perf_counter()
+
+    def _keep_best(self) -> None:
+        if self.folder is None:
+            self.best = {name: value.clone() for name, value in self.kept.state_dict().items()}
+        elif self.fabric.is_global_zero:
+            write_checkpoint(self.folder / BEST, {"step": self.step, "model": self.kept.state_dict()})
+
+    def _save(self) -> None:
+        """Write the last checkpoint: all that the next step depends on."""
+        if self.folder is None or self.saved == self.step or not self.fabric.is_global_zero:
+            return
+        content = {
+            "step": self.step,
+            "module": self.task.module.state_dict(),
+            "optimizer": self.optimiser.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "monitor": self.monitor.state_dict(),
+            "curve": self.curve,
+            "seconds": self.seconds_before + self._elapsed(),
+            "training_seconds": self.training_seconds,
+        }
+        write_checkpoint(self.folder / LAST, content)
+        self.saved = self.step
+
+    def finish(self) -> LoopOutcome:
+        """Restore the best model and return how the run went."""
+        if self.monitor.stopped:
+            self.ending = "patience"
+        watched = self.monitor.best_step > 0
+        if watched and self.folder is not None:
+            wait_for_all()  # the first process may still be writing the best model
+            self.best = read_checkpoint(self.folder / BEST, ("model",))["model"]
+        if self.best is not None:
+            self.kept.load_state_dict(self.best)
+        return LoopOutcome(
+            steps=self.step,
+            best_step=self.monitor.best_step if watched else self.step,
+            best_value=self.monitor.best_value if watched else None,
+            ending=self.ending,
+            curve=self.curve,
+            seconds=self.seconds_before + self._elapsed(),
+            training_seconds=self.training_seconds,
+        )
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.4f}" if name == "weights_entropy" else f"{100 * value:.2f}"
+
+
+def set_learning_rate(groups: Iterable[dict[str, Any]], schedule: ScheduleConfig, step: int, steps: int) -> None:
+    """Set the learning rate of a step in every group, if the schedule is a function of the step."""
+    fall = {"cosine": cosine_factor, "one-cycle": one_cycle_factor}.get(schedule.name)
+    if fall is not None:
+        for group in groups:
+            group["lr"] = group["full_lr"] * fall(step, steps, schedule.ramp)
+
+
+def cosine_factor(step: int, steps: int, ramp: float) -> float:
+    """Return the share of the full learning rate: a linear rise over the first ``ramp`` of the steps, then a cosine.
+
+    Example:
+        >>> [round(cosine_factor(step, 100, 0.1), 2) for step in (0, 10, 55, 99)]
+        [0.04, 1.0, 0.5, 0.0]
+    """
+    rising = ramp * steps
+    if step < rising:
+        return LOWEST + (1 - LOWEST) * step / rising
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / (steps - rising)))
+
+
+def one_cycle_factor(step: int, steps: int, ramp: float) -> float:
+    """Return the share of the full learning rate: a linear rise over ``ramp`` of the steps, then a linear fall.
+
+    Example:
+        >>> [round(one_cycle_factor(step, 100, 0.1), 2) for step in (0, 10, 55, 99)]
+        [0.04, 1.0, 0.5, 0.01]
+    """
+    rising = ramp * steps
+    if step < rising:
+        return LOWEST + (1 - LOWEST) * step / rising
+    return (steps - step) / (steps - rising)

@@ -1,0 +1,165 @@
+"""The metric-learning task: images to embeddings, the batch of all processes to a loss, retrieval to a metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gspool.data import ClassBalancedBatches
+from gspool.losses import LossParts, MetricLoss
+from gspool.pooling import GSP
+from gspool.pooling.warm_start import WarmStart
+from gspool.training.build import build_optimiser
+from gspool.training.embed import evaluate_images
+from gspool.training.gather import gather_rows, share_buffers
+from gspool.training.gpu_data import TensorSet, tensor_batches
+from gspool.training.loop import Task
+from gspool.training.stream import Batch, mixed_seed, stream_loader
+
+if TYPE_CHECKING:
+    from gspool.data import ImageSet
+    from gspool.training.config import TrainConfig
+
+
+class ModelAndLoss(nn.Module):
+    """What learns: the model, and the loss with its proxies."""
+
+    def __init__(self, model: Any, loss: MetricLoss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+
+class MetricLearning(Task):
+    """Train an embedding model on class-balanced batches.
+
+    Args:
+        model: an `Embedder`, or another module with ``embed``, ``freeze`` and ``out_dim``.
+        loss: the loss of embeddings, labels and attributes.
+        config: all settings of the run.
+        train: what to learn from.
+        watched: what the monitor looks at, or None.
+        fabric: the Fabric of the run.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss: MetricLoss,
+        config: TrainConfig,
+        train: ImageSet | TensorSet,
+        watched: ImageSet | TensorSet | None = None,
+        fabric: Any = None,
+    ) -> None:
+        self.module = ModelAndLoss(model, loss)
+        self.model, self.metric_loss, self.config = model, loss, config
+        self.train, self.watched, self.fabric = train, watched, fabric
+        self.clip = config.optimiser.clip
+        steps_per_epoch = len(self._plan(rank=0, world_size=1))
+        self.warmup_steps = math.ceil(config.schedule.warmup_epochs * steps_per_epoch)
+        self.frozen: str | None = None
+
+    def _plan(self, **place: int) -> ClassBalancedBatches:
+        data, seed = self.config.data, self.config.trainer.seed
+        return ClassBalancedBatches(
+            self.train.labels, data.classes_per_batch, data.images_per_class, seed=seed, **place
+        )
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """Return Adam over the parameters of model and loss, each with its own learning rate."""
+        return build_optimiser(self.config.optimiser, self.module)
+
+    def batches(self, first: int, last: int) -> Iterable[Batch]:
+        """Return this process's part of every batch: from memory of the device, or from a loader."""
+        seed = self.config.trainer.seed
+        if isinstance(self.train, TensorSet):
+            return tensor_batches(self.train, self._plan(), first, last, seed)
+        pin = self.fabric is not None and self.fabric.device.type == "cuda"
+        return stream_loader(self.train, self._plan(), first, last, seed, self.config.data.workers, pin)
+
+    def before_step(self, step: int) -> None:
+        """Freeze the backbone during the warm-up, and thaw it afterwards."""
+        wanted = "all" if step < self.warmup_steps else self.config.model.freeze
+        if self.frozen != wanted:
+            self.model.freeze(wanted)
+            self.frozen = wanted
+
+    def loss(self, batch: Batch, step: int) -> LossParts:
+        """Embed this process's images and compute the loss of the batch of all processes."""
+        seed = self.config.trainer.seed
+        # Until prototypes are chosen, attributes are flat and carry nothing to regularise.
+        collecting = open_warm_start(self.model) is not None
+        torch.manual_seed(mixed_seed(seed, step, 0 if self.fabric is None else self.fabric.global_rank))
+        embedded = self.model.embed(_channels_last(batch.images))
+        # The same seed on every process: all of them must split the batch of all alike.
+        torch.manual_seed(mixed_seed(seed, step))
+        embeddings, labels = gather_rows(embedded.embedding), gather_rows(batch.labels)
+        loss = self.metric_loss
+        with torch.autocast(embeddings.device.type, enabled=False):
+            if collecting and loss.zsr is not None:
+                metric = loss.metric(embeddings, labels)
+                # DDP waits for a gradient of every parameter, and Adam decays one that has none.
+                idle = sum(0.0 * parameter.sum() for parameter in loss.zsr.parameters())
+                return LossParts(total=(1 - loss.zsr_weight) * metric + idle, metric=metric)
+            attributes = None if loss.zsr is None else embedded.attributes
+            gathered = None if attributes is None else gather_rows(attributes.to(embeddings.dtype))
+            return loss(embeddings, labels, gathered)
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Measure retrieval on the watched set, the entropy of the pooling weights, and what GSP has learned."""
+        if self.watched is None:
+            return {}
+        share_buffers(self.model)
+        output, workers = self.config.output, self.config.data.workers
+        evaluation = evaluate_images(self.model, self.watched, ks=output.ks, workers=workers, autocast=self.fabric)
+        entropy = {} if evaluation.entropy is None else {"weights_entropy": evaluation.entropy}
+        return {**evaluation.metrics, **entropy, **learned_values(self.model)}
+
+    def describe(self, batch: Batch) -> str:
+        """Name the first images of a batch."""
+        return f"the batch begins with {', '.join(self.train.describe(row) for row in batch.rows.tolist()[:4])}"
+
+
+def _channels_last(images: torch.Tensor) -> torch.Tensor:
+    """Lay images out as tensor cores read them; on a CPU, and for tokens, as they are."""
+    if images.device.type != "cuda" or images.ndim != 4:
+        return images
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def learned_values(model: nn.Module) -> dict[str, float]:
+    """Return mu and epsilon of the model's GSP layer, learned or not; {} if it has none.
+
+    Example:
+        >>> learned_values(GSP(8, prototypes=4, mu=0.25, epsilon=5.0))
+        {'mu': 0.25, 'epsilon': 5.0}
+    """
+    layers = [part for part in model.modules() if isinstance(part, GSP)]
+    values = {name: getattr(layer, name) for layer in layers for name in ("mu", "epsilon")}
+    return {name: float(torch.as_tensor(value).detach()) for name, value in values.items()}
+
+
+def open_warm_start(model: nn.Module) -> WarmStart | None:
+    """Return the warm start of a model that still collects vectors; None if it has none, or its prototypes are set.
+
+    Example:
+        >>> open_warm_start(GSP(8, prototypes=4, warm_start=16))
+        WarmStart(0 of 16 vectors seen)
+        >>> open_warm_start(GSP(8, prototypes=4)) is None
+        True
+    """
+    return next((part for part in model.modules() if isinstance(part, WarmStart) and part.collecting), None)
+
+
+def warm_start_warning(config: TrainConfig, step: int, seen: int) -> str:
+    """Return the warning about a model that ended before its prototypes were set, and how to change that."""
+    wanted = config.model.pooling_options["warm_start"]
+    return (
+        f"the {config.model.pooling} of this model (step {step}) has not set its prototypes, and pools as average "
+        f"pooling: it has seen {seen:,} vectors and warm_start asks for {wanted:,}; lower "
+        "--model.pooling_options.warm_start (not below the number of prototypes), or train longer with "
+        "--trainer.max_steps"
+    )

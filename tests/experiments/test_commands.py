@@ -1,0 +1,357 @@
+"""`gspool reproduce`: what a person types, what is refused, what is written and printed."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gspool import cli, data
+from gspool.experiments import commands, registry
+from gspool.experiments.arguments import available_devices, device_of, numbers_of
+from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.provenance import write_result
+from gspool.terminal.output import check_writable
+from gspool.terminal.status import WrongArgumentsError
+from probe_experiment import register_probe
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Options of its own.
+
+    Args:
+        data: which data set.
+        variants: which ones.
+        weights: a file.
+        folds: how many.
+    """
+
+    data: str = "cub"
+    variants: str = ""
+    weights: str | None = None
+    folds: int = 4
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.options: list[RunOptions] = []
+
+    def __call__(self, options: RunOptions) -> None:
+        self.options.append(options)
+        command = f"gspool reproduce probe{' --quick' * options.quick}"
+        write_result(options.results / "probe.json", {"x": 0.5}, command=command, seeds=[])
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
+    recorder = Recorder()
+    register_probe(monkeypatch, run=recorder, settings=Knobs, parallel=True)
+    monkeypatch.chdir(tmp_path)
+    return recorder
+
+
+def test_options_reach_the_experiment(probe: Recorder) -> None:
+    words = "probe --root there --seeds 3,5 --device cpu --results out --work w --data sop --folds 2 --processes 3"
+    assert commands.run("reproduce", [*words.split(), "--ray", "auto", "--gpus", "0.5", "--seconds", "60"]) == 0
+    assert probe.options == [
+        RunOptions(
+            root=Path("there"),
+            seeds=(3, 5),
+            device="cpu",
+            results=Path("out"),
+            images=Path("out/images"),
+            work=Path("w"),
+            processes=3,
+            ray="auto",
+            gpus=0.5,
+            seconds=60.0,
+            settings=Knobs("sop", folds=2),
+        )
+    ]
+    executor = probe.options[0].executor
+    assert (executor.workers, executor.ray, executor.gpus) == (3, "auto", 0.5)
+
+
+def test_data_are_downloaded_where_that_is_asked_for(
+    probe: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[tuple[object, ...]] = []
+    monkeypatch.setattr(data, "create", lambda *words, **more: fetched.append((*words, more)))
+    assert commands.run("reproduce", ["probe", "--root", "there"]) == 0
+    assert commands.run("reproduce", ["probe", "--root", "there", "--download", "--quick"]) == 0
+    assert fetched == []
+    assert commands.run("reproduce", ["probe", "--root", "there", "--data", "sop", "--download"]) == 0
+    assert fetched == [("sop", Path("there"), "train", {"download": True})]
+    plain = replace(registry.find("probe"), settings=None, needs=("cifar10", "cifar100"))
+    commands.download(plain, RunOptions())
+    assert [words[0] for words in fetched[1:]] == ["cifar10", "cifar100"]
+    assert commands.run("reproduce", ["probe", "--data", "folder", "--download"]) == 2
+    assert "under --root" in capsys.readouterr().err
+
+
+def test_results_and_figures_go_where_the_documents_look_for_them(probe: Recorder) -> None:
+    assert commands.run("reproduce", ["probe"]) == 0
+    assert (probe.options[0].results, probe.options[0].images) == (Path("results"), Path("docs/images"))
+    # The same folder by another name.
+    assert commands.run("reproduce", ["probe", "--results", str(Path("results").absolute())]) == 0
+    assert probe.options[1].images == Path("docs/images")
+
+
+def test_the_last_line_names_what_was_written_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    for name in ("probe_before.json", "probe_damaged.json", "other.json"):
+        Path("results", name).write_text("")
+
+    def work(options: RunOptions) -> None:
+        write_result(options.results / "probe.json", 0.5, command="gspool reproduce probe", seeds=[])
+        Path("results/probe_damaged.json").rename("results/probe.json.damaged")
+        Path("results/other.json").write_text("by somebody else")
+        options.images.mkdir(parents=True)
+        (options.images / "probe.png").write_bytes(b"")
+        raise ValueError("a training failed")
+
+    register_probe(monkeypatch, run=work)
+    assert commands.run("reproduce", ["probe"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "written: results/probe.json, docs/images/probe.png"
+    register_probe(monkeypatch)
+    assert commands.run("reproduce", ["probe"]) == 0
+    assert "written" not in capsys.readouterr().out
+
+
+def test_every_experiment_is_whole() -> None:
+    """Its first file begins with its name; every table and figure has a file to come from."""
+    for name in registry.names():
+        experiment = registry.find(name)
+        assert experiment.name == name
+        assert experiment.files[0].startswith(name.replace("-", "_"))
+        for part in [*experiment.tables.values(), *experiment.plots.values()]:
+            assert experiment.source(part).file in experiment.files
+
+
+def test_every_table_of_an_experiment_can_be_written(project: Path) -> None:
+    from gspool.experiments.markers import filled
+
+    for name in registry.names():
+        for table in [*registry.find(name).tables, "provenance"]:
+            shown = filled(f"<!-- table: {name}.{table} --><!-- end -->", project / "results")
+            assert len(shown) > len(f"<!-- table: {name}.{table} --><!-- end -->"), (name, table)
+
+
+def test_sigterm_ends_an_experiment_wherever_it_is_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    register_probe(monkeypatch, run=lambda _: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nobody minds the signal"))
+    try:
+        with pytest.raises(SystemExit) as left:
+            commands.run("reproduce", ["probe"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == 143
+    assert capsys.readouterr().err == "\nstopped; finished runs are kept, the same command continues\n"
+
+
+def test_a_quick_run_leaves_the_results_alone(probe: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run("reproduce", ["probe", "--quick"]) == 0
+    assert not Path("results").exists()
+    assert Path("runs/reproduce/quick/results/probe.json").is_file()
+    assert "measures nothing" in capsys.readouterr().out
+
+
+def test_a_tiny_version_is_not_written_among_measured_results(
+    probe: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run("reproduce", ["probe"]) == 0
+    kept = Path("results/probe.json").read_bytes()
+    assert commands.run("reproduce", ["probe", "--quick", "--results", "results"]) == 2
+    assert "results holds measured results (probe.json); remove --results" in capsys.readouterr().err
+    assert Path("results/probe.json").read_bytes() == kept
+    # In a folder of its own it may be made again and again, and its figures are no part of the documents.
+    for _ in range(2):
+        assert commands.run("reproduce", ["probe", "--quick", "--results", "own"]) == 0
+    Path("results/probe.json").unlink()
+    assert commands.run("reproduce", ["probe", "--quick", "--results", "results"]) == 0
+    assert [each.images.as_posix() for each in probe.options] == ["docs/images", *["own/images"] * 2, "results/images"]
+    assert registry.status(registry.find("probe"), Path("results")).text == "not run"
+
+
+def test_the_list_says_what_has_been_run(
+    probe: Recorder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> str:
+        assert commands.run("reproduce", ["--list"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "not run" in shown()
+    Path("results").mkdir()
+    Path("results/probe.json").write_text("{")
+    assert "unknown: probe.json is not JSON" in shown()
+    commands.run("reproduce", ["probe"])
+    capsys.readouterr()
+    assert "done: 20" in shown()
+
+
+def test_names_stay_whole_in_a_narrow_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    commands.show_list(tmp_path)
+    shown = capsys.readouterr().out
+    assert all(f"│ {name} " in shown for name in registry.names())
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_part_of_the_results_is_not_done(probe: Recorder, tmp_path: Path) -> None:
+    experiment = replace(registry.find("probe"), files=("probe", "second"))
+    write_result(tmp_path / "probe.json", 1, command="gspool reproduce probe", seeds=[])
+    status = registry.status(experiment, tmp_path)
+    assert not status.done
+    assert "missing: second" in status.text
+    half = replace(registry.find("probe"), missing=lambda record: "3 trainings")
+    assert registry.status(half, tmp_path).text.endswith("missing: 3 trainings")
+    assert registry.status(replace(half, missing=lambda record: ""), tmp_path).done
+
+
+def test_options_are_checked_before_data_are_downloaded(
+    probe: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(data, "create", lambda *words, **more: pytest.fail("too early"))
+
+    def refuse(options: RunOptions) -> None:
+        raise ValueError("not like this")
+
+    checked = replace(registry.find("probe"), check=refuse)
+    monkeypatch.setattr(registry, "find", lambda name: checked)
+    assert commands.run("reproduce", ["probe", "--download"]) == 2
+    assert capsys.readouterr().err == "gspool reproduce: not like this\n"
+
+
+def test_an_unknown_option_is_answered_with_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        commands.run("reproduce", ["toy", "--sed", "1"])
+    assert "did you mean --seeds?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("tokns", "there is no experiment 'tokns', did you mean tokens?"),
+        ("", "name an experiment, one of toy"),
+        ("--device cpu", "name an experiment, one of toy"),
+        ("--root tokens", "name an experiment, one of toy"),
+        ("--device cpu tokens", "put the name first: gspool reproduce tokens --device cpu"),
+        ("--quick mu --processes 3", "put the name first: gspool reproduce mu --quick --processes 3"),
+        ("tokens --seeds a,b", "got 'a,b'"),
+        ("tokens --seeds 0,0", "got 0 more than once"),
+        ("tokens --seeds=-1", "counted from 0, got -1"),
+        ("tokens --seeds 4294967296", "seeds go up to 4294967295, got 4294967296"),
+        ("toy --seeds 5", "the seed of toy is fixed; remove --seeds 5"),
+        ("computation --seeds 0,1", "the seed of computation is fixed"),
+        ("mu --quick --device banana", "there is no device 'banana' here; available: cpu"),
+        ("toy --device cuda", "toy runs on the CPU only, got --device cuda"),
+        ("mu --quick --processes 0", "--processes is the number of trainings at a time, at least 1, got 0"),
+        ("mu --quick --seconds=-1", "--seconds is a time limit, 0 for none, got -1"),
+        ("mu --quick --seconds .nan", "--seconds is a time limit, 0 for none, got nan"),
+        ("mu --quick --gpus 0.5", "add --ray"),
+    ],
+)
+def test_wrong_arguments_end_in_a_line_and_status_2(
+    words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    find = registry.find
+    monkeypatch.setattr(registry, "find", lambda name: replace(find(name), run=lambda _: None))
+    assert cli.main(["reproduce", *words.split()]) == 2
+    assert message in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("option", ["--results", "--work"])
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
+    option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    register_probe(monkeypatch, run=lambda _: pytest.fail("too late"))
+    Path("file").write_text("")
+    assert cli.main(["reproduce", "probe", option, "file/inside"]) == 1
+    captured = capsys.readouterr()
+    assert "file/inside" in captured.err
+    assert f"choose another with {option}" in captured.err
+    assert captured.out == ""
+    # What was made to try it is not left behind.
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    # A tiny version writes its results to the folder of --work.
+    assert cli.main(["reproduce", "probe", "--quick", option, "file"]) == 1
+    assert f"choose another with {option}" in capsys.readouterr().err
+
+
+def test_checking_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, content: bytes) -> int:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ValueError, match=r"No space left on device.*--work.*make room"):
+        check_writable(tmp_path, "--work")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_default_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of(None, "mu") == "cpu"
+    with pytest.raises(ValueError, match=r"there is no device 'cuda' here; available: cpu$"):
+        device_of("cuda", "mu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert available_devices() == ["cpu", "cuda", "cuda:0", "cuda:1"]
+    assert device_of(None, "mu") == "cuda"
+    assert device_of(None, "toy", on_gpu=False) == "cpu"
+    assert device_of("cuda:1", "mu") == "cuda:1"
+
+
+PROBE = Experiment("probe", "", "", "", (), lambda _: None, settings=Knobs, parallel=True)
+
+
+def test_the_recorded_command_names_the_device_and_what_is_not_the_default() -> None:
+    assert PROBE.command() == "gspool reproduce probe"
+    options = RunOptions(seeds=(1, 2), quick=True, processes=4, settings=Knobs(folds=2))
+    assert PROBE.command(options) == "gspool reproduce probe --seeds 1,2 --device cpu --quick --processes 4 --folds 2"
+    assert PROBE.command(RunOptions(device="cuda", settings=Knobs())) == "gspool reproduce probe --device cuda"
+
+
+@pytest.mark.parametrize("weights", ["/home/somebody/w.safetensors", "~/w.safetensors", "here/w.safetensors"])
+def test_folders_of_a_machine_are_not_recorded(weights: str) -> None:
+    options = RunOptions(
+        Path("/home/somebody/data"), results=Path("/r"), work=Path("/w"), settings=Knobs(weights=weights)
+    )
+    assert PROBE.command(options) == "gspool reproduce probe --device cpu --weights w.safetensors"
+
+
+def test_the_recorded_command_can_be_typed_again() -> None:
+    settings = Knobs(variants="epsilon 20;learned", weights="w.safetensors", folds=2)
+    options = RunOptions(seeds=(3, 5), processes=2, seconds=60.0, settings=settings)
+    program, command, name, *words = shlex.split(PROBE.command(options))
+    assert (program, command, name) == ("gspool", "reproduce", "probe")
+    assert commands.options_of(PROBE, commands.reproduce_parser(PROBE).parse_args(words)) == options
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("", ()), (" ", ()), ("3,1, 2", (3, 1, 2)), ("10,1", (10, 1))])
+def test_numbers_are_read_in_their_order(text: str, numbers: tuple[int, ...]) -> None:
+    assert numbers_of(text, "seeds") == numbers
+
+
+@pytest.mark.parametrize("text", ["a,b", "1.5", "0,,1", "0;1", "0,-1", "0,1,0"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(WrongArgumentsError, match="folds"):
+        numbers_of(text, "folds")

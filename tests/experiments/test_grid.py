@@ -1,0 +1,94 @@
+"""A grid does what is missing, keeps each run when it ends, and stops in time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gspool.executor import Executor
+from gspool.executor.grid import run_grid
+from gspool.executor.run_store import RunStore
+from gspool.training.signals import TerminatedError, TrainingInterruptedError
+
+JOBS = [{"seed": seed} for seed in range(4)]
+
+
+def square(calls: Path, asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    with calls.open("a") as file:
+        file.write(f"{asked['seed']}\n")
+    if asked["seed"] == 2:
+        raise ValueError("two")
+    return {"square": asked["seed"] ** 2}
+
+
+def make_square(calls: Path) -> Any:
+    return partial(square, calls)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_only_missing_runs_are_done_and_a_failure_harms_no_other(workers: int, tmp_path: Path) -> None:
+    store, calls = RunStore(tmp_path / "runs.jsonl"), tmp_path / "calls"
+    store.put({"seed": 0}, {"square": 0})
+    with pytest.raises((RuntimeError, ValueError), match="two"):
+        run_grid(store, JOBS, partial(make_square, calls), Executor(workers))
+    done = RunStore(store.path)
+    assert done.get({"seed": 1}) == {"square": 1}
+    assert done.get({"seed": 2}) is None
+    assert "0" not in calls.read_text().split()
+    if workers == 2:
+        assert done.get({"seed": 3}) == {"square": 9}
+    assert run_grid(done, [{"seed": 0}, {"seed": 1}], partial(make_square, calls), Executor(workers)) == 0
+
+
+def test_time_that_runs_out_leaves_the_rest_for_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = RunStore(tmp_path / "runs.jsonl")
+    told: list[float] = []
+
+    def worker(asked: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+        told.append(seconds)
+        if asked["seed"] == 1:
+            time.sleep(0.4)
+            return None
+        return {"x": asked["seed"]}
+
+    assert run_grid(store, JOBS, lambda: worker, seconds=0.3) == 3
+    assert "3 of 4 trainings are left" in capsys.readouterr().out
+    assert 0 < told[1] <= told[0] <= 0.3
+    assert [run.asked["seed"] for run in store.runs()] == [0]
+    told.clear()
+    assert run_grid(store, JOBS, lambda: lambda asked, seconds: told.append(seconds) or {"x": 1}) == 0
+    assert told == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"),
+    [
+        (KeyboardInterrupt(), 130),
+        (TerminatedError(), 143),
+        (TrainingInterruptedError(Path("x"), 3, signal.SIGINT), 130),
+        (TrainingInterruptedError(Path("x"), 3, signal.SIGTERM), 143),
+    ],
+)
+def test_a_signal_in_this_process_keeps_what_is_finished(
+    stop: BaseException, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = RunStore(tmp_path / "runs.jsonl")
+
+    def worker(asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        if asked["seed"] == 2:
+            raise stop
+        return {"x": 1}
+
+    with pytest.raises(SystemExit) as left:
+        run_grid(store, JOBS, lambda: worker, name="heads")
+    assert left.value.code == status
+    assert capsys.readouterr().err == "\nstopped; 2 of 4 heads are kept, the same command continues\n"
+    assert len(RunStore(store.path).runs()) == 2

@@ -1,0 +1,359 @@
+"""Tasks in processes and on Ray: all of them are done, failures are told, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gspool.executor import Executor, Failure, run_tasks
+from gspool.executor.worker import TRIES
+
+TESTS = Path(__file__).resolve().parent
+
+
+def squares() -> Callable[[int], int]:
+    return lambda number: number**2
+
+
+def refuses_odd(number: int) -> int:
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    return number
+
+
+def make_refuser() -> Callable[[int], int]:
+    return refuses_odd
+
+
+def waits_for_others(marks: Path, number: int) -> int:
+    """Finish task 0 when tasks 1 to 3 have finished."""
+    (marks / f"{number}").touch()
+    end = time.monotonic() + 60
+    while number == 0 and len([*marks.iterdir()]) < 4 and time.monotonic() < end:
+        time.sleep(0.01)
+    return number
+
+
+def make_waiting(marks: Path) -> Callable[[int], int]:
+    return partial(waits_for_others, marks)
+
+
+def make_pids() -> Callable[[int], int]:
+    return lambda number: os.getpid()
+
+
+def broken_worker() -> Callable[[int], int]:
+    raise FileNotFoundError("there is no data set")
+
+
+def kill_once(marks: Path, number: int) -> int:
+    """Kill this process in the task 0 of the first process that does it."""
+    mark = marks / f"{number}"
+    if number == 0 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def kill_always(number: int) -> int:
+    if number == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def make_killed_once(marks: Path) -> Callable[[int], int]:
+    return partial(kill_once, marks)
+
+
+def make_killed() -> Callable[[int], int]:
+    return kill_always
+
+
+def dies_while_it_answers(number: int) -> bytes:
+    """Return far more than a pipe holds, and die while it is written."""
+    if number == 0:
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        return Slow(b"x" * 200_000_000)
+    return b""
+
+
+class Slow(bytes):
+    """Bytes whose pickle takes long to write."""
+
+
+def make_half_answer() -> Callable[[int], bytes]:
+    return dies_while_it_answers
+
+
+def make_threads() -> Callable[[int], int]:
+    import torch
+
+    return lambda number: torch.get_num_threads()
+
+
+def make_sum() -> Callable[[Any], float]:
+    return lambda tensor: float(tensor.sum())
+
+
+def make_unpicklable() -> Callable[[int], Any]:
+    return lambda number: (lambda: number) if number else number
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_task_is_done_once(workers: int) -> None:
+    found = list(run_tasks(squares, range(7), Executor(workers)))
+    assert sorted(found) == [(number, number**2) for number in range(7)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_results_come_as_they_are_ready_or_in_order(ordered: bool, tmp_path: Path) -> None:
+    found = [task for task, _ in run_tasks(partial(make_waiting, tmp_path), range(4), Executor(2), ordered=ordered)]
+    assert sorted(found) == [0, 1, 2, 3]
+    assert ordered == (found == [0, 1, 2, 3])
+
+
+def test_tasks_are_read_as_workers_become_free() -> None:
+    taken: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    with closing(run_tasks(squares, tasks(), Executor(2))) as results:
+        next(results)
+        assert len(taken) <= 5
+
+
+def test_several_processes_have_one_thread_each_and_take_tensors() -> None:
+    import torch
+
+    assert [threads for _, threads in run_tasks(make_threads, range(2), Executor(2))] == [1, 1]
+    tensors = [torch.ones(3), torch.ones(5)]
+    assert [found for _, found in run_tasks(make_sum, tensors, Executor(2), ordered=True)] == [3.0, 5.0]
+
+
+def test_no_task_starts_no_process() -> None:
+    assert list(run_tasks(broken_worker, [], Executor(2))) == []
+
+
+def test_what_a_task_raises_is_its_result_elsewhere_and_raised_here() -> None:
+    found = dict(run_tasks(make_refuser, range(4), Executor(2)))
+    assert (found[0], found[2]) == (0, 2)
+    for number in (1, 3):
+        assert isinstance(found[number], Failure)
+        assert f"{number} is odd" in found[number].message
+    with pytest.raises(ValueError, match="1 is odd"):
+        list(run_tasks(make_refuser, range(4)))
+
+
+def test_a_worker_that_cannot_be_made_fails_its_tasks() -> None:
+    found = dict(run_tasks(broken_worker, range(3), Executor(2)))
+    assert all("there is no data set" in result.message for result in found.values())
+
+
+def test_a_result_that_cannot_be_sent_is_a_failure() -> None:
+    found = dict(run_tasks(make_unpicklable, range(3), Executor(2)))
+    assert found[0] == 0
+    assert all("pickle" in found[number].message for number in (1, 2))
+
+
+def test_a_worker_that_cannot_be_sent_is_raised() -> None:
+    with pytest.raises((AttributeError, TypeError), match=r"pickle|local"):
+        list(run_tasks(lambda: lambda number: number, range(3), Executor(2)))
+
+
+def test_the_task_of_a_killed_process_is_done_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = dict(run_tasks(partial(make_killed_once, tmp_path), range(4), Executor(2)))
+    assert found == {number: number for number in range(4)}
+    assert "exit code -9" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_task_that_kills_its_process_fails_alone(ordered: bool) -> None:
+    found = dict(run_tasks(make_killed, range(5), Executor(3), ordered=ordered))
+    assert f"died {TRIES} times" in found.pop(0).message
+    assert found == {number: number for number in range(1, 5)}
+
+
+def test_a_process_that_dies_in_the_middle_of_its_answer_blocks_nobody() -> None:
+    found = dict(run_tasks(make_half_answer, range(4), Executor(2)))
+    # Where memory is fast the answer is through before the kill.
+    assert isinstance(found[0], Failure | bytes)
+    assert all(found[number] == b"" for number in range(1, 4))
+
+
+def test_leaving_early_ends_the_processes() -> None:
+    with closing(run_tasks(make_pids, range(50), Executor(2))) as results:
+        pids = {pid for _, pid in (next(results), next(results), next(results))}
+    assert not any(map(lives, pids))
+
+
+def test_tasks_run_outside_the_main_thread_too() -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(run_tasks(squares, range(3), Executor(2), ordered=True)))
+    thread.start()
+    thread.join(60)
+    assert found == [(0, 0), (1, 1), (2, 4)]
+
+
+@contextmanager
+def at_work(*words: str) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+    """Start the program in a process group of its own, as a shell does; yield it and the pids of its workers so far."""
+    paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    program = subprocess.Popen(
+        [sys.executable, str(TESTS / "executor_at_work.py"), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    pids: set[int] = set()
+    try:
+        yield program, pids
+    finally:
+        for number in (program.pid, *pids):
+            if lives(number):
+                os.kill(number, signal.SIGKILL)
+        program.communicate()
+
+
+def read_until(program: subprocess.Popen[str], pids: set[int], word: str) -> None:
+    """Read what the program prints until a line starts with a word; remember the pids of its workers."""
+    assert program.stdout is not None
+    for line in program.stdout:
+        if line.startswith("begun"):
+            pids.add(int(line.split()[1]))
+        if line.startswith(word):
+            return
+    pytest.fail(f"no {word!r}: {program.stderr and program.stderr.read()}")
+
+
+def children_of(pid: int) -> set[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return {int(word) for word in found.stdout.split()}
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has asked about does not."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1] not in ("", "Z")
+
+
+def gone(pids: set[int], seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while any(map(lives, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(map(lives, pids))
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "status"),
+    [
+        (signal.SIGINT, True, 130),
+        (signal.SIGINT, False, 130),
+        (signal.SIGTERM, False, 143),
+        (signal.SIGTERM, True, 143),
+    ],
+    ids=["Ctrl-C", "kill -INT", "kill -TERM", "timeout"],
+)
+def test_a_signal_ends_all_processes_and_keeps_what_is_finished(number: int, group: bool, status: int) -> None:
+    with at_work("100") as (program, pids):
+        read_until(program, pids, "kept 0")
+        pids |= children_of(program.pid)
+        (os.killpg if group else os.kill)(program.pid, number)
+        _, told = program.communicate(timeout=60)
+        assert program.returncode == status
+        assert told.endswith("stopped; 1 kept\n")
+        assert "Traceback" not in told
+        assert gone(pids, 5)
+
+
+@pytest.mark.parametrize("attempt", range(12))
+def test_a_signal_at_any_moment_ends_everything_in_time(attempt: int) -> None:
+    """While processes start and import, while tasks begin and end: there is no moment at which it waits for ever."""
+    chance = random.Random(attempt)
+    number, status = chance.choice([(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    with at_work("0.05") as (program, pids):
+        read_until(program, pids, "ready")
+        # From the first start of a process to the end of the last task.
+        time.sleep(chance.uniform(0.0, 1.2))
+        pids |= children_of(program.pid)
+        with suppress(ProcessLookupError):
+            chance.choice([os.kill, os.killpg])(program.pid, number)
+        out, told = program.communicate(timeout=60)
+        # After the last task the program is on its way out, and dies of signals as any other.
+        assert program.returncode == status or "kept 5" in out
+        assert "Traceback" not in told or "kept 5" in out
+        assert gone(pids, 10)
+
+
+def test_a_second_ctrl_c_kills_tasks_that_do_not_stop() -> None:
+    with at_work("100", "stubborn") as (program, pids):
+        read_until(program, pids, "kept 0")
+        pids |= children_of(program.pid)
+        time.sleep(0.5)
+        program.send_signal(signal.SIGINT)
+        assert program.stderr is not None
+        assert "Ctrl-C again" in program.stderr.readline()
+        program.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        _, told = program.communicate(timeout=60)
+        assert time.monotonic() - start < 5
+        assert program.returncode == 130
+        assert "Traceback" not in told
+        assert gone(pids, 5)
+
+
+def test_processes_end_when_their_parent_is_killed() -> None:
+    with at_work("100") as (program, pids):
+        read_until(program, pids, "kept 0")
+        pids |= children_of(program.pid)
+        program.kill()
+        assert gone(pids)
+
+
+def test_a_grid_on_ray_finds_what_one_process_finds(tmp_path: Path) -> None:
+    """A real cluster of this machine: fractional cores, failures, a killed worker, the order of tasks."""
+    executor = Executor(workers=3, ray="local", cpus=0.5)
+    numbers = list(run_tasks(partial(make_mixed, tmp_path), range(8), executor, ordered=True))
+    assert [task for task, _ in numbers] == [*range(8)]
+    assert [result for task, result in numbers if task != 3] == [0, 1, 4, 16, 25, 36, 49]
+    assert "three" in numbers[3][1].message
+    assert (tmp_path / "killed").exists()
+
+
+def mixed(marks: Path, number: int) -> int:
+    mark = marks / "killed"
+    if number == 5 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 3:
+        raise ValueError("three")
+    return number**2
+
+
+def make_mixed(marks: Path) -> Callable[[int], int]:
+    return partial(mixed, marks)
+
+
+def test_an_address_without_a_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"no Ray cluster at '127.0.0.1:1'"):
+        list(run_tasks(squares, [1], Executor(ray="127.0.0.1:1")))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"pip install"):
+        list(run_tasks(squares, [1], Executor(ray="local")))

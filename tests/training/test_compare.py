@@ -1,0 +1,137 @@
+"""`gspool compare`: tries, choice by validation, pairs, resume, and a winner that is an ordinary model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from gspool import Embedder
+from gspool.features import FeatureConfig
+from gspool.training.commands import run
+from gspool.training.compare import compare
+from gspool.training.compare_config import CompareConfig, variants_of
+from gspool.training.compare_runs import summary
+from gspool.training.config import DataConfig, TrainerConfig
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Twenty classes of coloured noise, eight pictures each."""
+    root = tmp_path_factory.mktemp("pictures")
+    generator = torch.Generator().manual_seed(0)
+    for label in range(20):
+        colour = torch.randint(40, 216, (3,), generator=generator)
+        (root / f"class{label:02d}").mkdir()
+        for number in range(8):
+            noise = torch.randint(-40, 40, (36, 36, 3), generator=generator)
+            pixels = (colour + noise).clamp(0, 255).to(torch.uint8)
+            Image.fromarray(pixels.numpy()).save(root / f"class{label:02d}" / f"{number}.png")
+    return root
+
+
+def config(root: Path, folder: Path, **changes) -> CompareConfig:
+    return CompareConfig(
+        **{
+            "data": DataConfig(name="folder", root=str(root), classes_per_batch=4, images_per_class=4),
+            "backbone": "timm/test_vit",
+            "backbone_options": {"img_size": 32},
+            "layers": "gap,gsp",
+            "grid": ["gsp.mu=0.1,0.5"],
+            "folds": 4,
+            "use_folds": 2,
+            "seeds": "0",
+            "features": FeatureConfig(folder=str(folder / "tokens"), views=["centre"]),
+            "trainer": TrainerConfig(max_steps=10, evaluate_every=5, progress=False),
+            "folder": str(folder / "run"),
+            "progress": False,
+            **changes,
+        }
+    )
+
+
+def test_a_comparison_ends_with_a_table_a_report_and_a_model_that_embeds(pictures, tmp_path):
+    found = compare(config(pictures, tmp_path))
+    assert {line["row"] for line in found.lines} == {"frozen gap", "frozen cls", "gap", "gsp"}
+    validations = [line["validation"] for line in found.lines]
+    assert validations == sorted(validations, reverse=True)
+    assert found.winner == found.lines[0]["row"]
+    frozen = next(line for line in found.lines if line["row"] == "frozen gap")
+    # Starting as the frozen feature, and keeping the best of all steps, a learned gap is never behind it.
+    assert next(line for line in found.lines if line["row"] == "gap")["validation"] >= frozen["validation"]
+    model = Embedder.from_pretrained(found.folder / "model")
+    assert model(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 64)
+    page = (found.folder / "report.html").read_text()
+    assert "gsp" in page
+    assert page.count("<img") == 2
+
+
+def test_a_second_call_trains_only_what_is_missing(pictures, tmp_path):
+    first = compare(config(pictures, tmp_path))
+    (runs,) = first.folder.glob("runs-*.jsonl")
+    before = runs.read_text()
+    # As a kill leaves it: whole lines, and half of one.
+    runs.write_text(before[: before.rindex("\n", 0, len(before) - 1) + 30])
+    again = compare(config(pictures, tmp_path))
+    assert again.lines == first.lines or [line["test"] for line in again.lines] == [
+        line["test"] for line in first.lines
+    ]
+
+
+def test_several_processes_find_what_one_finds(pictures, tmp_path):
+    alone = compare(config(pictures, tmp_path / "a", layers="gap", grid=[]))
+    together = compare(config(pictures, tmp_path / "b", layers="gap", grid=[], processes=2))
+    assert [line["validation"] for line in alone.lines] == pytest.approx(
+        [line["validation"] for line in together.lines]
+    )
+
+
+@pytest.mark.parametrize(
+    ("layers", "grid", "match"),
+    [
+        ("gap,nope", [], "nope"),
+        ("gap", ["gap.mu=1"], "mu"),
+        ("gap", ["gsp.mu=0.1"], "gsp"),
+        ("gsp", ["mu:0.1"], "LAYER.OPTION"),
+    ],
+)
+def test_wrong_layers_and_grids_are_refused(layers, grid, match):
+    with pytest.raises(ValueError, match=match):
+        variants_of(layers, grid, class_token=False)
+
+
+def test_too_few_classes_are_refused_before_tokens_are_computed(pictures, tmp_path):
+    with pytest.raises(ValueError, match=r"10 folds need at least 20 classes"):
+        compare(config(pictures, tmp_path, folds=10))
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_pairs_are_runs_of_one_fold_and_seed():
+    def made(row, fold, seed, value):
+        metrics = {"map@r": value, "p@1": value}
+        found = {"validation": metrics, "test": metrics, "entropy": None, "parameters": 1, "seconds": 1.0}
+        return {"asked": {"row": row, "fold": fold, "seed": seed}, "found": found}
+
+    runs = [made("gap", fold, seed, 10 * fold + seed) for fold in (0, 1) for seed in (0, 1)]
+    runs += [made("gsp", fold, seed, 10 * fold + seed + 2 + fold) for fold in (0, 1) for seed in (0, 1)]
+    runs += [made("frozen gap", fold, 0, 10 * fold) for fold in (0, 1)]
+    lines = {line["row"]: line for line in summary(runs)}
+    assert lines["gsp"]["against_gap"]["mean"] == pytest.approx(2.5)
+    assert lines["gsp"]["against_gap"]["pairs"] == 4
+    assert lines["gap"]["against_best"]["mean"] == pytest.approx(-2.5)
+    # The frozen feature has one run a fold, which stands beside every seed.
+    assert lines["frozen gap"]["against_gap"]["mean"] == pytest.approx(-0.5)
+
+
+def test_the_command_prints_the_winner(pictures, tmp_path, capsys):
+    arguments = [
+        *("--data.root", str(pictures), "--backbone", "timm/test_vit", "--backbone_options.img_size", "32"),
+        *("--layers", "gap", "--seeds", "0", "--use_folds", "1", "--trainer.max_steps", "4"),
+        *("--trainer.evaluate_every", "2", "--data.classes_per_batch", "4", "--progress", "false"),
+        *("--features.folder", str(tmp_path / "tokens"), "--folder", str(tmp_path / "run")),
+    ]
+    assert run("compare", arguments) == 0
+    assert "best on the validation classes" in capsys.readouterr().out
+    assert run("compare", ["--layers", "nope", "--data.root", str(pictures)]) == 2
