@@ -151,7 +151,7 @@ def _fitted_positions(network: nn.Module, weights: dict[str, Tensor]) -> dict[st
     if own is None or stored is None or stored.shape == own.shape or stored.shape[2:] != own.shape[2:]:
         return weights
     prefix = 0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 1)
-    size = list(patches.grid_size)  # type: ignore[union-attr, arg-type]
+    size = list(patches.grid_size)  # type: ignore[union-attr]
     return {**weights, "pos_embed": resample_abs_pos_embed(stored.float(), size, num_prefix_tokens=prefix)}
 
 
