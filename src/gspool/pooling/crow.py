@@ -62,6 +62,9 @@ def spatial_saliency(features: Float[Tensor, "B N C"]) -> Float[Tensor, "B N"]:
     """Weigh each token by ``sqrt(S / |S|_2)``, S the sum of its non-negative features."""
     mass = features.sum(2)
     alive = mass > 0
+    # The ratio does not depend on the unit, and in that of the largest S no square leaves the range of the dtype.
+    largest = mass.detach().amax(1, keepdim=True)
+    mass = mass / torch.where(largest > 0, largest, 1.0)
     norm = torch.linalg.vector_norm(mass, dim=1, keepdim=True)
     # The root has an infinite slope at 0 and |S| may be 0: dead tokens are taken out before, so that their gradient is
     # 0 and not the nan of 0 * inf.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from gspool.functional.checks import epsilon_tensor, mu_tensor
+from gspool.functional.checks import MOST_EPSILON, check_epsilon, check_mu, epsilon_tensor, mu_tensor
 from gspool.functional.kernels.tiling import MOST_PROTOTYPES
 
 if TYPE_CHECKING:
@@ -93,15 +93,19 @@ def check_precision(precision: str) -> None:
 
 
 def kernel_scalars(
-    mu: float | Tensor, epsilon: float | Tensor, shape: Sequence[int], device: torch.device
+    mu: float | Tensor,
+    epsilon: float | Tensor,
+    shape: Sequence[int],
+    device: torch.device,
+    most_epsilon: float = MOST_EPSILON,
 ) -> tuple[float | Tensor, float | Tensor]:
     """Check mu and epsilon; numbers stay numbers, because a kernel takes them without a copy to the device."""
     if isinstance(mu, torch.Tensor):
         mu = mu_tensor(mu, shape, device)
-    elif isinstance(mu, bool) or not isinstance(mu, (int, float)) or not 0 < mu <= 1:
-        mu_tensor(mu, (), torch.device("cpu"))
+    else:
+        check_mu(mu)
     if isinstance(epsilon, torch.Tensor):
-        epsilon = epsilon_tensor(epsilon, torch.float32, device)
-    elif isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < float("inf"):
-        epsilon_tensor(epsilon, torch.float32, torch.device("cpu"))
+        epsilon = epsilon_tensor(epsilon, torch.float32, device, most_epsilon)
+    else:
+        check_epsilon(epsilon, most_epsilon)
     return mu, epsilon
