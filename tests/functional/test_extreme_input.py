@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gspool.functional import clip_norm, distance, gsp_pool, partial_transport
-from gspool.functional.kernels.choice import kernel_scalars
+from gspool.functional.kernels.dispatch import kernel_scalars
 from oracle import WEIGHT_ERROR, differentiable_pooled, pooled, random_problem, relative_weight_error
 
 NAMES = ("tokens", "prototypes", "mu", "epsilon")
-# Of gradients, as a part of what a token or prototype can receive: near a prototype, products leave the root of float32.
+# Of gradients, as a part of what a token or prototype can receive: near one, products leave the root of float32.
 GRADIENT_ERROR = {torch.float32: 1e-3, torch.float64: 1e-7, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 # Shorter offsets than this have squares that underflow, and no direction.
 SHORTEST = {torch.float64: 2e-152}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.bench.steps import TrainingStep
-from gspool.functional.kernels.choice import uses_kernels
+from gspool.functional.kernels.dispatch import uses_kernels
 from gspool.pooling import GSP
 
 if TYPE_CHECKING:

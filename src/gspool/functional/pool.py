@@ -17,8 +17,8 @@ from gspool.functional.checks import (
     values_can_be_read,
 )
 from gspool.functional.cost import Nearest, clip_norm, find_nearest, refined, squared_by_product, vector_length
-from gspool.functional.kernels import pool_op
-from gspool.functional.kernels.choice import (
+from gspool.functional.kernels import dispatch
+from gspool.functional.kernels.dispatch import (
     DOT_PRECISION,
     Backend,
     Precision,
@@ -94,7 +94,7 @@ def gsp_pool(
     if uses_kernels(backend, prototypes.shape[0], tokens, prototypes):
         checked_mu, checked_epsilon = kernel_scalars(mu, epsilon, tokens.shape[:1], tokens.device)
         return Pooled(
-            *pool_op.pool(
+            *dispatch.pool(
                 tokens,
                 prototypes,
                 checked_mu,

@@ -23,7 +23,7 @@ class Shares(NamedTuple):
 
 
 def shares(position: Float[Tensor, "*B N"], mask: Bool[Tensor, "*B N"] | None) -> Shares:
-    """Return ``a_j = sigmoid(position_j)`` and its complement, each from its own sigmoid so that neither loses digits."""
+    """Return ``a_j = sigmoid(position_j)`` and its complement, each by its own sigmoid so that neither loses digits."""
     given, kept = torch.sigmoid(position), torch.sigmoid(-position)
     if mask is not None:
         given, kept = given.masked_fill(~mask, 0), kept.masked_fill(~mask, 0)

@@ -15,8 +15,8 @@ from gspool.functional.checks import (
     full_precision,
     mu_tensor,
 )
-from gspool.functional.kernels import transport_op
-from gspool.functional.kernels.choice import Backend, kernel_scalars, uses_kernels
+from gspool.functional.kernels import dispatch
+from gspool.functional.kernels.dispatch import Backend, kernel_scalars, uses_kernels
 from gspool.functional.results import Transport
 from gspool.functional.shares import share_gradient, shares, token_count
 from gspool.functional.threshold import threshold
@@ -67,7 +67,7 @@ def partial_transport(
     dtype = computing_dtype(cost)
     if uses_kernels(backend, 0, cost):
         checked_mu, checked_epsilon = kernel_scalars(mu, epsilon, cost.shape[:-2], cost.device, MOST_EPSILON_OF_COSTS)
-        return Transport(*transport_op.transport(cost, checked_mu, checked_epsilon, mask))
+        return Transport(*dispatch.transport(cost, checked_mu, checked_epsilon, mask))
     mu = mu_tensor(mu, cost.shape[:-2], cost.device)
     epsilon = epsilon_tensor(epsilon, dtype, cost.device, MOST_EPSILON_OF_COSTS)
     residual, plan, *_ = _PartialTransport.apply(cost.to(dtype), mu, epsilon, mask)

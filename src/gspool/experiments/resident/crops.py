@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.data.transforms import AREA, RATIO
-from gspool.functional.kernels.choice import TRITON_IS_INSTALLED
+from gspool.functional.kernels.dispatch import TRITON_IS_INSTALLED
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int64, UInt8

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gspool.functional.kernels.choice import KERNEL_DTYPES, TRITON_IS_INSTALLED
+from gspool.functional.kernels.dispatch import KERNEL_DTYPES, TRITON_IS_INSTALLED
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from gspool.experiments.resident.folded_norms import FoldedConvolution
-from gspool.functional.kernels.choice import TRITON_IS_INSTALLED
+from gspool.functional.kernels.dispatch import TRITON_IS_INSTALLED
 
 if TYPE_CHECKING:
     from jaxtyping import Float

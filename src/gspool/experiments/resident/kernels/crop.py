@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from gspool.functional.kernels.dispatch import on_device_of
 from gspool.functional.kernels.launch import Launch
-from gspool.functional.kernels.pool_eager import on_device_of
-from gspool.functional.kernels.pool_settings import misalignment
+from gspool.functional.kernels.plan import misalignment
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8
