@@ -26,7 +26,7 @@ from gspool.functional.kernels.dispatch import (
     kernel_scalars,
     uses_kernels,
 )
-from gspool.functional.pool_gradient import Incoming, Plan, Saved, pool_gradient
+from gspool.functional.pool_gradient import Incoming, Plan, Saved, assign, pool_gradient
 from gspool.functional.results import Pooled
 from gspool.functional.shares import normalised, shares
 from gspool.functional.threshold import threshold
@@ -141,10 +141,7 @@ class _GSPPool(torch.autograd.Function):
             squared = squared_by_product(tokens, scale, norm.clamp_max(1).square(), clipped)
             nearest = find_nearest(squared, tokens, scale, clipped)
             distances = refined(squared, nearest, norm)
-            logits = distances * -epsilon
-            assignment = torch.softmax(logits, dim=-1)
-            # log sum exp, from the largest term and the share that the softmax gave it.
-            log_affinity = logits.amax(-1) - assignment.amax(-1).log()
+            assignment, log_affinity = assign(distances, epsilon)
             position = threshold(log_affinity, mu, mask)[..., None] + log_affinity
             given, kept = shares(position, mask)
             # Dividing by the sums, which are n mu and n (1 - mu) up to rounding, makes the weights sum to 1.

@@ -67,6 +67,20 @@ class PoolGradient(NamedTuple):
     epsilon: Float[Tensor, ""] | None
 
 
+def assign(
+    distances: Float[Tensor, "B N M"], epsilon: Float[Tensor, ""]
+) -> tuple[Float[Tensor, "B N M"], Float[Tensor, "B N"]]:
+    """Return the softmax of ``-epsilon c_ij`` over the prototypes, and the logarithm of its denominator.
+
+    In place: on the CPU, fresh memory for every step costs more than the arithmetic.
+    """
+    logits = distances * -epsilon
+    largest = logits.amax(-1, keepdim=True)
+    terms = logits.sub_(largest).exp_()
+    total = terms.sum(-1, keepdim=True)
+    return terms.div_(total), (largest + total.log())[..., 0]
+
+
 def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsilon: bool) -> PoolGradient:
     """Carry the gradients of the outputs back to tokens, prototypes, mu and epsilon."""
     tokens, mask, dtype = saved.tokens, saved.mask, saved.tokens.dtype
@@ -126,7 +140,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
 def _plan_again(saved: Saved, scale: Float[Tensor, "B N"], clipped: Float[Tensor, "M D"]) -> Plan:
     squared = squared_by_product(saved.tokens, scale, saved.norm.clamp_max(1).square(), clipped)
     distances = refined(squared, saved.nearest, saved.norm)
-    return Plan(distances, torch.softmax(distances * -saved.epsilon, dim=-1))
+    return Plan(distances, assign(distances, saved.epsilon)[0])
 
 
 def _through_distance(
