@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpu_pooling import EPSILON, MU, ROWS, Problem, arguments_of, average, certificate, eager_time
-from gspool.functional.kernels import clipped_prototypes, pool_forward_launch, pool_op, pool_settings
+from gspool.functional.kernels import dispatch, distance, launch, plan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,26 +43,26 @@ def measure(problem: Problem) -> dict[str, float]:
             times[f"{name}, one thread"] = eager_time(lambda p=p: problem.step(p))
     times["gsp, forward"] = eager_time(lambda: problem.gsp(problem.tokens, problem.prototypes))
     inputs = (problem.tokens.detach(), problem.prototypes.detach(), None, 0.3, None, 5.0, None, False, "tf32x3", 1)
-    kept = pool_op._forward(*inputs)[3:]
+    kept = dispatch.pool_forward(*inputs)[3:]
     wanted = (problem.incoming, None, None, True, True, False, False)
-    times["gsp, forward kernels"] = eager_time(lambda: pool_op._forward(*inputs))
-    times["gsp, backward kernels"] = eager_time(lambda: pool_op._backward(*inputs, *kept, *wanted))
+    times["gsp, forward kernels"] = eager_time(lambda: dispatch.pool_forward(*inputs))
+    times["gsp, backward kernels"] = eager_time(lambda: dispatch.pool_backward(*inputs, *kept, *wanted))
     return times
 
 
 def one_launch(problem: Problem) -> dict[str, float]:
     """Time the kernel that clips the prototypes, started in both ways."""
-    settings = pool_settings.Settings(None, MU, None, EPSILON, None, False, "tf32x3")
+    settings = plan.Settings(None, MU, None, EPSILON, None, False, "tf32x3")
     tokens, prototypes = problem.tokens.detach(), problem.prototypes.detach()
-    (*_, kept, clipped), plan = pool_forward_launch.pool_forward(tokens, prototypes, settings, 1)
+    (*_, kept, clipped), prepared = launch.pool_forward(tokens, prototypes, settings, 1)
     M, D = prototypes.shape
-    fixed = {"BD": 1024, "PARTS": plan.kind.parts, "num_warps": 4}
-    kernel = clipped_prototypes.clip_prototypes_kernel
+    fixed = {"BD": 1024, "PARTS": prepared.kind.parts, "num_warps": 4}
+    kernel = distance.clip_prototypes_kernel
     return {
         "Triton's binder": eager_time(
-            lambda: kernel[(M,)](prototypes, kept, clipped, plan.layout.norms_at, M, D, **fixed)
+            lambda: kernel[(M,)](prototypes, kept, clipped, prepared.layout.norms_at, M, D, **fixed)
         ),
-        "prepared": eager_time(lambda: plan.clip(prototypes, kept, clipped)),
+        "prepared": eager_time(lambda: prepared.clip(prototypes, kept, clipped)),
     }
 
 

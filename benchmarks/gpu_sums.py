@@ -30,9 +30,9 @@ from gpu_pooling import (
     graph_time,
     kernel_times,
 )
-from gspool.functional.kernels import backward_plan, pool_backward_launch, pool_forward_launch, pool_settings
-from gspool.functional.kernels.choice import DOT_PRECISION
-from gspool.functional.kernels.tiling import slice_tiling
+from gspool.functional.kernels import launch, plan
+from gspool.functional.kernels.dispatch import DOT_PRECISION
+from gspool.functional.kernels.plan import slice_tiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ COMPARED = ("bfloat16", "tf32", "float32")
 LARGEST = (4, 5)
 # Largest error of a sum, and largest difference between two gradients: float32's own, and that of the output's dtype.
 ALLOWED = {"bfloat16": (8e-3, 1e-2), "tf32": (3e-6, 1e-4), "float32": (3e-6, 1e-4)}
-SETTINGS = pool_settings.Settings(None, MU, None, EPSILON, None, False, "")
+SETTINGS = plan.Settings(None, MU, None, EPSILON, None, False, "")
 Setting = tuple[int, str, str]
 
 
@@ -78,8 +78,8 @@ def choices(setting: Setting) -> dict[str, list[Choice]]:
 def prescribe(choice: Choice, name: str) -> None:
     """Put a choice for the pass of that name in the place of the rules that the package follows."""
 
-    def cut(kind: pool_settings.Kind, backward: bool, sliced: bool) -> Any:
-        tiling = pool_settings.tiling_of(kind, backward, sliced)
+    def cut(kind: plan.Kind, backward: bool, sliced: bool) -> Any:
+        tiling = plan.tiling_of(kind, backward, sliced)
         if choice.tile is None or backward != (name == "backward"):
             return tiling
         return tiling._replace(stages=choice.tile[0], channels=choice.tile[1])
@@ -88,13 +88,10 @@ def prescribe(choice: Choice, name: str) -> None:
         tiling = slice_tiling(*problem)
         return tiling if choice.slices is None else tiling._replace(stages=choice.slices)
 
-    modules: tuple[Any, ...] = (backward_plan, pool_forward_launch)
-    for module in modules:
-        module.tiling_of = cut
-    modules[0].slice_tiling = cut_slices
-    pool_forward_launch.sums_of = lambda kind: choice.sums
-    pool_forward_launch.plan_forward.cache_clear()
-    backward_plan.plan_backward.cache_clear()
+    for rule, replacement in (("tiling_of", cut), ("slice_tiling", cut_slices), ("sums_of", lambda _: choice.sums)):
+        setattr(launch, rule, replacement)
+    launch.plan_forward.cache_clear()
+    launch.plan_backward.cache_clear()
 
 
 class Passes:
@@ -105,23 +102,21 @@ class Passes:
         problem = Problem(ROWS[row], kind, layout)
         self.tokens, self.prototypes = problem.tokens.detach(), problem.prototypes.detach()
         self.settings = SETTINGS._replace(precision=DOT_PRECISION[KINDS[kind][1]])
-        self.incoming = pool_backward_launch.Incoming(problem.incoming, None, None)
+        self.incoming = launch.Incoming(problem.incoming, None, None)
         self.saved: tuple[Tensor, ...] = ()
 
     def forward(self) -> tuple[Tensor, ...]:
         """Give pooled, weights, attributes and the sums that the backward pass would read."""
-        (*results, kept, clipped), plan = pool_forward_launch.pool_forward(
-            self.tokens, self.prototypes, self.settings, 1
-        )
+        (*results, kept, clipped), prepared = launch.pool_forward(self.tokens, self.prototypes, self.settings, 1)
         self.saved = (kept, clipped)
-        layout, images = plan.layout, self.tokens.shape[0]
-        summary = kept[layout.summary_at : layout.summary_at + images * layout.summary_stride]
-        return (*results, summary.view(images, -1)[:, 8:])
+        layout, images = prepared.layout, self.tokens.shape[0]
+        entries = kept[layout.images_at : layout.images_at + images * layout.image_stride].view(images, -1)
+        return (*results, entries[:, plan.IMAGE_ENTRIES.value :])
 
     def backward(self) -> tuple[Tensor, ...]:
         """Give the gradients of tokens and prototypes."""
-        wanted = backward_plan.Wanted(True, True, False, False)
-        gradients = pool_backward_launch.pool_backward(
+        wanted = plan.Wanted(True, True, False, False)
+        gradients = launch.pool_backward(
             self.tokens, self.prototypes, self.settings, 1, *self.saved, self.incoming, wanted
         )
         return tuple(gradient for gradient in gradients if gradient is not None)

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gpu_pooling import KINDS, ROWS, Problem, arguments_of, certificate, compile_together, graph_time, kernel_times
-from gspool.functional.kernels import backward_plan, pool_forward_launch, pool_op, pool_settings, tiling
-from gspool.functional.kernels.choice import DOT_PRECISION
+from gspool.functional.kernels import dispatch, launch, plan
+from gspool.functional.kernels.dispatch import DOT_PRECISION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Tile = tuple[int, ...]
+# The package's own rule, which trials replace.
+choose_tiling = plan.choose_tiling
 FIRST, LAST = "channels first", "channels last"
 # Row of `ROWS`, kind, layout.
 SETTINGS = [(4, "bfloat16", LAST), (4, "bfloat16", FIRST), (5, "bfloat16", FIRST), (5, "bfloat16", LAST)]
@@ -70,25 +72,25 @@ def jobs() -> list[tuple[int, str, str, str, Choice]]:
 def prescribe(choice: Choice) -> None:
     """Put a choice in the place of the rule that the package follows."""
 
-    def cut(tokens: int, prototypes: int, tile: Tile) -> tiling.Tiling:
-        rows = min(tile[0], tiling.power_of_two(tokens))
-        channels = tile[3] if len(tile) > 3 else tiling.SLICE
-        columns = tiling.power_of_two(prototypes)
-        return tiling.Tiling(rows, columns, channels, -(-tokens // rows), tile[1], tile[2])
+    def cut(tokens: int, prototypes: int, tile: Tile) -> plan.Tiling:
+        rows = min(tile[0], plan.power_of_two(tokens))
+        channels = tile[3] if len(tile) > 3 else plan.SLICE
+        columns = plan.power_of_two(prototypes)
+        return plan.Tiling(rows, columns, channels, -(-tokens // rows), tile[1], tile[2])
 
-    def choose(tokens: int, prototypes: int, *rest: bool) -> tiling.Tiling:
+    def choose(tokens: int, prototypes: int, *rest: bool) -> plan.Tiling:
         backward = rest[-1]
-        return tiling.choose_tiling(tokens, prototypes, *rest) if backward else cut(tokens, prototypes, choice.forward)
+        return choose_tiling(tokens, prototypes, *rest) if backward else cut(tokens, prototypes, choice.forward)
 
     replaced: dict[str, Any] = {"choose_tiling": choose, "slices_are_worth_it": lambda *_: choice.slices is not None}
     if choice.pulls is not None and choice.slices is not None:
         replaced["pull_tiling"] = lambda tokens, prototypes, *_: cut(tokens, prototypes, choice.pulls)
         by_slice: Any = lambda tokens, prototypes, *_: cut(tokens, prototypes, choice.slices)  # noqa: E731
-        backward_plan.slice_tiling = by_slice
+        launch.slice_tiling = by_slice
     for name, rule in replaced.items():
-        setattr(pool_settings, name, rule)
-    pool_forward_launch.plan_forward.cache_clear()
-    backward_plan.plan_backward.cache_clear()
+        setattr(plan, name, rule)
+    launch.plan_forward.cache_clear()
+    launch.plan_backward.cache_clear()
 
 
 def passes(row: int, kind: str, layout: str) -> dict[str, Callable[[], Any]]:
@@ -96,11 +98,11 @@ def passes(row: int, kind: str, layout: str) -> dict[str, Callable[[], Any]]:
     problem = Problem(ROWS[row], kind, layout)
     precision = DOT_PRECISION[KINDS[kind][1]]
     inputs = (problem.tokens.detach(), problem.prototypes.detach(), None, 0.3, None, 5.0, None, False, precision, 1)
-    kept = pool_op._forward(*inputs)[3:]
+    kept = dispatch.pool_forward(*inputs)[3:]
     wanted = (problem.incoming, None, None, True, True, False, False)
     return {
-        "forward": lambda: pool_op._forward(*inputs),
-        "backward": lambda: pool_op._backward(*inputs, *kept, *wanted),
+        "forward": lambda: dispatch.pool_forward(*inputs),
+        "backward": lambda: dispatch.pool_backward(*inputs, *kept, *wanted),
     }
 
 

@@ -45,6 +45,42 @@ def pooled(tokens, prototypes, mu, epsilon):
     return (weights[..., None] * tokens.double()).sum(-2), weights, attributes
 
 
+def differentiable_pooled(tokens, prototypes, mu, epsilon, mask, background=False):
+    """The same outputs in float64 with a gradient: bisect the root, then let it follow its implicit derivative."""
+    count = mask.sum(-1)
+    cost = _length(_clip_by_length(prototypes)[:, None, :] - _clip_by_length(tokens)[:, None])
+    logits = -epsilon * cost
+    log_affinity = torch.logsumexp(logits, dim=1)
+    fixed = log_affinity.detach()
+    fixed = (fixed - fixed.masked_fill(~mask, -torch.inf).amax(-1, keepdim=True)).masked_fill(~mask, 0)
+    low = torch.logit(mu.detach())
+    high = low - fixed.amin(-1)
+    for _ in range(200):
+        middle = (low + high) / 2
+        below = torch.sigmoid(middle[:, None] + fixed).masked_fill(~mask, 0).sum(-1) < mu.detach() * count
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    position = ((low + high) / 2)[:, None] + fixed
+    slope = torch.nn.functional.logsigmoid(position) + torch.nn.functional.logsigmoid(-position)
+    slope = slope.masked_fill(~mask, -1e300)
+    moved = (log_affinity - log_affinity.detach()).masked_fill(~mask, 0)
+    by_mu = (mu - mu.detach()) * count / torch.logsumexp(slope, dim=-1).exp()
+    position = position + moved + (by_mu - (torch.softmax(slope, dim=-1) * moved).sum(-1))[:, None]
+    mass = torch.sigmoid(position).masked_fill(~mask, 0) / (count * mu)[:, None]
+    left = torch.sigmoid(-position).masked_fill(~mask, 0) / (count * (1 - mu))[:, None]
+    weights = left if background else mass
+    attributes = (torch.softmax(logits, dim=1) * mass[:, None]).sum(-1)
+    return (weights[..., None] * tokens).sum(1), weights, attributes
+
+
+def _length(vectors):
+    unit = vectors.detach().abs().amax(-1, keepdim=True).clamp_min(1e-300)
+    return ((vectors / unit).norm(dim=-1, keepdim=True) * unit)[..., 0]
+
+
+def _clip_by_length(vectors):
+    return vectors / _length(vectors)[..., None].clamp_min(1)
+
+
 def relative_weight_error(weights, expected):
     return float(((weights.double() - expected).abs().amax(-1) / expected.amax(-1)).max())
 

@@ -5,18 +5,13 @@ import torch
 
 from functional import kernel_cases as cases
 from gspool.functional import gsp_pool, partial_transport
-from gspool.functional.kernels import (
-    backward_plan,
-    pool_forward_launch,
-    pool_op,
-    pool_settings,
-    transport_launch,
-)
+from gspool.functional.kernels import dispatch, launch, plan, transport
 from oracle import pooled
 
 pytestmark = [
     # NumPy speaks up where a GPU would quietly give the infinity or NaN that the kernels then leave out.
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
 ]
 
 
@@ -35,21 +30,21 @@ def test_gradients_agree_with_the_plain_version(size, role):
 @pytest.fixture
 def slices(monkeypatch):
     """Let problems of every size form their gradients slice by slice of the channels."""
-    monkeypatch.setattr(pool_settings, "slices_are_worth_it", cases.slices_fit)
-    for plan in (pool_forward_launch.plan_forward, backward_plan.plan_backward):
-        plan.cache_clear()
+    monkeypatch.setattr(plan, "slices_are_worth_it", cases.slices_fit)
+    for prepare in (launch.plan_forward, launch.plan_backward):
+        prepare.cache_clear()
     yield
-    for plan in (pool_forward_launch.plan_forward, backward_plan.plan_backward):
-        plan.cache_clear()
+    for prepare in (launch.plan_forward, launch.plan_backward):
+        prepare.cache_clear()
 
 
 @pytest.fixture
 def sums(request, monkeypatch):
     """Let tokens of every dtype and layout be summed by weight in one way."""
-    monkeypatch.setattr(pool_forward_launch, "sums_of", lambda kind: request.param)
-    pool_forward_launch.plan_forward.cache_clear()
+    monkeypatch.setattr(launch, "sums_of", lambda kind: request.param)
+    launch.plan_forward.cache_clear()
     yield
-    pool_forward_launch.plan_forward.cache_clear()
+    launch.plan_forward.cache_clear()
 
 
 @pytest.mark.parametrize("sums", ["product", "reduce"], indirect=True)
@@ -76,15 +71,16 @@ def test_sums_by_product_keep_the_digits_of_float32(sums, dtype, tokens):
     features, centres = cases.problem(2, tokens, 6, 40)
     features = features.to(dtype)
     inputs = (features, centres, None, 0.3, None, 5.0, None, False, "tf32x3", 2)
-    vectors, weights, _, kept, _ = pool_op._forward(*inputs)
+    vectors, weights, _, kept, _ = dispatch.pool_forward(*inputs)
     exact = torch.einsum("bn,bnd->bd", weights.double(), features.double())
     # The interpreter cuts to bfloat16 where a GPU rounds.
     rounding = {torch.float32: 1e-6, torch.bfloat16: 2**-7}[dtype]
     cases.close(vectors, exact, rounding, "pooled")
     if tokens == 200:
-        # Eight numbers of the threshold, sums by slope of length D + M, and then those by weight.
-        start, stride = (2 * 4 * tokens + 15) // 16 * 16, 8 + 2 * (40 + 6)
-        by_weight = kept[start : start + 2 * stride].view(2, stride)[:, 8 + 46 : 8 + 46 + 40]
+        layout = plan.layout_of(images=2, tokens=tokens, channels=40, prototypes=6, sums=2)
+        images = kept[layout.images_at : layout.images_at + 2 * layout.image_stride].view(2, layout.image_stride)
+        # Sums by slope of length D + M come first, then those by weight.
+        by_weight = images[:, plan.IMAGE_ENTRIES.value + 46 :][:, :40]
         cases.close(by_weight, exact, 1e-6, "sums by weight")
 
 
@@ -147,9 +143,9 @@ def test_calls_whose_tensors_start_elsewhere_share_no_launch():
     """A kernel is compiled for where its tensors start, and reads past them elsewhere."""
     numbers = torch.zeros(100)
     straight, shifted = numbers[:12], numbers[1:13]
-    settings = pool_settings.Settings(None, 0.3, None, 5.0, None, False, "tf32x3")
+    settings = plan.Settings(None, 0.3, None, 5.0, None, False, "tf32x3")
     kinds = {
-        pool_settings.kind_of(tokens.view(1, 4, 3), prototypes.view(4, 3), settings)
+        plan.kind_of(tokens.view(1, 4, 3), prototypes.view(4, 3), settings)
         for tokens in (straight, shifted)
         for prototypes in (straight, shifted)
     }
@@ -209,6 +205,18 @@ def test_long_vectors_are_clipped():
     cases.agrees(tokens * 40, prototypes * 5)
 
 
+def test_long_vectors_short_ones_and_small_mu():
+    cases.long_vectors_agree()
+    cases.ties_are_relative_to_the_lengths()
+    cases.small_mu_agrees()
+
+
+def test_long_vectors_short_ones_and_small_mu_by_slices(slices):
+    cases.long_vectors_agree()
+    cases.ties_are_relative_to_the_lengths()
+    cases.small_mu_agrees()
+
+
 def test_channels_first_needs_no_copy():
     cases.channels_first_needs_no_copy()
 
@@ -243,16 +251,14 @@ def test_each_image_has_its_own_mu():
 
 
 def test_images_too_large_for_one_block_are_solved_in_pieces(monkeypatch):
-    monkeypatch.setattr(pool_forward_launch, "ONE_BLOCK", 32)
-    pool_forward_launch.plan_forward.cache_clear()
-    monkeypatch.setattr(transport_launch, "ONE_BLOCK", 32)
+    monkeypatch.setattr(launch, "ONE_BLOCK", 32)
+    launch.plan_forward.cache_clear()
+    monkeypatch.setattr(transport, "ONE_BLOCK", 32)
     for mu in (0.2, 0.8, 1.0):
         cases.agrees(*cases.problem(2, 100, 5, 9), mu=mu, epsilon=30.0, slack=5.0, outputs="p")
     cases.transport_agrees(2, 3, 70)
 
 
-# The interpreter rounds by NumPy, which speaks up where a number has no room.
-@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 def test_float16_overflows_to_infinity():
     cases.float16_overflows_to_infinity("triton")
 
@@ -261,7 +267,7 @@ def test_an_image_without_tokens_gives_zero_and_no_nan():
     tokens, prototypes = cases.problem(2, 6, 3, 5)
     mask = torch.tensor([[True] * 6, [False] * 6])
     inputs = (tokens, prototypes, None, 0.3, None, 5.0, mask, False, "tf32x3", 1)
-    pooled_vectors, weights, attributes, *_ = pool_op._forward(*inputs)
+    pooled_vectors, weights, attributes, *_ = dispatch.pool_forward(*inputs)
     assert pooled_vectors[1].eq(0).all()
     assert weights[1].eq(0).all()
     assert attributes[1].eq(0).all()

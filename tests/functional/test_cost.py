@@ -12,7 +12,7 @@ def product_distances(tokens, prototypes):
     scale, clipped = clip_scale(tokens), clip_norm(prototypes)
     squared_norm = (tokens.norm(dim=-1) * scale).square()
     squared = squared_by_product(tokens, scale, squared_norm, clipped)
-    return refined(squared, find_nearest(squared, tokens, scale, clipped)).transpose(1, 2)
+    return refined(squared, find_nearest(squared, tokens, scale, clipped), tokens.norm(dim=-1)).transpose(1, 2)
 
 
 @pytest.mark.parametrize("away", [0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0])

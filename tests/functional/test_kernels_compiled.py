@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gspool.functional.kernels import backward_plan, pool_forward_launch, pool_op
+from gspool.functional.kernels import dispatch, launch
 from gspool.functional.kernels.launch import Launch
 
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
@@ -51,11 +51,11 @@ def compiled(monkeypatch):
         found[call._kernel.fn.__name__] = compile_for_hopper(call, changing)
 
     monkeypatch.setattr(Launch, "__call__", take)
-    for plan in (pool_forward_launch.plan_forward, backward_plan.plan_backward):
-        plan.cache_clear()
+    for prepare in (launch.plan_forward, launch.plan_backward):
+        prepare.cache_clear()
     yield found
-    for plan in (pool_forward_launch.plan_forward, backward_plan.plan_backward):
-        plan.cache_clear()
+    for prepare in (launch.plan_forward, launch.plan_backward):
+        prepare.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -69,9 +69,9 @@ def test_tokens_and_their_gradients_never_move_two_bytes_at_a_time(compiled, siz
     else:
         features = torch.empty(images, tokens, channels, dtype=dtype)
     inputs = (features, torch.empty(prototypes, channels), None, 0.3, None, 5.0, None, False, "tf32x3", 1)
-    output = pool_op._forward(*inputs)
+    output = dispatch.pool_forward(*inputs)
     incoming = torch.empty(images, channels, dtype=dtype)
-    pool_op._backward(*inputs, *output[3:], incoming, None, None, True, True, False, False)
+    dispatch.pool_backward(*inputs, *output[3:], incoming, None, None, True, True, False, False)
     assert {"pool_backward_kernel", "prototype_gradient_kernel"} <= {*compiled}
     narrow = {name: len(NARROW.findall(ptx)) for name, ptx in compiled.items()}
     assert {name: count for name, count in narrow.items() if count > A_FEW} == {}

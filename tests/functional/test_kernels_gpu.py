@@ -5,8 +5,7 @@ import torch
 
 from functional import kernel_cases as cases
 from gspool.functional import gsp_pool
-from gspool.functional.kernels import pool_forward_launch, pool_settings
-from gspool.functional.kernels.backward_plan import plan_backward
+from gspool.functional.kernels import launch, plan
 
 pytestmark = pytest.mark.gpu
 
@@ -20,13 +19,13 @@ def test_weights_are_exact(size, mu, epsilon):
 @pytest.fixture(autouse=True)
 def fresh_plans():
     """Plan every call anew: what a test has prescribed must not outlive it."""
-    for plan in (pool_forward_launch.plan_forward, plan_backward):
-        plan.cache_clear()
+    for prepare in (launch.plan_forward, launch.plan_backward):
+        prepare.cache_clear()
 
 
 def choose_slices(monkeypatch, sliced):
     rule = cases.slices_fit if sliced else lambda *_: False
-    monkeypatch.setattr(pool_settings, "slices_are_worth_it", rule)
+    monkeypatch.setattr(plan, "slices_are_worth_it", rule)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -44,7 +43,7 @@ def test_gradients_agree_with_the_plain_version(dtype, size, role, sliced, monke
 @pytest.mark.parametrize("first", [True, False])
 def test_both_ways_to_sum_tokens(sums, dtype, size, first, monkeypatch):
     """Values, gradients, and that no run differs from another, as it would if loads ran ahead too far."""
-    monkeypatch.setattr(pool_forward_launch, "sums_of", lambda kind: sums)
+    monkeypatch.setattr(launch, "sums_of", lambda kind: sums)
     tokens, prototypes = cases.problem(*size, device="cuda")
     if first:
         tokens = tokens.transpose(1, 2).contiguous().transpose(1, 2)
@@ -55,6 +54,9 @@ def test_both_ways_to_sum_tokens(sums, dtype, size, first, monkeypatch):
 
 LAWS = [
     cases.tokens_on_prototypes_are_exact,
+    cases.long_vectors_agree,
+    cases.ties_are_relative_to_the_lengths,
+    cases.small_mu_agrees,
     cases.channels_first_needs_no_copy,
     cases.padding_is_never_looked_at,
     cases.deterministic_runs_repeat,

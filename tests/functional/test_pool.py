@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gspool.functional import distance, gsp_pool, partial_transport
+from gspool.functional import distance, gsp_pool, partial_transport, pool
 from oracle import TOLERANCE, random_problem
 
 
@@ -29,7 +29,9 @@ def scalar(outputs, seed=3):
 @pytest.mark.parametrize("role", ["foreground", "background"])
 @pytest.mark.parametrize(("tokens", "prototypes"), [(1, 1), (7, 1), (63, 65), (49, 8)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_values_and_gradients_equal_the_plain_twin(tokens, prototypes, dtype, role):
+@pytest.mark.parametrize("room", [0, pool.KEPT_ON_CPU])
+def test_values_and_gradients_equal_the_plain_twin(tokens, prototypes, dtype, role, room, monkeypatch):
+    monkeypatch.setattr(pool, "KEPT_ON_CPU", room)
     x, w = random_problem(3, tokens, prototypes, dim=10, dtype=dtype, spread=0.6)
     mu = torch.tensor([0.2, 0.5, 0.8], dtype=dtype)
     epsilon = torch.tensor(5.0, dtype=dtype)
@@ -108,12 +110,14 @@ def test_a_mask_equals_cropping_whatever_the_padding_holds():
     assert (padded.grad[~mask] == 0).all()
 
 
-def test_nothing_of_size_bmn_is_kept_for_the_backward_pass():
+@pytest.mark.parametrize("room", [0, 2 * 4 * 2 * 40 * 30])
+def test_nothing_of_size_bmn_is_kept_for_the_backward_pass_but_on_the_cpu_what_has_room(room, monkeypatch):
+    monkeypatch.setattr(pool, "KEPT_ON_CPU", room)
     x, w = leaves(*random_problem(2, 40, 30, dim=4, dtype=torch.float32))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
         gsp_pool(x, w, 0.3, 5.0)
-    assert max(kept) == x.numel()
+    assert max(kept) == (2 * 40 * 30 if room else x.numel())
 
 
 def test_a_view_of_a_feature_map_gives_the_same():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gspool.functional.kernels import choice, pool_op
+from gspool.functional.kernels import dispatch
 from gspool.models.export import every_call, export_program, refuse_foreign_operators, save_program
 from models.exported_models import Patches, pictures, small
 
@@ -107,8 +107,8 @@ def test_triton_kernels_never_enter_a_graph(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("launched")
 
     # A device where the kernels could run, and a model that asks for them by name.
-    monkeypatch.setattr(choice, "_obstacle", lambda *_: None)
-    monkeypatch.setattr(pool_op, "pool", launch)
+    monkeypatch.setattr(dispatch, "_obstacle", lambda *_: None)
+    monkeypatch.setattr(dispatch, "pool", launch)
     model = small("gsp", pooling_options={"prototypes": 3, "backend": "triton"})
     with pytest.raises(RuntimeError, match="launched"), torch.no_grad():
         model(pictures(1, 32, 32))

@@ -56,6 +56,20 @@ def test_dead_tokens_and_dead_images_have_finite_gradients() -> None:
     assert x.grad[0, :, 1, 1].abs().max() == 0
 
 
+@pytest.mark.parametrize("size", [1e-18, 1e-20, 1e-30, 1.0, 1e18, 1e30])
+@pytest.mark.parametrize("masked", [False, True])
+def test_features_of_any_size_equal_those_of_float64(size: float, masked: bool) -> None:
+    x = (size * torch.randn(2, 6, 5, dtype=torch.float64)).float()
+    mask = torch.tensor([[True] * 3 + [False] * 2 + [True], [True] * 5 + [False]]) if masked else None
+    found = []
+    for leaf in (x.clone().requires_grad_(), x.double().requires_grad_()):
+        out = CroW(5).pool(leaf, mask)
+        (out.pooled.double().sum() / size + out.weights.double().square().sum()).backward()
+        found.append((out.pooled.double() / size, out.weights.double(), leaf.grad.double() * size))
+    for ours, exact in zip(*found, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-6)
+
+
 def test_saliency_of_nothing_is_flat() -> None:
     nothing = torch.zeros(1, 3, 2, requires_grad=True)
     saliency = spatial_saliency(nothing)

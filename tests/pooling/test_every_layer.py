@@ -64,6 +64,16 @@ def test_odd_sizes_pool_and_pass_a_gradient(name: str, size: tuple[int, int]) ->
         torch.testing.assert_close(out.weights.sum(1), torch.ones(2))
 
 
+@pytest.mark.parametrize("name", ON_MAPS)
+def test_an_empty_batch_stays_empty(name: str) -> None:
+    layer = layer_for(name)
+    x = torch.randn(0, 8, 3, 5, requires_grad=True)
+    out = layer(x)
+    assert out.shape == (0, layer.out_dim)
+    out.sum().backward()
+    assert x.grad is not None
+
+
 @pytest.mark.parametrize("garbage", [1e3, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", MASKED)
 def test_a_mask_equals_cropping_whatever_the_padding_holds(name: str, garbage: float) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gspool.pooling.gemax import GeMax, solver_dtype
+from gspool.pooling.gemax import GeMax, _ByDecomposition, ridge_of_ones, solver_dtype
 
 
 def plain_gemax(tokens: np.ndarray, ridge: float) -> np.ndarray:
@@ -64,6 +64,36 @@ def test_long_and_alike_float32_features_keep_their_digits() -> None:
     x = 10 * torch.rand(1, 49, 8) @ torch.rand(1, 8, 256)
     expected = plain_gemax(x[0].double().numpy(), 1.0)
     torch.testing.assert_close(GeMax(256)(x)[0].double(), torch.from_numpy(expected), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [1e3, 1e6, 1e12, 1e30])
+def test_duplicated_long_tokens_equal_the_pseudo_inverse(length: float, dtype: torch.dtype) -> None:
+    # To so long tokens the ridge is nothing, and twins share the gradient of the one that they are.
+    distinct = (length * torch.randn(2, 3, 5, dtype=torch.float64)).to(dtype)
+    direction = length * torch.randn(2, 5, dtype=torch.float64)
+    x, truth = distinct.repeat(1, 4, 1).requires_grad_(), distinct.double().requires_grad_()
+    pooled, expected = GeMax(5)(x), torch.linalg.pinv(truth).sum(2)
+    (pooled.double() * direction).sum().backward()
+    (expected * direction).sum().backward()
+    tolerance = {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(length * pooled.double(), length * expected, **tolerance)
+    torch.testing.assert_close(4 * length * x.grad[:, :3].double(), length * truth.grad, **tolerance)
+
+
+@pytest.mark.parametrize(("n", "dim"), [(7, 4), (3, 6)])
+def test_both_ways_to_solve_agree(n: int, dim: int) -> None:
+    x, ridges = torch.randn(2, n, dim, dtype=torch.float64, requires_grad=True), torch.full((2, 1, 1), 0.7).double()
+    torch.testing.assert_close(_ByDecomposition.apply(x, ridges), ridge_of_ones(x, 0.7))
+    assert torch.autograd.gradcheck(lambda t: _ByDecomposition.apply(t, ridges), x)
+
+
+def test_a_ridge_that_drowns_is_raised_where_values_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a GPU: twins of the same length are alike to any ridge.
+    monkeypatch.setattr("gspool.pooling.gemax.values_can_be_read", lambda *_: False)
+    x = 1e12 * torch.randn(2, 1, 5, dtype=torch.float64).repeat(1, 4, 1)
+    expected = x[:, 0] / x[:, 0].square().sum(1, keepdim=True)
+    torch.testing.assert_close(1e12 * GeMax(5)(x), 1e12 * expected)
 
 
 def test_apple_gpus_solve_in_float32() -> None:

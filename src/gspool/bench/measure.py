@@ -23,7 +23,7 @@ from gspool.bench.timing import (
     peak_memory,
     readable_failures,
 )
-from gspool.functional.kernels.choice import uses_kernels
+from gspool.functional.kernels.dispatch import uses_kernels
 from gspool.models.device import chosen_device
 from gspool.pooling import GSP
 from gspool.terminal.status import checking_arguments

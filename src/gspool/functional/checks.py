@@ -1,4 +1,4 @@
-"""What the mathematics asks of its arguments; every refusal says what came, what was expected and what to do."""
+"""Check arguments; every error says what came, what was expected and what to do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+# Below, the shares leave the range of float32.
+LEAST_MU = 1e-30
+# Above, one rounding of a distance decides which tokens are chosen; `hard_selection` is the limit of all larger ones.
+MOST_EPSILON = 1e6
+
 
 def full_precision(like: Tensor) -> AbstractContextManager[Any]:
     """Switch autocast off: the weights depend on epsilon times the cost, which half-precision products would blur."""
@@ -24,7 +29,7 @@ def computing_dtype(*tensors: Tensor) -> torch.dtype:
 
 
 def values_can_be_read(*tensors: Tensor) -> bool:
-    """Say whether looking at values is free: eagerly, on the CPU, outside `torch.func` transforms.
+    """Return whether reading values is free: eagerly, on the CPU, outside `torch.func` transforms.
 
     Reading a value stalls a GPU, breaks a compiled graph and is impossible under vmap, so ranges of *tensors* are
     checked only where this holds. Plain numbers are checked always.
@@ -87,8 +92,31 @@ def check_mask(mask: Any, shape: Sequence[int], device: torch.device) -> None:
         raise ValueError(f"mask leaves {empty} image(s) without a single real token; drop them or unmask a token")
 
 
+def check_mu(mu: Any) -> None:
+    """Refuse a plain number that is no fraction of mass."""
+    if isinstance(mu, bool) or not isinstance(mu, (int, float)) or not 0 < mu <= 1:
+        raise ValueError(f"mu is the fraction of mass kept and must lie in (0, 1], got {mu!r}")
+    if mu < LEAST_MU:
+        raise ValueError(f"mu must be at least {LEAST_MU:g}, got {mu!r}; below, all values give the same weights")
+
+
+def check_epsilon(epsilon: Any, most: float) -> None:
+    """Refuse a plain number that is no sharpness."""
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < float("inf"):
+        raise ValueError(f"{_EPSILON}, got {epsilon!r}")
+    if epsilon > most:
+        raise ValueError(_too_sharp(float(epsilon), most))
+
+
+_EPSILON = "epsilon multiplies the cost (larger is sharper) and must be a finite number >= 0"
+
+
+def _too_sharp(epsilon: float, most: float) -> str:
+    return f"epsilon must be at most {most:g}, got {epsilon:g}; take `hard_selection` for the limit of large epsilon"
+
+
 def mu_tensor(mu: Any, shape: Sequence[int], device: torch.device) -> Tensor:
-    """See mu as one number an image, refusing what is outside (0, 1].
+    """Return mu as one number an image; refuse what is outside (0, 1], or so small that float32 cannot compute it.
 
     It stays in float64 where the device has it: close to 1 it is ``1 - mu`` that counts, and float32 has few of its
     digits (0.999 would be off by 1e-5 of what is kept back).
@@ -96,8 +124,7 @@ def mu_tensor(mu: Any, shape: Sequence[int], device: torch.device) -> Tensor:
     dtype = torch.float32 if device.type == "mps" else torch.float64
     explanation = "mu is the fraction of mass kept and must lie in (0, 1]"
     if not isinstance(mu, torch.Tensor):
-        if isinstance(mu, bool) or not isinstance(mu, (int, float)) or not 0 < mu <= 1:
-            raise ValueError(f"{explanation}, got {mu!r}")
+        check_mu(mu)
         return torch.full(tuple(shape), float(mu), dtype=dtype, device=device)
     if not mu.is_floating_point():
         raise ValueError(f"{explanation}; a tensor must be floating point, got {mu.dtype}")
@@ -105,23 +132,23 @@ def mu_tensor(mu: Any, shape: Sequence[int], device: torch.device) -> Tensor:
         raise ValueError(f"mu is on {mu.device} and the features on {device}; move it with mu.to(x.device)")
     if mu.ndim and tuple(mu.shape) != tuple(shape):
         raise ValueError(f"mu must be a number or one number an image, shape {tuple(shape)}, got {tuple(mu.shape)}")
-    if values_can_be_read(mu) and not bool(((mu > 0) & (mu <= 1)).all()):
-        raise ValueError(f"{explanation}, got values from {float(mu.min()):g} to {float(mu.max()):g}")
+    if values_can_be_read(mu) and not bool(((mu >= LEAST_MU) & (mu <= 1)).all()):
+        raise ValueError(
+            f"{explanation}, and be at least {LEAST_MU:g}, got values from {float(mu.min()):g} to {float(mu.max()):g}"
+        )
     return mu.to(device=device, dtype=dtype).expand(tuple(shape))
 
 
-def epsilon_tensor(epsilon: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """See epsilon as a scalar tensor, refusing what is negative or not finite."""
-    explanation = "epsilon multiplies the cost (larger is sharper) and must be a finite number >= 0"
+def epsilon_tensor(epsilon: Any, dtype: torch.dtype, device: torch.device, most: float = MOST_EPSILON) -> Tensor:
+    """Return epsilon as a scalar tensor; refuse what is negative, not finite, or more than ``most``."""
     if not isinstance(epsilon, torch.Tensor):
-        if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < float("inf"):
-            raise ValueError(f"{explanation}, got {epsilon!r}")
+        check_epsilon(epsilon, most)
         # Filled on the device: a copy from the host would stall it, and cannot be captured in a CUDA graph.
         return torch.full((), float(epsilon), dtype=dtype, device=device)
     if not epsilon.is_floating_point() or epsilon.ndim:
         raise ValueError(
-            f"{explanation}; a tensor must be a floating-point scalar, got {epsilon.dtype} {tuple(epsilon.shape)}"
+            f"{_EPSILON}; a tensor must be a floating-point scalar, got {epsilon.dtype} {tuple(epsilon.shape)}"
         )
-    if values_can_be_read(epsilon) and not bool((epsilon >= 0) & torch.isfinite(epsilon)):
-        raise ValueError(f"{explanation}, got {float(epsilon):g}")
+    if values_can_be_read(epsilon):
+        check_epsilon(float(epsilon.detach()), most)
     return epsilon.to(device=device, dtype=dtype)

@@ -1,9 +1,11 @@
 """The cost map of Sec. 4.1: Euclidean distance between norm-clipped tokens and prototypes, exact near zero.
 
 The fast way to distances is one matrix product, ``|f - w|^2 = |f|^2 + |w|^2 - 2 f.w``, and it cancels: where a token
-sits on a prototype, and k-center initialisation puts tokens there, float32 leaves 3e-4 instead of 0. So the nearest
-prototype of every token is subtracted directly, and every prototype that the product cannot tell from the nearest
-shares that distance, so that duplicates stay equal.
+lies on a prototype, and k-center initialisation puts tokens there, float32 leaves 3e-4 instead of 0. So the distance
+to the nearest prototype of every token is computed by subtraction, and every prototype that the product cannot
+separate from the nearest shares that distance, so that duplicates stay equal.
+
+What a product cannot resolve is relative to the lengths that were multiplied, so every tolerance here is too.
 """
 
 from __future__ import annotations
@@ -20,20 +22,26 @@ if TYPE_CHECKING:
 
 # Squared distances above this are as exact as their root can hold; below it the nearest one is computed directly.
 CLOSE = 0.25
+# Squared distances this many roundings apart are equal as far as a product can tell.
+TIE_ROUNDINGS = 16
+# Numbers beyond SAFE have squares that overflow; SHRINK brings them back; no vector may be longer than LONGEST, whose
+# reciprocal is still a normal number.
+SHRINK = {torch.float32: 2.0**-64, torch.float64: 2.0**-512}
+LONGEST = {torch.float32: 2.0**125, torch.float64: 2.0**1021}
 
 
 class Nearest(NamedTuple):
-    """Each token's nearest prototype, by direct subtraction; both are empty where no token is close to any."""
+    """Each token's nearest prototype and the distance by subtraction; both are empty where no token is close to any."""
 
     prototype: Int[Tensor, "B N"]
     distance: Float[Tensor, "B N"]
 
 
 def distance(prototypes: Float[Tensor, "M D"], tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B M N"]:
-    """Measure norm-clipped tokens against norm-clipped prototypes: ``c_ij = |clip(w_i) - clip(f_j)|`` (Sec. 4.1).
+    """Compute the distances of norm-clipped tokens and prototypes: ``c_ij = |clip(w_i) - clip(f_j)|`` (Sec. 4.1).
 
     The readable, differentiable way, by subtraction; it holds a B x M x N x D tensor and is meant for small problems
-    and for tests. `gsp_pool` measures the same by matrix products. The gradient is 0 where a token equals a prototype.
+    and for tests. `gsp_pool` computes the same by matrix products. The gradient is 0 where a token equals a prototype.
 
     Raises:
         ValueError: if the shapes, types or devices do not fit.
@@ -48,9 +56,29 @@ def distance(prototypes: Float[Tensor, "M D"], tokens: Float[Tensor, "B N D"]) -
     return torch.linalg.vector_norm(clipped, dim=-1)
 
 
+def vector_length(vectors: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
+    """Return ``|u|``, also where the squares overflow: in float32, those of numbers above 1e19.
+
+    Raises:
+        ValueError: for finite vectors so long that ``1 / |u|`` is not a normal number, where values can be read.
+    """
+    length = torch.linalg.vector_norm(vectors, dim=-1)
+    eager = values_can_be_read(vectors)
+    if eager and not bool(torch.isinf(length).any()):
+        return length
+    shrink, longest = SHRINK.get(vectors.dtype, 1.0), LONGEST.get(vectors.dtype, float("inf"))
+    length = torch.where(torch.isinf(length), torch.linalg.vector_norm(vectors * shrink, dim=-1) / shrink, length)
+    if eager and bool(((length > longest) & torch.isfinite(vectors).all(-1)).any()):
+        raise ValueError(
+            f"a token or prototype is longer than {longest:.0e}, the most that {vectors.dtype} can compute with; "
+            "look for the layer that produced it, or normalise the features"
+        )
+    return length
+
+
 def clip_scale(vectors: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
-    """Give the factor ``1 / max(1, |u|)`` that clips a vector to the unit ball (Sec. 4.1)."""
-    return torch.linalg.vector_norm(vectors, dim=-1).clamp_min(1).reciprocal()
+    """Return the factor ``1 / max(1, |u|)`` that clips a vector to the unit ball (Sec. 4.1)."""
+    return vector_length(vectors).clamp_min(1).reciprocal()
 
 
 def clip_norm(vectors: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
@@ -61,7 +89,7 @@ def clip_norm(vectors: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         tensor([[0.6000, 0.8000],
                 [0.3000, 0.4000]])
     """
-    return vectors * clip_scale(vectors)[..., None]
+    return vectors / vector_length(vectors).clamp_min(1)[..., None]
 
 
 def squared_by_product(
@@ -71,9 +99,9 @@ def squared_by_product(
     clipped: Float[Tensor, "M D"],
 ) -> Float[Tensor, "B N M"]:
     """Square the distances by one product of the raw tokens; their clip factor is applied to the small result."""
-    product = torch.matmul(tokens, clipped.t())
-    squared = torch.addcmul(clipped.square().sum(-1), product, -2 * scale[..., None])
-    return squared.add_(squared_norm[..., None])
+    # In place: on the CPU, fresh memory for every step costs more than the arithmetic.
+    product = torch.matmul(tokens, clipped.t()).mul_(-2 * scale[..., None])
+    return product.add_(clipped.square().sum(-1)).add_(squared_norm[..., None])
 
 
 def find_nearest(
@@ -86,7 +114,7 @@ def find_nearest(
 
     Looking whether anything is near is a shortcut of eager execution on the CPU; elsewhere the work is always done.
     """
-    if values_can_be_read(squared) and bool(squared.amin() > CLOSE):
+    if values_can_be_read(squared) and (squared.numel() == 0 or bool(squared.amin() > CLOSE)):
         return Nearest(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=squared.dtype))
     index = squared.argmin(-1)
     return Nearest(index, torch.linalg.vector_norm(offsets(tokens, scale, clipped, index), dim=-1))
@@ -103,11 +131,18 @@ def offsets(
     return torch.addcmul(-chosen, tokens, scale[..., None])
 
 
-def refined(squared: Float[Tensor, "B N M"], nearest: Nearest) -> Float[Tensor, "B N M"]:
-    """Take the root, with the exact distance for the nearest prototype and all that the product cannot tell from it."""
-    distances = squared.clamp_min(0).sqrt_()
+def size_of_pair(norm: Float[Tensor, "B N"], nearest: Nearest) -> Float[Tensor, "B N"]:
+    """Return the length to which rounding is relative: that of the clipped token or of its offset, the larger one."""
+    return torch.maximum(norm.clamp_max(1), nearest.distance)
+
+
+def refined(squared: Float[Tensor, "B N M"], nearest: Nearest, norm: Float[Tensor, "B N"]) -> Float[Tensor, "B N M"]:
+    """Take the root in place; the nearest prototype, and all that a product cannot separate from it, get the exact one.
+
+    ``norm`` is that of the raw tokens.
+    """
     if nearest.prototype.numel() == 0:
-        return distances
-    rounding = 16 * torch.finfo(squared.dtype).eps
-    tied = squared <= squared.amin(-1, keepdim=True) + rounding
-    return torch.where(tied, nearest.distance[..., None], distances)
+        return squared.clamp_min_(0).sqrt_()
+    rounding = TIE_ROUNDINGS * torch.finfo(squared.dtype).eps * size_of_pair(norm, nearest).square()
+    tied = squared <= (squared.amin(-1) + rounding)[..., None]
+    return torch.where(tied, nearest.distance[..., None], squared.clamp_min_(0).sqrt_())

@@ -14,10 +14,11 @@ from gspool.functional.checks import (
     epsilon_tensor,
     full_precision,
     mu_tensor,
+    values_can_be_read,
 )
-from gspool.functional.cost import Nearest, clip_scale, find_nearest, refined, squared_by_product
-from gspool.functional.kernels import pool_op
-from gspool.functional.kernels.choice import (
+from gspool.functional.cost import Nearest, clip_norm, find_nearest, refined, squared_by_product, vector_length
+from gspool.functional.kernels import dispatch
+from gspool.functional.kernels.dispatch import (
     DOT_PRECISION,
     Backend,
     Precision,
@@ -25,7 +26,7 @@ from gspool.functional.kernels.choice import (
     kernel_scalars,
     uses_kernels,
 )
-from gspool.functional.pool_gradient import Incoming, Saved, pool_gradient
+from gspool.functional.pool_gradient import Incoming, Plan, Saved, assign, pool_gradient
 from gspool.functional.results import Pooled
 from gspool.functional.shares import normalised, shares
 from gspool.functional.threshold import threshold
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 Role = Literal["foreground", "background"]
 ROLES = get_args(Role)
+# On the CPU, distances and assignments of at most so many bytes are kept for the backward pass; more are recomputed.
+KEPT_ON_CPU = 64 * 2**20
 
 
 def gsp_pool(
@@ -51,15 +54,15 @@ def gsp_pool(
     """Pool the part ``mu`` of the tokens that lies nearest to the prototypes (eq. 4.1 with the solution of (P2)).
 
     The same as `distance`, then `partial_transport`, then a weighted sum, and differentiable once in tokens,
-    prototypes, mu and epsilon; but no tensor of size B x M x N outlives the forward pass: the backward pass recomputes
-    the distances and forms the gradients by two matrix products.
+    prototypes, mu and epsilon; but no tensor of size B x M x N is kept for the backward pass, which recomputes the
+    distances and forms the gradients by two matrix products. (On the CPU up to 64 MB are kept, which is faster.)
 
     Args:
         tokens: the features to pool.
         prototypes: what to look for; clipped to the unit ball, as the tokens are, before they are compared.
         mu: the part of the mass to pool, in (0, 1]; a number, or one for each image. 1 is average pooling.
-        epsilon: the sharpness, >= 0; it multiplies the distance. 0 is average pooling too.
-        mask: True marks a real token; what a padded token holds is never looked at.
+        epsilon: the sharpness, from 0 to 1e6; it multiplies the distance. 0 is average pooling too.
+        mask: True marks a real token; what a padded token holds is never read.
         backend: ``torch``, the plain version; ``triton``, the same by fused kernels, on a CUDA device of compute
             capability 8.0 or newer for float32, bfloat16 and float16 with at most 1024 prototypes, outside `torch.func`
             transforms (an export takes ``torch``); or ``auto``, the kernels wherever they can run.
@@ -91,7 +94,7 @@ def gsp_pool(
     if uses_kernels(backend, prototypes.shape[0], tokens, prototypes):
         checked_mu, checked_epsilon = kernel_scalars(mu, epsilon, tokens.shape[:1], tokens.device)
         return Pooled(
-            *pool_op.pool(
+            *dispatch.pool(
                 tokens,
                 prototypes,
                 checked_mu,
@@ -103,14 +106,19 @@ def gsp_pool(
         )
     mu = mu_tensor(mu, tokens.shape[:1], tokens.device)
     epsilon = epsilon_tensor(epsilon, dtype, tokens.device)
+    keep = values_can_be_read(tokens) and 2 * _bytes_of_plan(tokens, prototypes, dtype) <= KEPT_ON_CPU
     wide = tokens.to(dtype)
     if mask is not None:
         # Padding may hold anything, and 0 times NaN is NaN.
         wide = wide.masked_fill(~mask[..., None], 0)
     pooled, weights, attributes, *_ = _GSPPool.apply(
-        wide, prototypes.to(dtype), mu, epsilon, mask, role == "background"
+        wide, prototypes.to(dtype), mu, epsilon, mask, role == "background", keep
     )
     return Pooled(pooled.to(tokens.dtype), weights, attributes)
+
+
+def _bytes_of_plan(tokens: Tensor, prototypes: Tensor, dtype: torch.dtype) -> int:
+    return tokens.shape[0] * tokens.shape[1] * prototypes.shape[0] * dtype.itemsize
 
 
 class _GSPPool(torch.autograd.Function):
@@ -118,18 +126,22 @@ class _GSPPool(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        tokens: Tensor, prototypes: Tensor, mu: Tensor, epsilon: Tensor, mask: Tensor | None, background: bool
+        tokens: Tensor,
+        prototypes: Tensor,
+        mu: Tensor,
+        epsilon: Tensor,
+        mask: Tensor | None,
+        background: bool,
+        keep: bool,
     ) -> tuple[Tensor, ...]:
         with full_precision(tokens):
-            norm = torch.linalg.vector_norm(tokens, dim=-1)
+            norm = vector_length(tokens)
             scale = norm.clamp_min(1).reciprocal()
-            clipped = prototypes * clip_scale(prototypes)[:, None]
-            squared = squared_by_product(tokens, scale, (norm * scale).square(), clipped)
+            clipped = clip_norm(prototypes)
+            squared = squared_by_product(tokens, scale, norm.clamp_max(1).square(), clipped)
             nearest = find_nearest(squared, tokens, scale, clipped)
-            logits = refined(squared, nearest) * -epsilon
-            assignment = torch.softmax(logits, dim=-1)
-            # log sum exp, from the largest term and the share that the softmax gave it.
-            log_affinity = logits.amax(-1) - assignment.amax(-1).log()
+            distances = refined(squared, nearest, norm)
+            assignment, log_affinity = assign(distances, epsilon)
             position = threshold(log_affinity, mu, mask)[..., None] + log_affinity
             given, kept = shares(position, mask)
             # Dividing by the sums, which are n mu and n (1 - mu) up to rounding, makes the weights sum to 1.
@@ -137,11 +149,12 @@ class _GSPPool(torch.autograd.Function):
             weights = normalised(kept) if background else mass
             pooled = torch.bmm(weights[:, None, :], tokens)[:, 0]
             attributes = torch.bmm(mass[:, None, :], assignment)[:, 0]
-            return pooled, weights, attributes, norm, position, *nearest
+            large = (distances, assignment) if keep else ()
+            return pooled, weights, attributes, norm, position, *nearest, *large
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        tokens, prototypes, mu, epsilon, mask, background = inputs
+        tokens, prototypes, mu, epsilon, mask, background, _ = inputs
         _, _, _, *kept_back = output
         ctx.mark_non_differentiable(*kept_back)
         # Most losses look at one output; what nobody differentiates comes as None and costs nothing.
@@ -152,10 +165,10 @@ class _GSPPool(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        *others, position, prototype, shortest = ctx.saved_tensors
-        tokens, prototypes, mu, epsilon, mask, norm = others
+        tokens, prototypes, mu, epsilon, mask, norm, position, prototype, shortest, *large = ctx.saved_tensors
         nearest = Nearest(prototype, shortest)
-        saved = Saved(tokens, prototypes, mu, epsilon, mask, norm, position, nearest)
+        plan = Plan(*large) if large else None
+        saved = Saved(tokens, prototypes, mu, epsilon, mask, norm, position, nearest, plan)
         with full_precision(saved.tokens):
             gradient = pool_gradient(saved, Incoming(*incoming[:3]), ctx.background, ctx.needs_input_grad[3])
-        return *gradient, None, None
+        return *gradient, None, None, None

@@ -1,4 +1,4 @@
-"""The gradient of `gsp_pool` in closed form: what is cheap is recomputed, nothing is unrolled.
+"""The gradient of `gsp_pool` in closed form; nothing is unrolled.
 
 The derivation stands in docs/math.md; the order here is the chain rule's, from the outputs back to the tokens.
 """
@@ -9,16 +9,35 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.functional.cost import Nearest, clip_scale, offsets, refined, squared_by_product
+from gspool.functional.checks import values_can_be_read
+from gspool.functional.cost import (
+    Nearest,
+    clip_norm,
+    offsets,
+    refined,
+    size_of_pair,
+    squared_by_product,
+    vector_length,
+)
 from gspool.functional.shares import normalised, share_gradient, shares, token_count
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
+# An offset of so many roundings, as k-center initialisation leaves it, has no direction worth following.
+OFFSET_ROUNDINGS = 8
+
+
+class Plan(NamedTuple):
+    """What is kept where it is small, and recomputed elsewhere: distances and the softmax over the prototypes."""
+
+    distances: Float[Tensor, "B N M"]
+    assignment: Float[Tensor, "B N M"]
+
 
 class Saved(NamedTuple):
-    """What the forward pass of `gsp_pool` keeps: its inputs and numbers of size [B, N], nothing larger."""
+    """What the forward pass of `gsp_pool` keeps: its inputs, numbers of size [B, N], and the plan where it is small."""
 
     tokens: Float[Tensor, "B N D"]
     prototypes: Float[Tensor, "M D"]
@@ -28,6 +47,7 @@ class Saved(NamedTuple):
     norm: Float[Tensor, "B N"]
     position: Float[Tensor, "B N"]
     nearest: Nearest
+    plan: Plan | None
 
 
 class Incoming(NamedTuple):
@@ -47,14 +67,26 @@ class PoolGradient(NamedTuple):
     epsilon: Float[Tensor, ""] | None
 
 
+def assign(
+    distances: Float[Tensor, "B N M"], epsilon: Float[Tensor, ""]
+) -> tuple[Float[Tensor, "B N M"], Float[Tensor, "B N"]]:
+    """Return the softmax of ``-epsilon c_ij`` over the prototypes, and the logarithm of its denominator.
+
+    In place: on the CPU, fresh memory for every step costs more than the arithmetic.
+    """
+    logits = distances * -epsilon
+    largest = logits.amax(-1, keepdim=True)
+    terms = logits.sub_(largest).exp_()
+    total = terms.sum(-1, keepdim=True)
+    return terms.div_(total), (largest + total.log())[..., 0]
+
+
 def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsilon: bool) -> PoolGradient:
     """Carry the gradients of the outputs back to tokens, prototypes, mu and epsilon."""
-    tokens, mask, mu = saved.tokens, saved.mask, saved.mu.to(saved.tokens.dtype)
+    tokens, mask, dtype = saved.tokens, saved.mask, saved.tokens.dtype
     scale = saved.norm.clamp_min(1).reciprocal()
-    clipped = saved.prototypes * clip_scale(saved.prototypes)[:, None]
-    squared = squared_by_product(tokens, scale, (saved.norm * scale).square(), clipped)
-    distances = refined(squared, saved.nearest)
-    assignment = torch.softmax(distances * -saved.epsilon, dim=-1)
+    clipped = clip_norm(saved.prototypes)
+    distances, assignment = saved.plan or _plan_again(saved, scale, clipped)
     given, kept = shares(saved.position, mask)
     mass = normalised(given)
     weights = normalised(kept) if background else mass
@@ -65,12 +97,14 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
         to_weights = to_weights + torch.bmm(incoming.pooled[:, None, :], tokens.transpose(1, 2))[:, 0]
     to_mass = torch.zeros_like(mass)
     if incoming.attributes is not None:
-        to_mass = (assignment * incoming.attributes[:, None, :]).sum(-1)
-    by_weight = -to_weights / (1 - mu)[:, None] if background else to_weights / mu[:, None]
-    by_mass = to_mass / mu[:, None]
-    count = token_count(saved.position, mask)
-    root = share_gradient((by_weight + by_mass) / count[:, None], saved.position, count, mask)
-    grad_mu = root.mu - (weights * by_weight + mass * by_mass).sum(-1)
+        to_mass = torch.bmm(assignment, incoming.attributes[..., None])[..., 0]
+    # All of it with respect to a / (n part), where part is mu or 1 - mu: such shares are of the size of the weights.
+    part = (1 - saved.mu if background else saved.mu).to(dtype).clamp_min(torch.finfo(dtype).tiny)
+    by_weight = -to_weights if background else to_weights
+    by_mass = to_mass * (part / saved.mu.to(dtype))[:, None] if background else to_mass
+    total = (token_count(saved.position, mask) * part).clamp_min(torch.finfo(dtype).tiny)
+    root = share_gradient(by_weight + by_mass, saved.position, total, mask)
+    grad_mu = (root.mean - (weights * by_weight + mass * by_mass).sum(-1)) / part
 
     # To the logits -epsilon c_ij, through the log-affinity and through the softmax.
     own = (root.log_affinity - mass * to_mass)[..., None]
@@ -78,60 +112,88 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
         grad_logits = assignment * own
     else:
         grad_logits = torch.addcmul(own, mass[..., None], incoming.attributes[:, None, :]).mul_(assignment)
-    grad_epsilon = -(grad_logits * distances).sum() if with_epsilon else None
+    to_nearest: Tensor | None = None
+    if saved.nearest.prototype.numel():
+        index = saved.nearest.prototype[..., None]
+        to_nearest = grad_logits.gather(-1, index)[..., 0]
+        grad_logits = grad_logits.scatter(-1, index, 0)
+    by_distance = (grad_logits * distances).sum(-1)
+    grad_epsilon: Tensor | None = None
+    if with_epsilon:
+        grad_epsilon = -by_distance.sum()
+        if to_nearest is not None:
+            grad_epsilon = grad_epsilon - (to_nearest * saved.nearest.distance).sum()
 
-    grad_tokens, grad_prototypes = _through_distance(grad_logits, distances, squared, saved, scale, clipped)
+    grad_tokens, grad_prototypes = _through_distance(
+        grad_logits, to_nearest, by_distance, distances, saved, scale, clipped
+    )
     if incoming.pooled is not None:
-        grad_tokens = torch.addcmul(grad_tokens, weights[..., None], incoming.pooled[:, None, :])
+        grad_tokens = _add_product(grad_tokens, weights[..., None], incoming.pooled[:, None, :])
     return PoolGradient(grad_tokens, grad_prototypes, grad_mu.to(saved.mu.dtype), grad_epsilon)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Add ``left * right``, in place where that is faster; vmap has no rule for it."""
+    return total.addcmul_(left, right) if values_can_be_read(total) else torch.addcmul(total, left, right)
+
+
+def _plan_again(saved: Saved, scale: Float[Tensor, "B N"], clipped: Float[Tensor, "M D"]) -> Plan:
+    squared = squared_by_product(saved.tokens, scale, saved.norm.clamp_max(1).square(), clipped)
+    distances = refined(squared, saved.nearest, saved.norm)
+    return Plan(distances, assign(distances, saved.epsilon)[0])
 
 
 def _through_distance(
     grad_logits: Float[Tensor, "B N M"],
+    to_nearest: Float[Tensor, "B N"] | None,
+    by_distance: Float[Tensor, "B N"],
     distances: Float[Tensor, "B N M"],
-    squared: Float[Tensor, "B N M"],
     saved: Saved,
     scale: Float[Tensor, "B N"],
     clipped: Float[Tensor, "M D"],
 ) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "M D"]]:
     """Go through ``c_ij = |f_j - w_i|`` and the clipping: pulls along ``f_j - w_i``, summed by two matrix products.
 
-    A product cannot form ``f - w`` for a token that sits on a prototype. So the pull towards the nearest is taken out
-    and applied along the offset itself, or is 0 where that is mere rounding; the others are bounded at the distance
-    below which rounding would point them anywhere.
+    A product cannot form ``f - w`` for a token that lies on a prototype. So the pull towards the nearest comes apart
+    from the others and is applied along the offset itself, or is 0 where that is mere rounding; the others are bounded
+    at the distance below which rounding would point them anywhere. ``grad_logits`` is overwritten.
     """
-    tokens = saved.tokens
-    shortest_useful = torch.finfo(tokens.dtype).eps ** 0.5
+    tokens, nearest = saved.tokens, saved.nearest
+    eps = torch.finfo(tokens.dtype).eps
+    factor = scale * -saved.epsilon
     # In place: on the CPU, fresh memory for every step costs more than the arithmetic.
-    pull = grad_logits.mul_((scale * -saved.epsilon)[..., None]).div_(distances.clamp_min_(shortest_useful))
+    pull = grad_logits.mul_(factor[..., None])
     along_offset: Tensor | None = None
-    if saved.nearest.prototype.numel():
-        index, shortest = saved.nearest
-        nearest_pull = pull.gather(-1, index[..., None])[..., 0] * shortest.clamp_min(shortest_useful)
-        pull = pull.scatter(-1, index[..., None], 0)
-        # An offset of rounding size, as k-center initialisation leaves it, has no direction worth following.
-        apart = shortest > 8 * torch.finfo(tokens.dtype).eps
-        nearest_pull = torch.where(apart, nearest_pull / shortest, 0)
+    if to_nearest is not None:
+        index, shortest = nearest
+        size = size_of_pair(saved.norm, nearest)
+        # Offsets so short that their squares underflow have no direction either.
+        shortest_known = 128 * torch.finfo(tokens.dtype).tiny ** 0.5
+        least = (eps**0.5 * size).clamp_min(shortest_known)
+        pull = pull.div_(torch.maximum(distances, least[..., None])).mul_(distances > shortest_known)
+        apart = shortest > (OFFSET_ROUNDINGS * eps * size).clamp_min(shortest_known)
+        near_pull = torch.where(apart, to_nearest * factor / shortest, 0)
         # Not in place: under vmap the pulls are many and the offset is one.
-        along_offset = offsets(tokens, scale, clipped, index) * nearest_pull[..., None]
+        along_offset = offsets(tokens, scale, clipped, index) * near_pull[..., None]
+    else:
+        pull = pull.div_(distances)
     # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends. That
-    # part, the sum of pull (f . (f - w)), follows from the squared distances without another pass over the tokens.
+    # part, the sum of pull (f . (f - w)), follows from the distances without another pass over the tokens.
     total = pull.sum(-1)
-    squared_norm = (saved.norm * scale).square()
-    along = 0.5 * (total * squared_norm - pull @ clipped.square().sum(-1) + (squared * pull).sum(-1))
-    grad_clipped = torch.matmul(pull, -clipped)
+    squared_norm = saved.norm.clamp_max(1).square()
+    along = 0.5 * (total * squared_norm - pull @ clipped.square().sum(-1) + by_distance * factor)
+    grad_tokens = torch.matmul(pull, -clipped)
     if along_offset is not None:
-        grad_clipped += along_offset
+        grad_tokens += along_offset
         along = along + (along_offset * tokens).sum(-1) * scale
     kept = (total - torch.where(saved.norm > 1, along, 0)) * scale
-    grad_tokens = torch.addcmul(grad_clipped, tokens, kept[..., None])
+    grad_tokens = _add_product(grad_tokens, tokens, kept[..., None])
 
     pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
     grad_prototypes = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
     if along_offset is not None:
         unscaled = along_offset.div_(scale[..., None]).flatten(0, 1)
-        grad_prototypes = grad_prototypes.index_add(0, saved.nearest.prototype.flatten(), unscaled, alpha=-1)
-    prototype_norm = torch.linalg.vector_norm(saved.prototypes, dim=-1)
+        grad_prototypes = grad_prototypes.index_add(0, nearest.prototype.flatten(), unscaled, alpha=-1)
+    prototype_norm = vector_length(saved.prototypes)
     along = torch.where(prototype_norm > 1, (grad_prototypes * clipped).sum(-1), 0)
-    grad_prototypes = (grad_prototypes - clipped * along[:, None]) * clip_scale(saved.prototypes)[:, None]
-    return grad_tokens, grad_prototypes
+    return grad_tokens, (grad_prototypes - clipped * along[:, None]) / prototype_norm.clamp_min(1)[:, None]

@@ -1,4 +1,4 @@
-"""Named results of the mathematics, so that nobody has to remember which row of a tensor is what."""
+"""Named results of the mathematics, so that no caller needs to know which row of a tensor is what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the threshold to shares: what each token gives, what it keeps, and how both react to a small change.
+"""From the threshold to shares: what each token gives, what it keeps, and the derivative of both.
 
 A token's *position* is ``tau + l_j``: how far above the threshold of its image it lies, in logits.
 """
@@ -23,7 +23,7 @@ class Shares(NamedTuple):
 
 
 def shares(position: Float[Tensor, "*B N"], mask: Bool[Tensor, "*B N"] | None) -> Shares:
-    """Give ``a_j = sigmoid(position_j)`` and its complement, each from its own sigmoid so that neither loses digits."""
+    """Return ``a_j = sigmoid(position_j)`` and its complement, each by its own sigmoid so that neither loses digits."""
     given, kept = torch.sigmoid(position), torch.sigmoid(-position)
     if mask is not None:
         given, kept = given.masked_fill(~mask, 0), kept.masked_fill(~mask, 0)
@@ -36,31 +36,33 @@ def normalised(masses: Float[Tensor, "*B N"]) -> Float[Tensor, "*B N"]:
 
 
 class ShareGradient(NamedTuple):
-    """Gradient of the loss with respect to the log-affinities and to mu."""
+    """Gradient of the loss with respect to the log-affinities, and the mean gradient, which the root passes to mu."""
 
     log_affinity: Float[Tensor, "*B N"]
-    mu: Float[Tensor, "*B"]
+    mean: Float[Tensor, "*B"]
 
 
 def share_gradient(
     gradient: Float[Tensor, "*B N"],
     position: Float[Tensor, "*B N"],
-    count: Float[Tensor, "*B"],
+    total: Float[Tensor, "*B"],
     mask: Bool[Tensor, "*B N"] | None,
 ) -> ShareGradient:
     """Differentiate the root (Prop. 4.3, corrected): ``dL/dl_j = v_j (g_j - sum v g / sum v)``, ``v = a (1 - a)``.
 
-    ``gradient`` is ``g_j = dL/da_j``. The normalised ``v`` is a softmax of ``log v``, because every ``v`` may underflow
-    at once: far from the threshold at large epsilon, and everywhere as mu -> 1, where the ratio still has a limit.
+    ``gradient`` is ``u_j = total g_j``, the gradient of the loss with respect to ``a_j / total``: with the total mass
+    for ``total``, ``v_j / total`` is at most 1 and nothing overflows, however small mu is. The normalised ``v`` is a
+    softmax of ``log v``, because every ``v`` may underflow at once: far from the threshold at large epsilon, and
+    everywhere as mu -> 1, where the ratio still has a limit.
     """
     log_slope = logsigmoid(position) + logsigmoid(-position)
     if mask is not None:
         # A finite floor: an image without a real token must give 0, and a softmax of nothing but -inf gives NaN.
         log_slope = log_slope.masked_fill(~mask, torch.finfo(position.dtype).min)
         gradient = gradient.masked_fill(~mask, 0)
-    mean_gradient = (torch.softmax(log_slope, dim=-1) * gradient).sum(-1)
-    through_root = log_slope.exp() * (gradient - mean_gradient[..., None])
-    return ShareGradient(through_root, count * mean_gradient)
+    mean = (torch.softmax(log_slope, dim=-1) * gradient).sum(-1)
+    slope = (log_slope - total.log()[..., None]).exp()
+    return ShareGradient(slope * (gradient - mean[..., None]), mean)
 
 
 def token_count(like: Float[Tensor, "*B N"], mask: Bool[Tensor, "*B N"] | None) -> Float[Tensor, "*B"]:

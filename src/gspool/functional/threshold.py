@@ -58,7 +58,9 @@ def threshold(
         logit_error = torch.log1p(excess / (share * (1 - mean)))
         tau = (tau - logit_error * mean * (1 - mean) / slope).clamp(low, high)
     tau = torch.where(mirrored, -tau, tau) - centre
-    return torch.where(mu >= 1, 2000 - lowest.amin(-1), tau)
+    lowest = lowest.amin(-1)
+    # The second term outgrows the rounding of the first, however sharp epsilon is.
+    return torch.where(mu >= 1, 2000 - lowest + 1e-5 * lowest.abs(), tau)
 
 
 def order_statistics_bracket(

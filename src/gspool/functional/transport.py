@@ -15,8 +15,8 @@ from gspool.functional.checks import (
     full_precision,
     mu_tensor,
 )
-from gspool.functional.kernels import transport_op
-from gspool.functional.kernels.choice import Backend, kernel_scalars, uses_kernels
+from gspool.functional.kernels import dispatch
+from gspool.functional.kernels.dispatch import Backend, kernel_scalars, uses_kernels
 from gspool.functional.results import Transport
 from gspool.functional.shares import share_gradient, shares, token_count
 from gspool.functional.threshold import threshold
@@ -24,6 +24,9 @@ from gspool.functional.threshold import threshold
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
+
+# Costs may be of any size, so that only what float32 cannot hold is too sharp.
+MOST_EPSILON_OF_COSTS = 1e30
 
 
 def partial_transport(
@@ -63,10 +66,10 @@ def partial_transport(
     check_mask(mask, (*cost.shape[:-2], cost.shape[-1]), cost.device)
     dtype = computing_dtype(cost)
     if uses_kernels(backend, 0, cost):
-        checked_mu, checked_epsilon = kernel_scalars(mu, epsilon, cost.shape[:-2], cost.device)
-        return Transport(*transport_op.transport(cost, checked_mu, checked_epsilon, mask))
+        checked_mu, checked_epsilon = kernel_scalars(mu, epsilon, cost.shape[:-2], cost.device, MOST_EPSILON_OF_COSTS)
+        return Transport(*dispatch.transport(cost, checked_mu, checked_epsilon, mask))
     mu = mu_tensor(mu, cost.shape[:-2], cost.device)
-    epsilon = epsilon_tensor(epsilon, dtype, cost.device)
+    epsilon = epsilon_tensor(epsilon, dtype, cost.device, MOST_EPSILON_OF_COSTS)
     residual, plan, *_ = _PartialTransport.apply(cost.to(dtype), mu, epsilon, mask)
     return Transport(residual, plan)
 
@@ -97,13 +100,12 @@ class _PartialTransport(torch.autograd.Function):
     def backward(ctx: Any, grad_residual: Tensor, grad_plan: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         cost, mu, epsilon, mask, position = ctx.saved_tensors
         with full_precision(cost):
-            count = token_count(position, mask)
-            each = count[..., None].clamp_min(1)
+            each = token_count(position, mask)[..., None].clamp_min(1)
             assignment = torch.softmax(-epsilon * cost, dim=-2)
             mean_grad_plan = (assignment * grad_plan).sum(-2)
-            root = share_gradient((mean_grad_plan - grad_residual) / each, position, count, mask)
+            root = share_gradient(mean_grad_plan - grad_residual, position, each[..., 0], mask)
             mass = shares(position, mask).given / each
             centred = grad_plan - mean_grad_plan[..., None, :]
             grad_logits = assignment * (mass[..., None, :] * centred + root.log_affinity[..., None, :])
             grad_epsilon = -(grad_logits * cost).sum() if ctx.needs_input_grad[2] else None
-            return -epsilon * grad_logits, root.mu.to(mu.dtype), grad_epsilon, None
+            return -epsilon * grad_logits, root.mean.to(mu.dtype), grad_epsilon, None

@@ -40,7 +40,7 @@ def list() -> builtins.list[str]:
 
 
 def create(name: str, num_classes: int, dim: int, preset: str | None = None, **options: Any) -> nn.Module:
-    """Make a loss of unit vectors and labels, with the paper's values for a data set unless told otherwise.
+    """Make a loss of unit vectors and labels, with the paper's values for a data set by default.
 
     Args:
         name: ``c1``, ``c2``, ``triplet``, ``ms``, ``pnca``, ``panchor``; any of these after ``xbm+``; or a class of
@@ -118,7 +118,7 @@ def _loss_class(name: str) -> type[nn.Module]:
 
 
 def _paper_setting(name: str) -> dict[str, Any]:
-    """Give what the paper's losses set besides numbers: which distance, and what is averaged."""
+    """Return what the paper's losses set besides numbers: the distance, and what is averaged."""
     from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 
     from gspool.losses.batch_sum import SumOverBatchSize

@@ -90,12 +90,12 @@ class CrossBatchMemoryLoss(nn.Module):
         self.seen += len(new)
 
     def extra_repr(self) -> str:
-        """Say how full the memory is."""
+        """Show how full the memory is in `print(model)`."""
         return f"{min(int(self.seen), self.capacity)} of {self.capacity} embeddings, from step {self.start}"
 
 
 def _has_proxies(loss: nn.Module) -> bool:
-    """Tell losses with proxies from losses of pairs, before the first step that needs to know."""
+    """Check early whether a loss has proxies or compares pairs, before the first step that depends on it."""
     from pytorch_metric_learning.losses import CrossBatchMemory, WeightRegularizerMixin
 
     if isinstance(loss, WeightRegularizerMixin):
@@ -103,7 +103,7 @@ def _has_proxies(loss: nn.Module) -> bool:
     pair_losses = CrossBatchMemory.supported_losses()
     if type(loss).__name__ not in pair_losses:
         raise ValueError(
-            f"{type(loss).__name__} looks at one batch as a whole and cannot be compared with a memory; "
+            f"{type(loss).__name__} is computed on one batch as a whole and cannot be used with a memory; "
             f"xbm+ goes with losses with proxies and with {', '.join(pair_losses)}"
         )
     return False

@@ -1,4 +1,4 @@
-"""CroW: cross-dimensional weighting of places and channels."""
+"""CroW: cross-dimensional weighting of positions and channels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CroW(PoolingLayer):
-    """CroW: places weighted by how much happens there, channels by how rarely they speak; no parameters.
+    """CroW: positions weighted by their activation, channels by how rarely they are active; no parameters.
 
     With ``f = relu(features)``, ``S_j = sum_c f_jc`` and ``Q_c = (1/n) sum_j sigmoid(f_jc)``::
 
@@ -29,7 +29,7 @@ class CroW(PoolingLayer):
     ``weights`` are the ``s_j``, scaled to sum to one; uniform where an image has no positive feature at all.
 
     Raises:
-        ValueError: if there is but one channel, which makes ``r`` zero whatever the features.
+        ValueError: if there is only one channel, which makes ``r`` zero for all features.
 
     Example:
         >>> out = CroW(dim=2).pool(torch.tensor([[[0.0, 0.0], [3.0, 4.0]]]))
@@ -62,6 +62,9 @@ def spatial_saliency(features: Float[Tensor, "B N C"]) -> Float[Tensor, "B N"]:
     """Weigh each token by ``sqrt(S / |S|_2)``, S the sum of its non-negative features."""
     mass = features.sum(2)
     alive = mass > 0
+    # The ratio does not depend on the unit, and in that of the largest S no square leaves the range of the dtype.
+    largest = mass.detach().amax(1, keepdim=True)
+    mass = mass / torch.where(largest > 0, largest, 1.0)
     norm = torch.linalg.vector_norm(mass, dim=1, keepdim=True)
     # The root has an infinite slope at 0 and |S| may be 0: dead tokens are taken out before, so that their gradient is
     # 0 and not the nan of 0 * inf.
@@ -76,7 +79,7 @@ def channel_rarity(features: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"] |
 
 
 def scaled_to_one(weights: Float[Tensor, "B N"], otherwise: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-    """Scale non-negative weights to sum to one; where they are all zero, give the others instead."""
+    """Scale non-negative weights to sum to one; where they are all zero, return the others instead."""
     total = weights.sum(1, keepdim=True)
     # The zero is taken out before the division, not after: its gradient would be nan.
     return torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), otherwise)

@@ -48,7 +48,7 @@ def token_average(tokens: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"] | No
 
 
 def uniform_weights(tokens: Float[Tensor, "B N C"], mask: Bool[Tensor, "B N"] | None = None) -> Float[Tensor, "B N"]:
-    """Give every real token the same weight, in float32 at least."""
+    """Return the same weight for every real token, in float32 at least."""
     if mask is None:
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
     return mask.to(computing_dtype(tokens)) / mask.sum(1, keepdim=True)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
-from gspool.functional.checks import full_precision
+from gspool.functional.checks import full_precision, values_can_be_read
 from gspool.functional.results import Pooled
 from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
+
+# A ridge of fewer roundings of the Gram matrix costs the digits of float32.
+LEAST_RIDGE = 1e7
 
 
 class GeMax(PoolingLayer):
@@ -67,12 +71,69 @@ def solver_dtype(device: torch.device) -> torch.dtype:
 
 
 def ridge_of_ones(tokens: Float[Tensor, "B N C"], ridge: float) -> Float[Tensor, "B C"]:
-    """Regress ones on the tokens through the smaller of the two Gram matrices, [N, N] or [C, C]."""
+    """Regress ones on the tokens through the smaller of the two Gram matrices, [N, N] or [C, C].
+
+    A Gram matrix squares the lengths, so that a ridge far below it drowns in rounding, as with duplicated long tokens.
+    Where values can be read, such tokens are solved by a singular value decomposition, which is slow and exact.
+    Elsewhere the ridge is raised to what the matrix can resolve, so that there is a solution.
+    """
+    # In units of the largest number, no square leaves the range of the dtype.
+    unit = tokens.detach().abs().amax((1, 2), keepdim=True).clamp_min(1)
+    tokens = tokens / unit
+    ridges = ridge / unit.square()
+    traces = tokens.detach().square().sum((1, 2))[:, None, None]
+    eps = torch.finfo(tokens.dtype).eps
+    if values_can_be_read(tokens) and bool((ridges < LEAST_RIDGE * eps * traces).any()):
+        solved: Tensor = _ByDecomposition.apply(tokens, ridges)
+        return solved / unit[:, 0]
     tokens_t = tokens.transpose(1, 2)
     fewer_tokens = tokens.shape[1] <= tokens.shape[2]
     gram = tokens @ tokens_t if fewer_tokens else tokens_t @ tokens
-    factor = torch.linalg.cholesky_ex(gram + ridge * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)).L
+    size = gram.shape[1]
+    ridges = torch.maximum(ridges, 4 * size * eps * traces)
+    factor = torch.linalg.cholesky_ex(gram + ridges * torch.eye(size, dtype=gram.dtype, device=gram.device)).L
     if fewer_tokens:
         ones = torch.ones_like(tokens[:, :, :1])
-        return (tokens_t @ torch.cholesky_solve(ones, factor)).squeeze(2)
-    return torch.cholesky_solve(tokens_t.sum(2, keepdim=True), factor).squeeze(2)
+        solved = (tokens_t @ torch.cholesky_solve(ones, factor)).squeeze(2)
+    else:
+        solved = torch.cholesky_solve(tokens_t.sum(2, keepdim=True), factor).squeeze(2)
+    return solved / unit[:, 0]
+
+
+class _ByDecomposition(torch.autograd.Function):
+    """The same from ``F = U S V'``; its gradient in closed form, because that of U and V has no limit at duplicates."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, ridges: Tensor) -> Tensor:
+        u, s, vh = torch.linalg.svd(tokens, full_matrices=False)
+        rounding = torch.finfo(s.dtype).eps * max(tokens.shape[1:])
+        # What rounding leaves of 0 would count for much where the ridge is smaller still.
+        s = torch.where(s > rounding * s.amax(1, keepdim=True), s, 0)
+        ones = above(u.sum(1), rounding)
+        ridges = ridges[:, 0]
+        coefficients = ones * s / (s.square() + ridges)
+        pooled = _along(vh, coefficients)
+        # 1 - F x, without the cancellation of that difference.
+        unexplained = _along(u.mT, ones * ridges / (s.square() + ridges)) + above(1 - _along(u.mT, ones), rounding)
+        ctx.save_for_backward(u, s, vh, ridges, pooled, unexplained)
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """With ``A = F'F + ridge``: ``x = A^-1 F'1`` and ``dL/dF = (1 - F x) (A^-1 g)' - (F A^-1 g) x'``."""
+        u, s, vh, ridges, pooled, unexplained = ctx.saved_tensors
+        (gradient,) = gradients
+        seen = _along(vh.mT, gradient)
+        solved = _along(vh, seen / (s.square() + ridges)) + (gradient - _along(vh, seen)) / ridges
+        image = _along(u.mT, seen * s / (s.square() + ridges))
+        return unexplained[..., None] * solved[:, None] - image[..., None] * pooled[:, None], None
+
+
+def _along(rows: Float[Tensor, "B K C"], coefficients: Float[Tensor, "B K"]) -> Float[Tensor, "B C"]:
+    return torch.bmm(coefficients[:, None], rows)[:, 0]
+
+
+def above(values: Tensor, rounding: float) -> Tensor:
+    """Set to 0 what is no more than rounding."""
+    return torch.where(values.abs() > rounding, values, 0)

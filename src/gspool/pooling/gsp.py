@@ -1,4 +1,4 @@
-"""Generalized Sum Pooling as a layer: learnable prototypes decide which part of the picture counts."""
+"""Generalized Sum Pooling as a layer: learnable prototypes decide which part of the image counts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class GSP(PoolingLayer):
         return self._epsilon if self.log_epsilon is None else torch.exp(self.log_epsilon.clamp(max=LOG_EPSILON_LIMIT))
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
-        """Pool a feature map [B, C, H, W] or tokens [B, N, D]; give the vector, the weights and the attributes."""
+        """Pool a feature map [B, C, H, W] or tokens [B, N, D]; return the vector, the weights and the attributes."""
         tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
         if self.warm_start is not None and self.warm_start.collecting:
             return self._collect(self.warm_start, tokens, token_mask)
@@ -165,7 +165,7 @@ class GSP(PoolingLayer):
         self, warm_start: WarmStart, tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None
     ) -> Pooled:
         """Pool by averaging, remember what came out, and set the prototypes once enough was seen."""
-        # A copy, because the prototypes may be set below, before the backward pass has looked at them.
+        # A copy, because the prototypes may be set below, before the backward pass reads them.
         average = gsp_pool(tokens, self.prototypes.clone(), 1.0, 0.0, mask, self.backend)
         if self.training:
             seen = warm_start.add(clip_norm(average.pooled.detach()))

@@ -39,8 +39,8 @@ class PoolingLayer(nn.Module):
         self.out_dim = dim if out_dim is None else out_dim
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
-        """Pool and tell how: the vector, the weights of the tokens, the attributes. Each layer writes its own."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it pools: write its `pool` method")
+        """Return the vector, the weights of the tokens and the attributes. Each layer writes its own."""
+        raise NotImplementedError(f"{type(self).__name__} has no `pool` method; write one")
 
     def forward(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Float[Tensor, "B D"]:
         """Pool to one vector an image."""
@@ -52,7 +52,7 @@ class PoolingLayer(nn.Module):
 
 
 def as_tokens(x: Float[Tensor, "B C H W"], dim: int) -> Float[Tensor, "B N C"]:
-    """See a feature map, or tokens as they are, as [B, N, C]; a view, never a copy.
+    """Return a feature map, or tokens, as [B, N, C]; a view, never a copy.
 
     Raises:
         ValueError: if ``x`` is neither [B, C, H, W] nor [B, N, D] with ``dim`` channels, is empty, or is not floating.
@@ -77,7 +77,7 @@ def as_tokens(x: Float[Tensor, "B C H W"], dim: int) -> Float[Tensor, "B N C"]:
 
 
 def as_token_mask(mask: Bool[Tensor, "B H W"] | None, x: Float[Tensor, "B C H W"]) -> Bool[Tensor, "B N"] | None:
-    """See a mask [B, H, W] or [B, N] as [B, N]; True marks a real token.
+    """Return a mask [B, H, W] or [B, N] as [B, N]; True marks a real token.
 
     Raises:
         ValueError: if the mask is not boolean, does not fit the features, or leaves an image without a token.

@@ -64,7 +64,7 @@ def list() -> builtins.list[str]:
 
 
 def create(name: str, dim: int, **options: Any) -> PoolingLayer:
-    """Make a pooling layer by name, for features of ``dim`` channels, with the paper's settings unless told otherwise.
+    """Make a pooling layer by name, for features of ``dim`` channels, with the paper's settings by default.
 
     Args:
         name: one of `list()`.
@@ -121,7 +121,7 @@ def layer_class(name: str) -> type[PoolingLayer]:
 
 
 def options(name: str) -> dict[str, Any]:
-    """Tell the options of a layer with their defaults.
+    """Return the options of a layer with their defaults.
 
     Raises:
         ValueError: if there is no such layer.

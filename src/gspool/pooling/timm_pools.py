@@ -178,7 +178,7 @@ def timm_layer(name: str) -> type[nn.Module]:
 
 
 def as_map(x: Float[Tensor, "B C H W"], dim: int) -> Float[Tensor, "B C H W"]:
-    """See tokens [B, N, D] as a map [B, D, N, 1], and a map as it is."""
+    """Return tokens [B, N, D] as a map [B, D, N, 1], and a map as it is."""
     tokens = as_tokens(x, dim)
     return x if x.ndim == 4 else tokens.transpose(1, 2).unsqueeze(3)
 

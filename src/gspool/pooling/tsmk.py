@@ -78,7 +78,7 @@ class TSMK(PoolingLayer):
         real = mask.unflatten(1, x.shape[2:]).unsqueeze(1)
         inside = self._window_average(real.to(x.dtype), count_padding=True)
         total = self._window_average(x.masked_fill(~real, 0.0), count_padding=True)
-        # A real place lies in its own window; elsewhere there may be nothing to divide by, and nobody looks.
+        # A real place lies in its own window; elsewhere there may be nothing to divide by, and the value is not used.
         return total / inside.masked_fill(~real, 1.0)
 
     def _window_average(self, x: Float[Tensor, "B C H W"], count_padding: bool) -> Float[Tensor, "B C H W"]:

@@ -53,7 +53,7 @@ class WarmStart(nn.Module):
         self.collecting = not bool(self.done)
 
     def extra_repr(self) -> str:
-        """Say how far it is."""
+        """Show the progress in `print(model)`."""
         return f"{self.memory.shape[0]} of {self.wanted} vectors seen" if self.collecting else "done"
 
 

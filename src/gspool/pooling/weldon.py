@@ -24,7 +24,7 @@ class WELDON(PoolingLayer):
     Args:
         dim: number of channels.
         k: how many of the largest values are summed.
-        k_min: how many of the smallest; ``k`` unless told otherwise, and 0 leaves them out.
+        k_min: how many of the smallest; ``k`` by default, and 0 leaves them out.
 
     Raises:
         ValueError: if ``k`` is not positive or ``k_min`` negative; at the call, if an image has too few tokens.

@@ -1,17 +1,27 @@
-"""Kernels of `partial_transport`: the cost is given and the plan is wanted, so both stream through once or twice.
+"""The kernels of `partial_transport` and their launches: the cost is given, the plan is wanted, both stream through.
 
-Programs work on tiles of tokens and walk over the prototypes; the threshold between them is `image_shares`.
+Programs work on tiles of tokens and walk over the prototypes; the threshold between them is `solve`. The numbers of an
+image stand as those of `gsp_pool` do (`plan`), [B, IMAGE_ENTRIES]. Nothing waits for the GPU.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 
-from gspool.functional.kernels.affinity import tile_rows
-from gspool.functional.kernels.root import log_slope, sigmoid
+from gspool.functional.kernels.distance import tile_rows
+from gspool.functional.kernels.plan import COUNT, IMAGE_ENTRIES, LOG_SLOPES, MEAN
+from gspool.functional.kernels.solve import ONE_BLOCK, image_shares_kernel, log_slope, position_of, sigmoid
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TILE_TOKENS, TILE_PROTOTYPES = 64, 32
 
 
 @triton.jit
@@ -45,7 +55,7 @@ def cost_affinity_kernel(
 
 @triton.jit
 def plan_kernel(
-    cost, mask, epsilon, affinities, summary, residual, plan, epsilon_value, M, N, T,
+    cost, mask, epsilon, affinities, images, residual, plan, epsilon_value, M, N, T,
     stride_b, stride_m, stride_n, stride_mb, stride_mn,
     BN: tl.constexpr, BM: tl.constexpr, HAS_MASK: tl.constexpr, HAS_EPSILON: tl.constexpr,
 ):  # fmt: skip
@@ -53,10 +63,10 @@ def plan_kernel(
     image = (tl.program_id(0) // T).to(tl.int64)
     row, real = tile_rows(tl.program_id(0) % T, N, mask, image, stride_mb, stride_mn, BN, HAS_MASK)
     sharpness = tl.load(epsilon).to(tl.float32) if HAS_EPSILON else epsilon_value
-    head = summary + image * 8
+    entries = images + image * IMAGE_ENTRIES
     affinity = tl.load(affinities + image * N + row, mask=row < N, other=0.0)
-    count = tl.maximum(tl.load(head + 5), 1.0)
-    position = (affinity - tl.load(head + 1)) + tl.load(head)
+    count = tl.maximum(tl.load(entries + COUNT), 1.0)
+    position = position_of(affinity, entries)
     mass = tl.where(real, sigmoid(position), 0.0) / count
     tl.store(residual + image * N + row, tl.where(real, sigmoid(-position), 0.0) / count, mask=row < N)
     for start in range(0, M, BM):
@@ -86,32 +96,32 @@ def plan_mean_kernel(
 
 @triton.jit
 def root_gradient_kernel(
-    affinities, mask, summary, means, grad_residual, grad_mu, N, stride_mb, stride_mn,
+    affinities, mask, images, means, grad_residual, grad_mu, N, stride_mb, stride_mn,
     BLOCK: tl.constexpr, HAS_MASK: tl.constexpr, HAS_GR: tl.constexpr,
 ):  # fmt: skip
     """Write the slope-weighted mean of ``dL/da_j`` of one image, which is what the root passes on to mu."""
     image = tl.program_id(0).to(tl.int64)
-    head = summary + image * 8
-    tau, centre, slope_total = tl.load(head), tl.load(head + 1), tl.load(head + 4)
+    entries = images + image * IMAGE_ENTRIES
+    log_slopes = tl.load(entries + LOG_SLOPES)
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for start in range(0, N, BLOCK):
         row = start + tl.arange(0, BLOCK)
         real = row < N
-        position = (tl.load(affinities + image * N + row, mask=real, other=0.0) - centre) + tau
+        position = position_of(tl.load(affinities + image * N + row, mask=real, other=0.0), entries)
         g = tl.load(means + image * N + row, mask=real, other=0.0)
         if HAS_GR:
             g -= tl.load(grad_residual + image * N + row, mask=real, other=0.0)
         if HAS_MASK:
             real = real & (tl.load(mask + image * stride_mb + row * stride_mn, mask=real, other=0) != 0)
-        total += tl.where(real, tl.exp(log_slope(position) - slope_total) * g, 0.0)
+        total += tl.where(real, tl.exp(log_slope(position) - log_slopes) * g, 0.0)
     mean = tl.sum(total, axis=0)
-    tl.store(head + 6, mean)
+    tl.store(entries + MEAN, mean)
     tl.store(grad_mu + image, mean.to(grad_mu.dtype.element_ty))
 
 
 @triton.jit
 def cost_gradient_kernel(
-    cost, mask, epsilon, affinities, summary, means, grad_residual, grad_plan, grad_cost, grad_epsilon, epsilon_value,
+    cost, mask, epsilon, affinities, images, means, grad_residual, grad_plan, grad_cost, grad_epsilon, epsilon_value,
     M, N, T, stride_b, stride_m, stride_n, stride_mb, stride_mn,
     BN: tl.constexpr, BM: tl.constexpr, HAS_MASK: tl.constexpr, HAS_EPSILON: tl.constexpr,
     HAS_GR: tl.constexpr, HAS_GP: tl.constexpr, EPSILON: tl.constexpr,
@@ -120,16 +130,16 @@ def cost_gradient_kernel(
     image = (tl.program_id(0) // T).to(tl.int64)
     row, real = tile_rows(tl.program_id(0) % T, N, mask, image, stride_mb, stride_mn, BN, HAS_MASK)
     sharpness = tl.load(epsilon).to(tl.float32) if HAS_EPSILON else epsilon_value
-    head = summary + image * 8
+    entries = images + image * IMAGE_ENTRIES
     affinity = tl.load(affinities + image * N + row, mask=row < N, other=0.0)
-    count = tl.maximum(tl.load(head + 5), 1.0)
-    position = (affinity - tl.load(head + 1)) + tl.load(head)
+    count = tl.maximum(tl.load(entries + COUNT), 1.0)
+    position = position_of(affinity, entries)
     mass = tl.where(real, sigmoid(position), 0.0) / count
     mean = tl.load(means + image * N + row, mask=row < N, other=0.0)
     to_share = mean
     if HAS_GR:
         to_share -= tl.load(grad_residual + image * N + row, mask=row < N, other=0.0)
-    own = tl.where(real, tl.exp(log_slope(position)) * (to_share - tl.load(head + 6)) / count, 0.0) - mass * mean
+    own = tl.where(real, tl.exp(log_slope(position)) * (to_share - tl.load(entries + MEAN)) / count, 0.0) - mass * mean
     by_epsilon = tl.zeros([BN], dtype=tl.float32)
     for start in range(0, M, BM):
         column, inside, values = read_piece(cost + image * stride_b, start, row, M, N, stride_m, stride_n, BM, 0.0)
@@ -144,3 +154,90 @@ def cost_gradient_kernel(
         tl.store(address, (grad_logits * -sharpness).to(grad_cost.dtype.element_ty), mask=inside)
     if EPSILON:
         tl.store(grad_epsilon + tl.program_id(0), tl.sum(by_epsilon, axis=0))
+
+
+def mask_strides(mask: Tensor | None) -> tuple[int, ...]:
+    """Return the strides of a mask, or zeros that no kernel reads."""
+    return (0, 0) if mask is None else mask.stride()
+
+
+class Scalars(NamedTuple):
+    """mu, epsilon and the mask; a value stands for a tensor that is None."""
+
+    mu: Tensor | None
+    mu_value: float
+    epsilon: Tensor | None
+    epsilon_value: float
+    mask: Tensor | None
+
+
+def transport_forward(cost: Tensor, scalars: Scalars) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return residual, plan, and for the backward pass the log-affinities and the numbers of each image."""
+    B, M, N = cost.shape
+    floats: dict[str, Any] = {"dtype": torch.float32, "device": cost.device}
+    residual, plan = torch.empty((B, N), **floats), torch.empty((B, M, N), **floats)
+    affinities, images = torch.empty((B, N), **floats), torch.empty((B, IMAGE_ENTRIES.value), **floats)
+    if B == 0:
+        return residual, plan, affinities, images
+    mu, mask, epsilon = scalars.mu, scalars.mask, scalars.epsilon
+    mu = None if mu is None else mu.contiguous()
+    mask = None if mask is None else mask.view(torch.uint8)
+    T = -(-N // TILE_TOKENS)
+    tile = {"BN": TILE_TOKENS, "BM": TILE_PROTOTYPES, "HAS_EPSILON": epsilon is not None}
+    cost_affinity_kernel[(B * T,)](cost, epsilon, affinities, scalars.epsilon_value, M, N, T, *cost.stride(), **tile)
+    block = min(ONE_BLOCK, 1 << (N - 1).bit_length())
+    image_shares_kernel[(B,)](
+        affinities, mask, mu, images, residual, scalars.mu_value, 1.0 - scalars.mu_value,
+        N, N, 0, IMAGE_ENTRIES.value, *mask_strides(mask),
+        BLOCK=block, ONE_BLOCK=block >= N, HAS_MASK=mask is not None, HAS_MU=mu is not None,
+        BACKGROUND=False, WEIGHTS=False, num_warps=min(16, max(4, block // 512)),
+    )  # fmt: skip
+    plan_kernel[(B * T,)](
+        cost, mask, epsilon, affinities, images, residual, plan, scalars.epsilon_value, M, N, T,
+        *cost.stride(), *mask_strides(mask), **tile, HAS_MASK=mask is not None,
+    )  # fmt: skip
+    return residual, plan, affinities, images
+
+
+def transport_backward(
+    cost: Tensor,
+    scalars: Scalars,
+    affinities: Tensor,
+    images: Tensor,
+    grad_residual: Tensor | None,
+    grad_plan: Tensor | None,
+    want_epsilon: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of cost, mu (one an image) and epsilon; the last is empty where not wanted."""
+    B, M, N = cost.shape
+    T = -(-N // TILE_TOKENS)
+    floats: dict[str, Any] = {"dtype": torch.float32, "device": cost.device}
+    grad_cost = torch.empty((B, M, N), dtype=cost.dtype, device=cost.device)
+    mu, mask, epsilon = scalars.mu, scalars.mask, scalars.epsilon
+    grad_mu = torch.empty((B,), dtype=torch.float64 if mu is None else mu.dtype, device=cost.device)
+    grad_epsilon = torch.empty((B * T if want_epsilon else 0,), **floats)
+    if B == 0:
+        return grad_cost, grad_mu, grad_epsilon.sum() if want_epsilon else grad_epsilon
+    mask = None if mask is None else mask.view(torch.uint8)
+    grad_residual = None if grad_residual is None else grad_residual.contiguous()
+    grad_plan = None if grad_plan is None else grad_plan.contiguous()
+    # A copy, because the kernels write the mean gradient of an image beside its other numbers.
+    images = images.clone()
+    tile = {"BN": TILE_TOKENS, "BM": TILE_PROTOTYPES, "HAS_EPSILON": epsilon is not None}
+    if grad_plan is None:
+        means = torch.zeros((B, N), **floats)
+    else:
+        means = torch.empty((B, N), **floats)
+        plan_mean_kernel[(B * T,)](
+            cost, epsilon, affinities, grad_plan, means, scalars.epsilon_value, M, N, T, *cost.stride(), **tile
+        )
+    root_gradient_kernel[(B,)](
+        affinities, mask, images, means, grad_residual, grad_mu, N, *mask_strides(mask),
+        BLOCK=min(4096, 1 << (N - 1).bit_length()), HAS_MASK=mask is not None, HAS_GR=grad_residual is not None,
+    )  # fmt: skip
+    cost_gradient_kernel[(B * T,)](
+        cost, mask, epsilon, affinities, images, means, grad_residual, grad_plan, grad_cost, grad_epsilon,
+        scalars.epsilon_value, M, N, T, *cost.stride(), *mask_strides(mask), **tile, HAS_MASK=mask is not None,
+        HAS_GR=grad_residual is not None, HAS_GP=grad_plan is not None, EPSILON=want_epsilon,
+    )  # fmt: skip
+    return grad_cost, grad_mu, grad_epsilon.sum() if want_epsilon else grad_epsilon
