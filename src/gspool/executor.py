@@ -221,8 +221,11 @@ def _on_ray(
     try:
         resources = ray.cluster_resources()
         gpus, cores = resources.get("GPU", 0.0), resources.get("CPU", 1.0)
-        count = executor.workers or max(1, int(gpus // executor.gpus if executor.gpus else cores // executor.cpus))
-        kind = ray.remote(num_cpus=min(executor.cpus, cores), num_gpus=min(executor.gpus, gpus))(_Actor)
+        share = min(executor.gpus, gpus)
+        count = executor.workers or max(1, int(gpus // share if share else cores // executor.cpus))
+        # A worker that asks for more than there is would never start, and its tasks would wait for ever.
+        share = min(share, gpus / count)
+        kind = ray.remote(num_cpus=min(executor.cpus, cores), num_gpus=share)(_Actor)
         # In a list, Ray passes the reference on and keeps one copy of what it points to.
         shared = [ray.put(make_worker)]
         idle = deque(kind.options(max_restarts=RETRIES, max_task_retries=RETRIES).remote(shared) for _ in range(count))
