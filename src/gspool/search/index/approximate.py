@@ -32,9 +32,9 @@ class Approximation(NamedTuple):
     """An approximate index in use.
 
     ``recall`` is the mean share of the ``k`` exact neighbours that it finds, over ``queries`` vectors of the corpus,
-    each searched among all others, that took no part in the choice of the settings. Queries unlike the corpus find fewer:
-    `Index.recall` measures any. ``probes`` partitions are searched with vectors of one byte per number, and ``refine``
-    times ``k`` candidates are compared again in full precision.
+    each searched among all others, that took no part in the choice of the settings. For queries unlike the corpus it is
+    lower; `Index.recall` measures any. ``probes`` partitions are searched with vectors of one byte per number, and
+    ``refine`` times ``k`` candidates are compared again in full precision.
     """
 
     kind: str

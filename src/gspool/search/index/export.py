@@ -22,7 +22,8 @@ SUFFIXES = (".lance", ".parquet", ".npz")
 GROUP = 4096
 SETTINGS = "settings"
 # NumPy arrays have no missing values.
-UNKNOWN: dict[str, Any] = {"label": "", "source": "", "size": -1, "modified": -1, "width": -1, "height": -1}
+TEXTS = ("path", "label", "source")
+UNKNOWN: dict[str, Any] = {**dict.fromkeys(COLUMNS, -1), **dict.fromkeys(TEXTS, "")}
 
 
 def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
@@ -41,6 +42,7 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     folder = out.with_name(f"{out.name}.parts")
     store, aside = folder / "vectors.lance", folder / "reading.lance"
     parts = sorted(folder.glob("rows-*.parquet"))
+    unfinished = bool(parts) or store.exists() or not out.exists()
     if not store.exists():
         shutil.rmtree(aside, ignore_errors=True)
         copy = LanceWriter(aside, settings)
@@ -51,7 +53,7 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
         # Renamed when it is whole: a crash before starts again from the file.
         os.replace(aside, store)
     writer = LanceWriter(store, settings)
-    writer.changed = bool(parts) or not out.exists()
+    writer.changed = unfinished
     return writer
 
 
@@ -117,7 +119,7 @@ def read_pieces(path: Path) -> Iterator[pa.Table]:
 def _as_column(name: str, values: np.ndarray) -> pa.Array:
     if name == "vector":
         return vectors_column(values)
-    return pa.array(values, mask=values == UNKNOWN[name] if name in UNKNOWN else None)
+    return pa.array(values, mask=values == UNKNOWN[name])
 
 
 def _with_all(known: dict[str, Any], schema: pa.Schema) -> pa.Table:
@@ -136,7 +138,7 @@ def _write_parquet(path: Path, writer: LanceWriter) -> None:
 def _write_npz(path: Path, writer: LanceWriter) -> None:
     """Write one array per column; NumPy itself would hold whole arrays in memory. A missing text is empty, else -1."""
     kinds = {"vector": "<f4", "width": "<i4", "height": "<i4", **dict.fromkeys(("row", "size", "modified"), "<i8")}
-    for name in ("path", "label", "source"):
+    for name in TEXTS:
         # NumPy stores every text of an array at the length of the longest.
         lengths = (len(text or "") for piece in writer.read([name]) for text in piece[name].to_pylist())
         kinds[name] = f"<U{max(1, *lengths, 1)}"
@@ -147,9 +149,9 @@ def _write_npz(path: Path, writer: LanceWriter) -> None:
                 _write_header(member, np.dtype(kinds[name]), shape)
                 for piece in writer.read([name]):
                     column = piece[name].combine_chunks()
-                    values = column.flatten() if name == "vector" else column.fill_null(UNKNOWN.get(name, 0))
-                    if name != "vector" and pa.types.is_string(column.type):
-                        values = column.fill_null("").to_pylist()
+                    values = column.flatten() if name == "vector" else column.fill_null(UNKNOWN[name])
+                    # NumPy makes objects of Arrow's texts, and texts of a list.
+                    values = values.to_pylist() if name in TEXTS else values
                     member.write(np.asarray(values, dtype=kinds[name]).tobytes())
         text = np.array(json.dumps(writer.settings._asdict()))
         with archive.open(f"{SETTINGS}.npy", "w") as member:

@@ -11,15 +11,19 @@ import pytest
 from PIL import Image
 
 from gspool import Embedder
-from gspool.search import explain
-from gspool.search.explain_overlay import owners_over, weights_over
-from gspool.search.page_results import as_png, explanation_html, neighbours_html
+from gspool.search import explain, prepare
+from gspool.search.explanation.overlay import owners_over, weights_over
+from gspool.search.serve.results import as_png, explanation_html, neighbours_html
 from search.served import HOSTILE, make_lookup, noise
 
 
 @pytest.fixture(scope="module")
 def lookup(small_model, tmp_path_factory):
     return make_lookup(tmp_path_factory.mktemp("corpus"), small_model)
+
+
+def found(lookup, seed: int, k: int):
+    return lookup.search(prepare(noise(seed), lookup.model), k)
 
 
 def pictures_in(page: str) -> list[np.ndarray]:
@@ -31,10 +35,10 @@ def pictures_in(page: str) -> list[np.ndarray]:
 
 
 def test_cards_come_in_the_order_of_the_neighbours(lookup) -> None:
-    found = lookup.search(noise(2), k=5)
-    page = neighbours_html(lookup, found, "pictures", None)
+    hits = found(lookup, 2, 5)
+    page = neighbours_html(lookup, hits, "pictures", None)
     assert page.count('<figure class="card">') == 5
-    places = [page.index(f">{hit.name}<") for hit in found]
+    places = [page.index(f">{hit.name}<") for hit in hits]
     assert places == sorted(places)
     assert np.array_equal(pictures_in(page)[0], np.asarray(noise(2)))
 
@@ -42,7 +46,7 @@ def test_cards_come_in_the_order_of_the_neighbours(lookup) -> None:
 @pytest.mark.parametrize("view", ["weights", "prototypes"])
 def test_cards_show_where_the_model_looks(lookup, small_model, view: str) -> None:
     query = explain(small_model, noise(2))
-    page = neighbours_html(lookup, lookup.search(noise(2), k=1), view, query, size=64)
+    page = neighbours_html(lookup, found(lookup, 2, 1), view, query, size=64)
     expected = owners_over(query) if view == "prototypes" else weights_over(query.image, query.weights)
     assert np.array_equal(pictures_in(page)[0], expected)
     assert "shared 100%" in page
@@ -54,18 +58,18 @@ def test_nothing_found_says_what_to_do(lookup) -> None:
 
 def test_a_file_that_is_gone_leaves_the_others(small_model, tmp_path) -> None:
     lookup = make_lookup(tmp_path, small_model)
-    found = lookup.search(noise(2), k=3)
-    (tmp_path / "pictures" / found[1].name).unlink()
-    page = neighbours_html(lookup, found, "pictures", None)
+    hits = found(lookup, 2, 3)
+    (tmp_path / "pictures" / hits[1].name).unlink()
+    page = neighbours_html(lookup, hits, "pictures", None)
     assert len(pictures_in(page)) == 2
-    assert f"picture {found[1].id}: there is no such file" in page
+    assert f"picture {hits[1].id}: there is no such file" in page
     assert str(tmp_path) not in page
 
 
 def test_labels_and_names_are_text(lookup) -> None:
-    found = [hit._replace(name='"><script>x</script>') for hit in lookup.search(noise(200), k=1)]
-    page = neighbours_html(lookup, found, "pictures", None)
-    assert found[0].label == HOSTILE
+    hits = [hit._replace(name='"><script>x</script>') for hit in found(lookup, 200, 1)]
+    page = neighbours_html(lookup, hits, "pictures", None)
+    assert hits[0].label == HOSTILE
     assert HOSTILE not in page
     assert "<script>" not in page
     assert 'alt="&quot;&gt;&lt;script&gt;x&lt;/script&gt;"' in page
@@ -81,7 +85,7 @@ def test_the_query_is_explained_in_three_pictures_and_bars(small_model) -> None:
 def test_a_model_without_prototypes_shows_two(small_model) -> None:
     page = explanation_html(explain(Embedder("small_cnn", pooling="gap", dim=8), noise(2)))
     assert len(pictures_in(page)) == 2
-    assert "<p>This model has no prototypes, so there are weights alone.</p>" in page
+    assert "<p>This model has no prototypes, only weights.</p>" in page
 
 
 def test_a_model_in_its_warm_start_says_so() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gspool.search.image_list import list_images
+from gspool.search.corpus.sources import list_images
 
 # The tree of these tests holds a file of notes.
 NOTES_ARE_MEANT = pytest.mark.filterwarnings("ignore:.*left out by name .notes.txt:UserWarning")

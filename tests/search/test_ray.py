@@ -1,4 +1,4 @@
-"""A corpus embedded by the actors of a real Ray cluster on this machine."""
+"""A corpus embedded on a real Ray cluster on this machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from gspool.search import embed_corpus, ray_stream
-from gspool.search.vector_files import read_pieces
+from gspool.search import embed_corpus
+from gspool.search.corpus import stream
+from gspool.search.index.export import read_pieces
+
+make_worker = stream.make_worker
 
 
 def rows_of(path: Path) -> list[dict]:
@@ -19,13 +22,13 @@ def rows_of(path: Path) -> list[dict]:
 
 
 @pytest.fixture
-def small_errands(monkeypatch):
-    """One batch an errand, so that fifteen pictures go round among the actors."""
-    monkeypatch.setattr(ray_stream, "BATCHES_AT_ONCE", 1)
+def small_tasks(monkeypatch):
+    """One batch per task, so that fifteen pictures are spread over the workers."""
+    monkeypatch.setattr(stream, "BATCHES_PER_TASK", 1)
     torch.set_num_threads(1)
 
 
-def test_a_cluster_writes_the_file_that_one_process_writes(small_model, pictures, tmp_path, small_errands):
+def test_a_cluster_writes_the_file_that_one_process_writes(small_model, pictures, tmp_path, small_tasks):
     (pictures / "bee" / "broken.png").write_bytes(b"hello")
     alone, together = tmp_path / "alone.parquet", tmp_path / "together.parquet"
     expected = embed_corpus(small_model, pictures, alone, batch_size=2, workers=1, device="cpu")
@@ -41,28 +44,45 @@ def test_a_cluster_writes_the_file_that_one_process_writes(small_model, pictures
     assert next(small_model.parameters()).device.type == "cpu"
 
 
-class Mortal(ray_stream.Worker):
-    """An actor whose process dies in its first errand, as if its machine had gone."""
+def mortal_worker(model, settings):
+    """A worker whose process dies in its first task, as if its machine had gone."""
+    embed = make_worker(model, settings)
 
-    def embed(self, images, weights):
+    def work(images):
         mark = Path(images[0].path).parent.parent / "died"
         if not mark.exists():
             mark.touch()
             os._exit(1)
-        return super().embed(images, weights)
+        return embed(images)
+
+    return work
 
 
-def test_work_of_an_actor_that_dies_is_done_again(small_model, pictures, tmp_path, small_errands, monkeypatch):
+def failing_worker(model, settings):
+    return lambda images: images[0].no_such_thing
+
+
+def on_ray(monkeypatch, worker) -> None:
     import ray
 
-    # Actors cannot import the tests.
+    # The workers of a cluster cannot import the tests.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(ray_stream, "Worker", Mortal)
+    monkeypatch.setattr(stream, "make_worker", worker)
+
+
+def test_the_task_of_a_worker_that_dies_is_repeated(small_model, pictures, tmp_path, small_tasks, monkeypatch):
+    on_ray(monkeypatch, mortal_worker)
     out = tmp_path / "vectors.parquet"
     result = embed_corpus(small_model, pictures, out, batch_size=4, workers=1, ray="local", actors=1)
     assert (pictures / "died").exists()
     assert (result.embedded, result.bad) == (15, 0)
     assert len({row["path"] for row in rows_of(out)}) == 15
+
+
+def test_a_mistake_of_a_worker_is_raised_here(small_model, pictures, tmp_path, monkeypatch):
+    on_ray(monkeypatch, failing_worker)
+    with pytest.raises(RuntimeError, match="no_such_thing"):
+        embed_corpus(small_model, pictures, tmp_path / "v.lance", workers=1, ray="local", actors=1)
 
 
 def test_without_a_cluster_it_says_how_to_start_one(small_model, pictures, tmp_path):
