@@ -39,7 +39,7 @@ def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path
     listed = [*list_images([pictures])]
     assert [(row["path"], row["label"]) for row in rows] == [*listed]
     assert [row["row"] for row in rows] == [*range(16)]
-    assert (rows[0]["width"], rows[0]["height"]) == (90, 70)
+    assert (rows[-1]["width"], rows[-1]["height"]) == (90, 70)
     for row in rows:
         image = small_model.pixels.transform()(Image.open(row["path"]).convert("RGB"))
         with torch.no_grad():
@@ -114,7 +114,7 @@ def test_bad_pictures_are_listed_left_out_and_tried_again(small_model, pictures,
     lines = _bad(result.bad_list)
     assert lines[0] == ["path", "reason"]
     assert {os.path.basename(path): reason.split(" (")[0] for path, reason in lines[1:]} == {
-        "large.png": "300 x 300 pixels; the limit is 80,000 in all, make it smaller",
+        "large.png": "300 x 300 pixels, at most 80,000 in all are read; make it smaller",
         "empty.jpg": "the file is empty",
         "text.png": "the content is not one of JPEG, PNG, WEBP, GIF, BMP",
         "half.png": "damaged or unreadable",

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gspool.search import embed_corpus
 from gspool.search.corpus.sources import list_images
 
 # The tree of these tests holds a file of notes.
-NOTES_ARE_MEANT = pytest.mark.filterwarnings("ignore:.*left out by name .notes.txt:UserWarning")
+NOTES_ARE_MEANT = pytest.mark.filterwarnings("ignore:.*left out by name .*notes.txt:UserWarning")
 
 
 def names(*sources) -> list[tuple[str, str | None]]:
@@ -28,7 +29,7 @@ def tree(tmp_path):
 
 @NOTES_ARE_MEANT
 def test_a_folder_is_walked_in_order_and_labelled_by_its_first_folders(tree):
-    assert names(tree) == [("top.jpeg", None), ("3.webp", "a"), ("2.JPG", "b"), ("1.png", "b")]
+    assert names(tree) == [("3.webp", "a"), ("2.JPG", "b"), ("1.png", "b"), ("top.jpeg", None)]
 
 
 def test_below_split_folders_the_second_folder_is_the_label(tmp_path):
@@ -88,7 +89,7 @@ def test_wrong_sources_are_named(tree):
         (tree / "empty", ValueError, "no pictures"),
         (tree / "bad.csv", ValueError, "no column path"),
         (tree / "gap.csv", ValueError, "line 3"),
-        (tree / "none.csv", ValueError, "no pictures"),
+        (tree / "none.csv", ValueError, "lists no images"),
     ):
         with pytest.raises(error, match=word):
             names(source)
@@ -100,7 +101,7 @@ def test_files_left_out_by_their_names_are_counted_and_named(tree):
     for name in ("scan.tif", "old.gif", "bare"):
         (tree / "b" / name).touch()
     with pytest.warns(
-        UserWarning, match=r"4 files are left out by name .notes\.txt, bare, old\.gif, \.\.\..; pictures end"
+        UserWarning, match=r"4 files are left out by name .a/notes\.txt, b/bare, b/old\.gif, \.\.\..; pictures end"
     ):
         assert len(names(tree)) == 4
     with pytest.warns(UserWarning, match=r"1 file is left out by name .notes\.txt.;"):
@@ -125,3 +126,30 @@ def test_what_embed_writes_into_the_folder_is_no_picture_left_out(tree, recwarn)
         (tree / name).touch()
     assert names(tree) == before
     assert not recwarn.list
+
+
+def test_a_class_that_leads_back_into_the_folder_is_listed_once(tmp_path):
+    for name in ("pictures/ant/1.png", "pictures/bee/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "pictures" / "cat").symlink_to(tmp_path / "pictures")
+    (tmp_path / "pictures" / "dog").symlink_to(tmp_path / "pictures" / "ant")
+    assert names(tmp_path / "pictures") == [("1.png", "ant"), ("2.png", "bee")]
+
+
+def test_lists_that_cannot_be_read_are_one_sentence(tmp_path):
+    (tmp_path / "latin.csv").write_bytes("path\ncafé.png\n".encode("latin-1"))
+    (tmp_path / "long.csv").write_text(f"path\n{'x' * 200_000}.png\n")
+    for name, word in (("latin.csv", "line 2.*UTF-8"), ("long.csv", "line 2")):
+        with pytest.raises(ValueError, match=word):
+            names(tmp_path / name)
+
+
+def test_pipes_and_devices_in_a_list_are_named_and_never_waited_for(small_model, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "pipe.csv")
+    lines = ["pipe.png", "/dev/zero", "/dev/stdin", "gone.png", "nul\0.png"]
+    (tmp_path / "list.csv").write_text("\n".join(["path", *lines]) + "\n")
+    result = embed_corpus(small_model, [tmp_path / "list.csv", tmp_path / "pipe.csv"], tmp_path / "v.lance")
+    assert (result.rows, result.bad) == (0, 6)
+    assert result.bad_list.read_text().count("not a regular file") == 4

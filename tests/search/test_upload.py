@@ -77,7 +77,7 @@ def test_a_line_is_refused_before_it_is_resized(size, monkeypatch) -> None:
 
     monkeypatch.setattr("PIL.Image.Image.resize", resized)
     problem = refused(png_bomb(*size))
-    assert (problem.status, f"{size[0]} x {size[1]} pixels would be resized to" in str(problem)) == (413, True)
+    assert (problem.status, f"{size[0]} x {size[1]} pixels are too long and narrow" in str(problem)) == (413, True)
 
 
 def test_a_narrow_picture_within_the_limit_is_read() -> None:

@@ -1,9 +1,8 @@
-"""Data: labelled images in splits, the paper's transforms, batches by class, a decoded cache.
+"""Data sets, splits, transforms, class-balanced batches and a cache of decoded images.
 
-Every data set has one shape, `ImageSet`: ``len(set)``, ``set[i] == (image, label)`` with the image uint8 [3, H, W]
-until a transform is put on, ``set.labels`` (int64, 0 to K-1), ``set.class_names``, and ``set.roles`` (query or gallery)
-where the data has them. Sets are cut by `subset`, `of_classes`, `with_role` and `class_fold`, and augmented by
-`with_transform`.
+Every data set is an `ImageSet`: ``set[i] == (image, label)`` with the image uint8 [3, H, W] before any transform,
+``set.labels`` (int64, 0 to K-1), ``set.class_names``, and ``set.roles`` (query or gallery) where the data has them.
+`subset`, `of_classes`, `with_role` and `class_fold` select parts of it, `with_transform` augments it.
 
 Example:
     >>> from gspool import data

@@ -1,4 +1,4 @@
-"""Batches of m images of each of P classes, planned once for all ranks."""
+"""Class-balanced batches: m images of each of P classes, from one plan for all ranks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class ClassBalancedBatches(Sampler[list[int]]):
-    """Give batches of ``images_per_class`` images of each of ``classes_per_batch`` different classes.
+    """Yield batches of ``images_per_class`` images of each of ``classes_per_batch`` different classes.
 
-    One plan is made an epoch from (seed, epoch) alone: every class comes once before any comes again, no class comes
-    twice in a batch, and the images of a class are dealt without replacement until fewer than m are left. A class with
-    fewer than m images repeats them within its group. Each rank takes its own P / world classes of every batch, so
-    the ranks together see exactly the batch that a single process would.
+    The plan of an epoch depends on (seed, epoch) alone: every class appears once before any appears again, no class
+    appears twice in a batch, and the images of a class are drawn without replacement until fewer than m are left. A
+    class with fewer than m images repeats them within its group. Each rank takes its P / world classes of every batch,
+    so the ranks together see exactly the batch of a single process.
 
     Args:
-        labels: one label an image, such as ``set.labels``.
+        labels: one label for each image, such as ``set.labels``.
         classes_per_batch: P, in the batch of all ranks together.
         images_per_class: m; 4 for the pair losses of the paper, 1 for its proxy losses.
         batches_per_epoch: as many as the images fill, unless given.
         seed: of the plans.
-        rank: of this process; asked of torch.distributed where that is running, else 0.
+        rank: of this process; from torch.distributed where that is running, else 0.
         world_size: likewise, else 1.
 
     Raises:
@@ -79,14 +79,14 @@ class ClassBalancedBatches(Sampler[list[int]]):
         if self.classes_per_batch > len(self.rows):
             same_size = max(1, self.classes_per_batch * self.images_per_class // max(1, len(self.rows)))
             raise ValueError(
-                f"no class may come twice in a batch, but {self.classes_per_batch} classes a batch were asked for and "
-                f"the data has {len(self.rows)}; lower classes_per_batch (raise images_per_class to keep the size), "
-                f"of a run: --data.classes_per_batch {len(self.rows)} --data.images_per_class {same_size}"
+                f"a batch holds different classes, but {self.classes_per_batch} classes a batch were requested and the "
+                f"data has {len(self.rows)}; lower classes_per_batch (raise images_per_class to keep the batch size), "
+                f"in a run: --data.classes_per_batch {len(self.rows)} --data.images_per_class {same_size}"
             )
         if self.classes_per_batch % self.place.world_size:
             raise ValueError(
-                f"classes_per_batch={self.classes_per_batch} is shared out evenly to the ranks and must be a multiple "
-                f"of their number, {self.place.world_size}"
+                f"classes_per_batch={self.classes_per_batch} is divided among the ranks and must be a multiple of "
+                f"their number, {self.place.world_size}"
             )
 
     def __len__(self) -> int:
@@ -95,14 +95,14 @@ class ClassBalancedBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         own = self.classes_per_batch // self.place.world_size
         plan = self.plan()[:, self.place.rank * own : (self.place.rank + 1) * own].flatten(1)
-        # Only a loaded state begins in the middle, and only once: a loop that was left early begins anew.
+        # Only a loaded state starts in the middle, and only once: a loop that was left early starts over.
         first, self._first_batch = self._first_batch, 0
         for number in range(first, len(plan)):
             self.next_batch = number + 1
             yield plan[number].tolist()
 
     def plan(self) -> Int64[Tensor, "batches P m"]:
-        """Give the images of every batch of this epoch, for all ranks."""
+        """Return the images of every batch of this epoch, for all ranks."""
         digest = hashlib.sha256(f"{self.seed} {self.epoch}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
         classes = _class_stream(len(self.rows), self.classes_per_batch, self.batches_per_epoch, generator)
@@ -112,34 +112,36 @@ class ClassBalancedBatches(Sampler[list[int]]):
         return plan.view(self.batches_per_epoch, self.classes_per_batch, self.images_per_class)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch begins. The epoch that is already under way goes on where it was."""
+        """Set the epoch. Setting the current epoch again keeps its position."""
         if epoch != self.epoch:
             self.epoch, self.next_batch, self._first_batch = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Give where the sampler stands.
+        """Return the position of the sampler.
 
-        A loader with workers asks for batches ahead of time: where training counts its own steps, that count is the
-        truth, and ``next_batch`` should be set to it before loading.
+        A loader with workers reads batches ahead of time: where training counts its own steps, set ``next_batch`` to
+        that count before loading.
         """
         return {"epoch": self.epoch, "next_batch": self.next_batch, "settings": self._settings()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state; the batches that follow are those that would have followed.
+        """Continue from a state with the batches that would have followed.
 
         Raises:
-            ValueError: if the state was saved for other data or settings, whose plan is another.
+            ValueError: if the state was saved for other data or settings, which have another plan.
         """
         theirs, ours = state["settings"], self._settings()
         different = [name for name in ours if theirs.get(name) != ours[name]]
         if different:
-            told = ", ".join(f"{name} {theirs.get(name)} instead of {ours[name]}" for name in different)
-            raise ValueError(f"this state belongs to another plan of batches ({told}); resume with the same settings")
+            changes = ", ".join(f"{name} {theirs.get(name)} instead of {ours[name]}" for name in different)
+            raise ValueError(
+                f"this state belongs to another plan of batches ({changes}); resume with the same settings"
+            )
         self.epoch = state["epoch"]
         self.next_batch = self._first_batch = state["next_batch"]
 
     def _settings(self) -> dict[str, Any]:
-        # The number of ranks is left out on purpose: the plan is the same for any, so a run may resume on fewer GPUs.
+        # Without the number of ranks: the plan does not depend on it, so a run may resume on fewer GPUs.
         return {
             "seed": self.seed,
             "classes_per_batch": self.classes_per_batch,
@@ -150,15 +152,15 @@ class ClassBalancedBatches(Sampler[list[int]]):
 
 
 def _grouped(values: Int64[Tensor, " N"], classes: int | None = None) -> list[Int64[Tensor, " R"]]:
-    """Give the positions of every value, in order: of 0..classes-1, or of the values that occur."""
+    """Return the positions of every value, in order: of 0..classes-1, or of the values that occur."""
     counts = torch.unique(values, return_counts=True)[1] if classes is None else values.bincount(minlength=classes)
     return [*values.argsort(stable=True).split(counts.tolist())]
 
 
 def _class_stream(classes: int, per_batch: int, batches: int, generator: Generator) -> Int64[Tensor, " S"]:
-    """Give class after class: shuffled passes over all of them, no class twice within a batch.
+    """Return a stream of classes: shuffled passes over all of them, no class twice within a batch.
 
-    What a pass leaves over opens the next batch; the next pass then begins with classes that are not among it.
+    The remainder of a pass opens the next batch; the next pass then begins with classes that are not part of it.
     """
     stream = torch.empty(0, dtype=torch.int64)
     while len(stream) < batches * per_batch:
@@ -171,7 +173,7 @@ def _class_stream(classes: int, per_batch: int, batches: int, generator: Generat
 
 
 def _deal(images: int, group: int, visits: int, generator: Generator) -> Int64[Tensor, "V m"]:
-    """Deal groups of different images, shuffled anew when fewer than a group are left."""
+    """Draw groups of different images, reshuffled when fewer than a group are left."""
     if images < group:
         copies = -(-group // images)
         hands = [torch.randperm(images, generator=generator).repeat(copies)[:group] for _ in range(visits)]

@@ -1,38 +1,28 @@
-"""What the published benchmarks share: finding or fetching the tree, counting it, cutting folds."""
+"""What published data sets share: find or download the files, check the counts, cut folds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from gspool.data.download import Archive, fetch
-from gspool.data.image_set import ImageSet, Split
+from gspool.data.image_set import GALLERY, QUERY, ImageSet, Split
 from gspool.data.image_source import FileImages
-from gspool.data.location import find_folder
 from gspool.data.splits import class_fold
 from gspool.data.unpack import unpack
+from gspool.files import lock
 
 
 class Count(NamedTuple):
-    """How many images of how many classes."""
+    """A number of images and of classes."""
 
     images: int
     classes: int
 
     def __str__(self) -> str:
         return f"{self.images:,} images of {self.classes:,} classes"
-
-
-class Benchmark(NamedTuple):
-    """A published data set: its folder, the file that gives it away, what to do when it is not there."""
-
-    name: str
-    folder: str
-    marks: tuple[str, ...]
-    layout: str
-    page: str
-    archive: Archive | None = None
 
 
 class Entry(NamedTuple):
@@ -43,94 +33,156 @@ class Entry(NamedTuple):
     role: str | None = None
 
 
-def locate(benchmark: Benchmark, root: Path, download: bool) -> Path:
-    """Find the folder of a benchmark under ``root``, unpacking or downloading its archive where that is possible.
+class Published(NamedTuple):
+    """Where a published data set is: its folder, files that identify it, its layout, page and archive."""
 
-    Raises:
-        FileNotFoundError: if it is not there; the message says what to put where.
-    """
-    found = find_folder(root, benchmark.folder, benchmark.marks)
-    if found is not None:
-        return found
-    archive = benchmark.archive
-    if archive is not None and (download or (root / archive.file_name).is_file()):
-        return unpack(fetch(archive, root), archive.folder, root)
-    if archive is not None:
-        way = (
-            f"pass download=True (--download of gspool train, evaluate and reproduce) to fetch it from {archive.url}, "
-            f"or put {archive.file_name} into {root} yourself"
+    name: str
+    folder: str
+    marks: tuple[str, ...]
+    layout: str
+    page: str
+    archive: Archive | None = None
+
+    def locate(self, root: Path, download: bool) -> Path:
+        """Find the folder of the data set under ``root``; unpack or download its archive where that is possible.
+
+        Raises:
+            FileNotFoundError: if it is not there; the message says what to put where.
+            ValueError: if another process is unpacking it.
+        """
+        for place in (root, root / self.folder):
+            if any((place / mark).exists() for mark in self.marks):
+                return place
+        archive = self.archive
+        if archive is not None and (download or (root / archive.file_name).is_file()):
+            root.mkdir(parents=True, exist_ok=True)
+            busy = f"another process is downloading or unpacking {archive.file_name} in {root}; wait until it is done"
+            with lock(root / f".{archive.file_name}.lock", busy, optional=True):
+                return unpack(fetch(archive, root), self.folder, root)
+        if archive is not None:
+            remedy = (
+                f"pass download=True (--download of gspool train, evaluate and reproduce) to fetch it from "
+                f"{archive.url}, or put {archive.file_name} into {root} yourself"
+            )
+        else:
+            remedy = f"it cannot be downloaded automatically: get it at {self.page}"
+        raise FileNotFoundError(
+            f"{self.name} was not found in {root} nor in {root / self.folder} (looked for "
+            f"{' or '.join(self.marks)}); {remedy}. Expected layout:\n{self.layout}"
         )
-    else:
-        way = f"it has no address to download from without a person: get it at {benchmark.page}"
-    raise FileNotFoundError(
-        f"{benchmark.name} was not found in {root} nor in {root / benchmark.folder} (looked for "
-        f"{' or '.join(benchmark.marks)}); {way}. Expected layout:\n{benchmark.layout}"
-    )
 
 
-def present(name: str, entries: Sequence[Entry], expected: Count, split: str, allow_partial: bool) -> list[Entry]:
-    """Check a list against the published counts and against the disk; give the entries whose files are there.
+@dataclass(frozen=True)
+class Benchmark:
+    """A published data set of image files; calling it returns one split.
+
+    Args:
+        published: where it is.
+        counts: what ``train`` and ``test``, or ``query`` and ``gallery``, must hold.
+        read: takes the folder and ``train`` or ``test``, and returns the lines of the official list.
+    """
+
+    published: Published
+    counts: dict[str, Count]
+    read: Callable[[Path, str], Iterable[Entry]]
+
+    def __call__(
+        self,
+        root: Path,
+        split: Split,
+        *,
+        fold: int | None = None,
+        folds: int = 4,
+        allow_partial: bool = False,
+        download: bool = False,
+    ) -> ImageSet:
+        """Return one split; ``validation`` is a fold of the training classes, which ``train`` then leaves out.
+
+        Args:
+            root: the folder of the data set, or the one above it.
+            split: ``train``, ``validation`` or ``test``.
+            fold: which block of the training classes validates.
+            folds: number of blocks; 4 in the fair protocol, 5 for tuning.
+            allow_partial: go on if files are missing.
+            download: fetch the archive if the data is not there.
+
+        Raises:
+            FileNotFoundError: if the data is not under ``root``.
+            ValueError: if images are missing and ``allow_partial`` is not set, a line of a list is not as published, or
+                validation is requested without a fold.
+        """
+        name = self.published.name
+        part = official_part(name, split, fold, "classes")
+        listed = list(self.read(self.published.locate(root, download), part))
+        groups = (QUERY, GALLERY) if part == "test" and QUERY in self.counts else (part,)
+        entries: list[Entry] = []
+        for group in groups:
+            own = [entry for entry in listed if len(groups) == 1 or entry.role == group]
+            entries += present(f"{name}/{group}", own, self.counts[group], allow_partial)
+        # Classes are numbered in the order in which they first appear.
+        number = {label: row for row, label in enumerate(dict.fromkeys(entry.class_name for entry in entries))}
+        images = ImageSet(
+            FileImages([entry.path for entry in entries]),
+            [number[entry.class_name] for entry in entries],
+            tuple(number),
+            name=name,
+            split=split,
+            roles=[entry.role for entry in entries if entry.role is not None] or None,
+        )
+        if part == "test" or fold is None:
+            return images
+        both = class_fold(images, fold, folds)
+        return both.train if split == "train" else both.validation
+
+
+def present(what: str, entries: Sequence[Entry], expected: Count, allow_partial: bool) -> list[Entry]:
+    """Check a list against the published counts and against the disk; return the entries whose files exist.
 
     Raises:
-        ValueError: if anything is missing and ``allow_partial`` is not set, or if nothing at all is there.
+        ValueError: if anything is missing and ``allow_partial`` is not set, or if nothing is there.
     """
     here = [entry for entry in entries if entry.path.is_file()]
     found = Count(len(here), len({entry.class_name for entry in here}))
-    if found == expected:
+    if found == expected or (here and allow_partial):
         return here
     listed = Count(len(entries), len({entry.class_name for entry in entries}))
-    there = {entry.path for entry in here}
-    absent = next((entry.path for entry in entries if entry.path not in there), None)
-    example = "" if absent is None else f", the first missing file is {absent}"
-    if not here or not allow_partial:
-        raise ValueError(
-            f"{name}/{split} must have {expected}; the list names {listed} and {found} are on disk{example}. "
-            + (
-                "Unpack the archive again"
-                + (", or pass allow_partial=True to go on with what is there" if here else "")
-            )
-        )
-    return here
-
-
-def assemble(
-    benchmark: Benchmark,
-    entries: Sequence[Entry],
-    split: Split,
-    *,
-    fold: int | None,
-    folds: int,
-) -> ImageSet:
-    """Make the set of one split from its entries; classes are numbered in the order they first appear.
-
-    ``validation`` is a fold of the training classes, and ``train`` with a fold leaves that fold out.
-    """
-    names = tuple(dict.fromkeys(entry.class_name for entry in entries))
-    number = {name: label for label, name in enumerate(names)}
-    roles = [entry.role for entry in entries if entry.role is not None]
-    images = ImageSet(
-        FileImages([entry.path for entry in entries]),
-        [number[entry.class_name] for entry in entries],
-        names,
-        name=benchmark.name,
-        split=split,
-        roles=roles or None,
+    existing = {entry.path for entry in here}
+    absent = next((entry.path for entry in entries if entry.path not in existing), None)
+    raise ValueError(
+        f"{what} must have {expected}; the list names {listed} and {found} are on disk"
+        + ("" if absent is None else f", the first missing file is {absent}")
+        + ". Unpack the archive again"
+        + (", or pass allow_partial=True to use what is there" if here else "")
     )
-    if split == "test" or fold is None:
-        return images
-    both = class_fold(images, fold, folds)
-    return both.train if split == "train" else both.validation
 
 
-def official_part(name: str, split: Split, fold: int | None) -> Split:
-    """Say which official part a split is cut from.
+def official_part(name: str, split: Split, fold: int | None, folded: str) -> str:
+    """Return the official part, ``train`` or ``test``, that a split is cut from.
 
     Raises:
-        ValueError: if validation is asked for without saying which fold.
+        ValueError: if validation is requested without a fold.
     """
     if split == "validation" and fold is None:
         raise ValueError(
-            f"{name} has no validation part of its own: choose a fold of its training classes with fold=0, 1, ... "
-            "(of folds=4 in the fair protocol, folds=5 for tuning), and train with the same fold"
+            f"{name} has no validation part of its own: choose a fold of its training {folded} with fold=0, 1, ... "
+            "and train with the same fold"
         )
     return "test" if split == "test" else "train"
+
+
+def lines_of(table: Path, fields: str, skip: int = 0) -> Iterable[list[str]]:
+    """Read the lines of an official list as values, one for each name in ``fields``; ``a|b`` means one of these words.
+
+    Raises:
+        ValueError: for a line that is not so.
+    """
+    names = fields.split()
+    for row, line in enumerate(table.read_text(encoding="utf-8").splitlines(), start=1):
+        values = line.split()
+        if row <= skip or not values:
+            continue
+        if len(values) != len(names) or any(
+            "|" in name and value not in name.split("|") for name, value in zip(names, values, strict=True)
+        ):
+            raise ValueError(f"{table}, line {row}: expected {fields}, got {line!r}")
+        yield values

@@ -1,4 +1,4 @@
-"""A cache of decoded images on disk: every image is decoded once, whoever asks for it, and read by memory map after."""
+"""A cache of decoded images on disk: each image is decoded once and then read by memory map."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import numpy.typing as npt
 import PIL
 import torch
 
-from gspool.data.cache_files import NO_ROOM, CacheFiles
-from gspool.data.cache_room import SIZES, make_room
-from gspool.data.decode import BrokenImageError, Interpolation, decode, stored_size
+from gspool.data.cache_files import NO_ROOM, SIZES, TEMPORARY, CacheFiles, make_room
+from gspool.data.decode import BrokenImageError, Interpolation, decode, printable, stored_size
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import FileImages, SelectedImages
 from gspool.data.location import data_root
@@ -38,26 +37,25 @@ def cached(
     max_bytes: int = 32 * GIGABYTE,
     folder_bytes: int = 64 * GIGABYTE,
 ) -> ImageSet:
-    """Give the same set with its images resized once and kept decoded on disk, so that later epochs do not decode.
+    """Return the same set with its images resized once and stored decoded on disk.
 
-    The cache fills as images are asked for, survives the run, and is shared by all processes and by all parts of one
-    list (folds, for one). Its key is the list of paths with the sizes and times of the files, the resize, and the
-    version of Pillow: whatever changes, nothing stale is served. Images past ``max_bytes`` are decoded each time.
-    When a new list is begun, caches of other lists that no process has open are removed, the longest unused first,
-    until the new one fits into ``folder_bytes`` beside the rest, and onto the disk.
-    A set whose images are in memory anyway is given back as it is.
+    The cache fills as images are read, survives the run, and is shared by all processes and by all parts of one list
+    (folds, for example). Its key is the list of paths with the sizes and times of the files, the resize, and the
+    version of Pillow, so nothing stale is returned. Images past ``max_bytes`` are decoded each time. When a new list is
+    added, caches of other lists that no process has open are removed, least recently used first, until the new one
+    fits into ``folder_bytes`` and onto the disk. A set whose images are in memory is returned unchanged.
 
     Args:
         images: the set.
-        folder: where to keep the cache; ``decoded`` in `data_root()` unless given.
-        shorter_side: length of the shorter side of the kept images; 256 is the first step of the paper's transforms.
-        interpolation: how they are resized; what the model's own preprocessing does.
-        max_bytes: bound on the pixels kept for this list. Images of 256 pixels take 0.2 to 0.3 MB each.
-        folder_bytes: bound on all lists of the folder together, as far as older ones can make room.
+        folder: where to store the cache; ``decoded`` in `data_root()` unless given.
+        shorter_side: length of the shorter side of the stored images; 256 is the first step of the paper's transforms.
+        interpolation: of the resize; that of the model's preprocessing.
+        max_bytes: limit of this list. Images of 256 pixels take 0.2 to 0.3 MB each.
+        folder_bytes: limit of all lists of the folder together, as far as older ones can be removed.
 
     Raises:
-        ValueError: if a bound is negative.
-        OSError: if nothing can be written to the folder.
+        ValueError: if a limit is negative.
+        OSError: if the folder cannot be written.
 
     Example:
         >>> from gspool import data
@@ -76,8 +74,8 @@ def cached(
         if problem.errno in NO_ROOM:
             raise
         raise type(problem)(
-            f"decoded images cannot be kept in {place} ({problem.strerror}); give another folder, of a run by the "
-            "variable GSPOOL_DATA, or go on without them: --data.cache false"
+            f"decoded images cannot be stored in {place} ({problem.strerror}); choose another folder (for a run: the "
+            "variable GSPOOL_DATA), or do without: --data.cache false"
         ) from None
     result = copy.copy(images)
     result.images = SelectedImages(kept, source.indices) if isinstance(source, SelectedImages) else kept
@@ -85,7 +83,7 @@ def cached(
 
 
 class CachedImages:
-    """Images of files, kept decoded in a folder; see `cached`."""
+    """Images of files, stored decoded in a folder; see `cached`."""
 
     def __init__(
         self,
@@ -98,7 +96,7 @@ class CachedImages:
     ) -> None:
         for name, bound in (("max_bytes", max_bytes), ("folder_bytes", folder_bytes)):
             if bound < 0:
-                raise ValueError(f"{name} bounds the size of the cache and must not be negative, got {bound}")
+                raise ValueError(f"{name} limits the size of the cache and must not be negative, got {bound}")
         folder.mkdir(parents=True, exist_ok=True)
         self.paths = source.paths
         self.shorter_side, self.interpolation = shorter_side, interpolation
@@ -132,26 +130,26 @@ class CachedImages:
         return image
 
     def __getstate__(self) -> dict[str, Any]:
-        # Maps and descriptors belong to a process; a worker opens its own.
+        # Memory maps and descriptors belong to a process; a worker opens its own.
         return {**self.__dict__, "_open": None}
 
     def describe(self, index: int) -> str:
-        """Give the path."""
-        return str(self.paths[index])
+        """Return the path, in printable form."""
+        return printable(self.paths[index])
 
     def count(self) -> int:
-        """Count the images that are in the cache."""
+        """Count the images in the cache."""
         return self._files().count() if self.kept else 0
 
     def _files(self) -> CacheFiles:
-        """Open the files in this process when they are first needed."""
+        """Open the files when this process first needs them."""
         if self._open is None:
             self._open = CacheFiles(self.stem, self.starts[: self.kept], self.lengths[: self.kept])
         return self._open
 
 
 def _key(paths: tuple[Path, ...], shorter_side: int | None, interpolation: Interpolation) -> str:
-    """Name a list of files by its content."""
+    """Compute the key of a list of files."""
     files = []
     for path in paths:
         state = path.stat() if path.exists() else None
@@ -162,7 +160,7 @@ def _key(paths: tuple[Path, ...], shorter_side: int | None, interpolation: Inter
 
 
 def _known(file: Path) -> npt.NDArray[np.int64] | None:
-    """Read the sizes that were written when the list was begun."""
+    """Read the sizes that were written when the list was added."""
     try:
         known: npt.NDArray[np.int64] = np.load(file)
     except FileNotFoundError:
@@ -171,26 +169,27 @@ def _known(file: Path) -> npt.NDArray[np.int64] | None:
 
 
 def _measured(paths: tuple[Path, ...], shorter_side: int | None) -> npt.NDArray[np.int64]:
-    """Give (width, height) of every decoded image; 0 x 0 where the file does not even begin like an image."""
+    """Return (width, height) of every decoded image; 0 x 0 for files that cannot be opened as an image."""
     sizes = np.zeros((len(paths), 2), dtype=np.int64)
     for row, path in enumerate(paths):
         try:
             sizes[row] = stored_size(path, shorter_side)
         except BrokenImageError:
-            continue  # asking for this image will say what is wrong with it
+            continue  # reading this image will give the reason
     return sizes
 
 
 def _keep(sizes: npt.NDArray[np.int64], file: Path) -> None:
     """Write the sizes, so that the next process need not open every image; on a full disk it will have to."""
-    # Written aside and renamed: a process that looks in between must not read half a file. Not by tempfile, whose files
-    # are for one user alone, where a folder may be shared by a group.
-    aside = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+    # Not by `write_atomic`, whose temporary name is one for all: several processes may add the same list at once. Nor
+    # by tempfile, whose files are private, where a folder may be shared by a group.
+    key = file.name.removesuffix(SIZES)
+    temporary = file.with_name(f"{key}.{uuid.uuid4().hex}{TEMPORARY}")
     try:
-        with aside.open("xb") as open_file:
+        with temporary.open("xb") as open_file:
             np.save(open_file, sizes)
-        aside.replace(file)
+        temporary.replace(file)
     except OSError as problem:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if problem.errno not in NO_ROOM:
             raise

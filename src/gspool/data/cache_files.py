@@ -1,30 +1,47 @@
-"""The files of a decoded cache: pixels at places fixed from the start, and an index that says what is there."""
+"""The files of the decoded cache: sparse pixels with an index, and their removal when a folder is full.
+
+A list of images that changes by a single file is another list with its own cache. Without removal, a folder of images
+that grows every day would leave a copy of itself on the disk every day.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
+import time
 import warnings
 import weakref
 import zlib
+from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gspool.data.cache_room import INDEX, PIXELS, mark_used
+try:
+    import fcntl
+except ModuleNotFoundError:  # on Windows, where a file that a process has open cannot be removed anyway
+    fcntl = None  # type: ignore[assignment]
 
+SIZES, PIXELS, INDEX, TEMPORARY = ".sizes.npy", ".pixels", ".index", ".part"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OURS = re.compile(rf"[0-9a-f]{{32}}(?=({'|'.join(map(re.escape, (SIZES, PIXELS, INDEX)))})$)")
+_LEFT_OVER = re.compile(rf"[0-9a-f]{{32}}\.[0-9a-f]{{32}}{re.escape(TEMPORARY)}$")
+_HOUR = 3600
 # Of an index entry, the upper half says that the image is there, the lower half is the CRC of its pixels.
 _WRITTEN = 1 << 32
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CacheFiles:
     """Pixels and index of one list of images, open in this process.
 
-    Any number of processes may read and write without a lock. An image is written first, its index entry after: two
-    that write one image write the same bytes, and one that is killed in between leaves no entry, or one whose checksum
-    does not fit. What is not written yet reads as zeros and takes no room: the files are sparse.
+    Any number of processes may read and write without a lock. The pixels of an image are written before its index
+    entry: two processes that write one image write the same bytes, and one that is killed in between leaves no entry,
+    or one whose checksum does not match. The files are sparse: what is not written yet takes no space.
     """
 
     def __init__(self, stem: Path, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
@@ -34,7 +51,7 @@ class CacheFiles:
         pixels, index = stem.with_suffix(PIXELS), stem.with_suffix(INDEX)
         self._pixels_file = self._open(pixels, max(total, 1))
         self._index_file = self._open(index, 8 * len(starts))
-        mark_used(self._index_file)
+        _mark_used(self._index_file)
         self._pixels = np.memmap(pixels, dtype=np.uint8, mode="r")
         self._index = np.memmap(index, dtype=np.uint64, mode="r", shape=(len(starts),))
         self._is_full = False
@@ -48,7 +65,7 @@ class CacheFiles:
         return file
 
     def read(self, row: int) -> npt.NDArray[np.uint8] | None:
-        """Give the pixels of an image, or None if they are not there or not whole."""
+        """Return the pixels of an image, or None if they are missing or damaged."""
         entry = int(self._index[row])
         if not entry & _WRITTEN:
             return None
@@ -57,10 +74,10 @@ class CacheFiles:
         return pixels if zlib.crc32(pixels.data) == entry & 0xFFFFFFFF else None
 
     def write(self, row: int, pixels: npt.NDArray[np.uint8]) -> None:
-        """Keep the pixels of an image; on a full disk tell so once and keep nothing more.
+        """Store the pixels of an image; on a full disk warn once and store nothing more.
 
         Warns:
-            UserWarning: if there is no room left.
+            UserWarning: if there is no space left.
         """
         if self._is_full:
             return
@@ -80,12 +97,82 @@ class CacheFiles:
             )
 
     def count(self) -> int:
-        """Count the images that are there."""
+        """Count the images that are stored."""
         return int(((self._index & np.uint64(_WRITTEN)) > 0).sum())
 
 
 def write_at(file: int, content: memoryview, start: int) -> None:
-    """Write all of the content at a place, without moving the position that other users of the file see."""
+    """Write all of the content at an offset, without moving the position that other users of the file see."""
     while len(content):
         done = os.pwrite(file, content, start)
         content, start = content[done:], start + done
+
+
+def _mark_used(index: int) -> None:
+    """Lock an open index, so that its cache is not removed while this process has it open, and set its time."""
+    # Some file systems have no locks, and in a shared folder times may not be ours to set: the cache works without.
+    with suppress(OSError):
+        os.utime(index)
+    if fcntl is not None:
+        with suppress(OSError):
+            fcntl.flock(index, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+class StoredCache(NamedTuple):
+    """The cache of one list: its files, the disk space that they take, and when it was last used."""
+
+    files: tuple[Path, ...]
+    space: int
+    used: float
+
+
+def make_room(stem: Path, needed: int, bound: int) -> None:
+    """Remove caches beside ``stem``, least recently used first, until its ``needed`` bytes fit the bound and the disk.
+
+    Caches that a process has open stay. A process that is about to open a removed cache decodes again and loses nothing
+    else. Temporary files that a killed process left behind are removed too.
+    """
+    caches = sorted(_other_caches(stem), key=lambda cache: cache.used)
+    space = sum(cache.space for cache in caches)
+    for cache in caches:
+        if space + needed <= bound and needed <= shutil.disk_usage(stem.parent).free:
+            return
+        if _remove(cache):
+            space -= cache.space
+
+
+def _other_caches(stem: Path) -> list[StoredCache]:
+    groups: dict[str, list[tuple[Path, os.stat_result]]] = defaultdict(list)
+    for entry in os.scandir(stem.parent):
+        with suppress(OSError):  # another process may be removing files as well
+            ours = _OURS.match(entry.name)
+            if ours and ours.group() != stem.name:
+                groups[ours.group()].append((Path(entry.path), entry.stat()))
+            elif _LEFT_OVER.match(entry.name) and time.time() - entry.stat().st_mtime > _HOUR:
+                os.unlink(entry.path)
+    return [
+        StoredCache(
+            tuple(path for path, _ in files),
+            sum(512 * state.st_blocks for _, state in files),  # the files are sparse: their length is not their size
+            max(state.st_mtime for _, state in files),
+        )
+        for files in groups.values()
+    ]
+
+
+def _remove(cache: StoredCache) -> bool:
+    """Remove a cache unless it is in use, or not ours to remove."""
+    index = next((file for file in cache.files if file.suffix == INDEX), None)
+    try:
+        lock = os.open(index, os.O_RDWR) if index is not None else None
+        try:
+            if lock is not None and fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for file in cache.files:
+                file.unlink(missing_ok=True)
+        finally:
+            if lock is not None:
+                os.close(lock)
+    except OSError:
+        return False
+    return True

@@ -1,78 +1,54 @@
-"""Cars196: the first 98 models to train on, the other 98 to test on (Supp. "Datasets")."""
+"""Cars196: the first 98 classes for training, the other 98 for testing (Supp. "Datasets")."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gspool.data.benchmark import Benchmark, Count, Entry, assemble, locate, official_part, present
-from gspool.data.image_set import ImageSet, Split
+from gspool.data.benchmark import Benchmark, Count, Entry, Published
 
-CARS196 = Benchmark(
-    name="cars196",
-    folder="stanford_cars",
-    marks=("cars_annos.mat", "devkit/cars_train_annos.mat"),
-    layout="  either  cars_annos.mat and car_ims/*.jpg\n"
-    "  or      devkit/cars_meta.mat, devkit/cars_train_annos.mat, cars_test_annos_withlabels.mat,\n"
-    "          cars_train/*.jpg and cars_test/*.jpg",
-    page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (the images have been withdrawn there; copies exist)",
-)
-COUNTS = {"train": Count(8_054, 98), "test": Count(8_131, 98)}
 TRAIN_CLASSES = 98
 
 
-def cars196(
-    root: Path,
-    split: Split,
-    *,
-    fold: int | None = None,
-    folds: int = 4,
-    allow_partial: bool = False,
-    download: bool = False,
-) -> ImageSet:
-    """Read Cars196 from ``cars_annos.mat``, or from the two annotation files of the devkit.
+class Car(NamedTuple):
+    """One annotated image; classes are numbered from 1."""
 
-    Raises:
-        FileNotFoundError: if the data set, or the labels of its test images, are not under ``root``.
-        ValueError: if images are missing and ``allow_partial`` is not set.
-    """
-    part = official_part("cars196", split, fold)
-    folder = locate(CARS196, root, download)
+    path: str
+    number: int
+    class_name: str
+
+
+def _entries(folder: Path, part: str) -> list[Entry]:
     whole = folder / "cars_annos.mat"
-    rows = _from_one_file(whole) if whole.exists() else _from_devkit(folder)
-    # Both ways list the same cars; ordered by class, the folds and the labels do not depend on the way.
-    chosen = sorted((row for row in rows if (row[1] <= TRAIN_CLASSES) == (part == "train")), key=lambda row: row[1])
-    entries = [Entry(folder / path, name) for path, _, name in chosen]
-    here = present("cars196", entries, COUNTS[part], part, allow_partial)
-    return assemble(CARS196, here, split, fold=fold, folds=folds)
+    cars = _from_one_file(whole) if whole.exists() else _from_devkit(folder)
+    chosen = (car for car in cars if (car.number <= TRAIN_CLASSES) == (part == "train"))
+    # Both layouts list the same cars; ordered by class, folds and labels do not depend on the layout.
+    return [Entry(folder / car.path, car.class_name) for car in sorted(chosen, key=lambda car: car.number)]
 
 
-def _from_one_file(path: Path) -> list[tuple[str, int, str]]:
-    """Read (path, class from 1, name of the class) from the file that lists all images."""
+def _from_one_file(path: Path) -> Iterator[Car]:
+    """Read the file that lists all images."""
     content = _matlab(path)
-    names = [str(name) for name in content["class_names"]]
-    return [
-        (str(row.relative_im_path), int(getattr(row, "class")), names[int(getattr(row, "class")) - 1])
-        for row in content["annotations"]
-    ]
+    for row in content["annotations"]:
+        number = int(getattr(row, "class"))
+        yield Car(str(row.relative_im_path), number, str(content["class_names"][number - 1]))
 
 
-def _from_devkit(folder: Path) -> list[tuple[str, int, str]]:
-    """Read the same from the files of the classification task; its split is not used."""
-    names = [str(name) for name in _matlab(folder / "devkit" / "cars_meta.mat")["class_names"]]
-    rows = []
-    labelled_test = "cars_test_annos_withlabels.mat"
-    places = [place for place in (folder / labelled_test, folder / "devkit" / labelled_test) if place.exists()]
-    if not places:
+def _from_devkit(folder: Path) -> Iterator[Car]:
+    """Read the files of the classification task; its own split is ignored."""
+    names = _matlab(folder / "devkit" / "cars_meta.mat")["class_names"]
+    file = "cars_test_annos_withlabels.mat"
+    test_labels = next((place for place in (folder / file, folder / "devkit" / file) if place.exists()), None)
+    if test_labels is None:
         raise FileNotFoundError(
-            f"{folder / labelled_test} is missing: the devkit alone has no labels for the images in cars_test, "
+            f"{folder / file} is missing: the devkit alone has no labels for the images in cars_test, "
             "and half of them belong to the training classes here; that file is published beside the devkit"
         )
-    for pictures, table in (("cars_train", folder / "devkit" / "cars_train_annos.mat"), ("cars_test", places[0])):
+    for pictures, table in (("cars_train", folder / "devkit" / "cars_train_annos.mat"), ("cars_test", test_labels)):
         for row in _matlab(table)["annotations"]:
-            label = int(getattr(row, "class"))
-            rows.append((f"{pictures}/{row.fname}", label, names[label - 1]))
-    return rows
+            number = int(getattr(row, "class"))
+            yield Car(f"{pictures}/{row.fname}", number, str(names[number - 1]))
 
 
 def _matlab(path: Path) -> dict[str, Any]:
@@ -84,5 +60,20 @@ def _matlab(path: Path) -> dict[str, Any]:
         content = loadmat(path, squeeze_me=True, struct_as_record=False)
     except (ValueError, TypeError, OSError) as problem:
         raise ValueError(f"{path} cannot be read as a MATLAB file ({problem})") from problem
-    # squeeze_me turns a list of one into the one: a list is what the readers above expect.
+    # squeeze_me turns a list of one into the one: the readers above expect a list.
     return {name: np.atleast_1d(value) for name, value in content.items() if not name.startswith("__")}
+
+
+cars196 = Benchmark(
+    Published(
+        name="cars196",
+        folder="stanford_cars",
+        marks=("cars_annos.mat", "devkit/cars_train_annos.mat"),
+        layout="  either  cars_annos.mat and car_ims/*.jpg\n"
+        "  or      devkit/cars_meta.mat, devkit/cars_train_annos.mat, cars_test_annos_withlabels.mat,\n"
+        "          cars_train/*.jpg and cars_test/*.jpg",
+        page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (the images were withdrawn there; copies exist)",
+    ),
+    {"train": Count(8_054, 98), "test": Count(8_131, 98)},
+    _entries,
+)

@@ -1,4 +1,4 @@
-"""Look at every image before training starts."""
+"""Decode every image once before training starts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SHOWN = 10
 
 
 class Broken(NamedTuple):
-    """An image that cannot be used: its position in the set that was checked, and what is wrong with it."""
+    """An image that cannot be read: its position in the set that was checked, and the reason."""
 
     position: int
     reason: str
 
 
 class ImageCheck(NamedTuple):
-    """What came out: the set without its broken images, how many were looked at, and which are broken."""
+    """The result of a check: the set without broken images, how many were checked, and which are broken."""
 
     images: ImageSet
     checked: int
@@ -43,16 +43,16 @@ def check_images(
     workers: int | None = None,
     progress: bool = False,
 ) -> ImageCheck:
-    """Decode every image once; broken and missing ones stop the run, or are counted and left out.
+    """Decode every image once; broken and missing ones raise an error, or are counted and left out.
 
     On a set with a cache (`cached`) this also fills the cache, so that nothing is decoded twice.
 
     Args:
-        images: the set to look at; its transform is not applied.
-        policy: ``stop`` raises if any image is broken; ``skip`` gives the set without them. Classes that lose all
-            their images are left out, and the labels numbered anew.
-        workers: how many threads decode; one a core, at most 8, unless given.
-        progress: whether to show a bar.
+        images: the set to check; its transform is not applied.
+        policy: ``stop`` raises if any image is broken; ``skip`` returns the set without them. Classes that lose all
+            their images are removed and the labels renumbered.
+        workers: number of threads; one for each core, at most 8, unless given.
+        progress: show a progress bar.
 
     Raises:
         ValueError: under ``stop`` if any image is broken, under ``skip`` if none is left; the message names them.
@@ -68,7 +68,7 @@ def check_images(
     if threads < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
 
-    def look(index: int) -> Broken | None:
+    def check(index: int) -> Broken | None:
         try:
             images.images[index]
         except BrokenImageError as problem:
@@ -79,25 +79,20 @@ def check_images(
     pool = ThreadPoolExecutor(threads)
     try:
         with _bar(images, progress) as advance:
-            for result in pool.map(look, range(len(images))):
+            for result in pool.map(check, range(len(images))):
                 advance()
                 if result is not None:
                     broken.append(result)
     finally:
-        # On Ctrl-C, drop what was not begun instead of waiting for all of it.
+        # On Ctrl-C, drop what has not started instead of waiting for all of it.
         pool.shutdown(cancel_futures=True)
     if not broken:
         return ImageCheck(images, len(images), ())
     if policy == "stop" or len(broken) == len(images):
         raise ValueError(
             f"{images.name}/{images.split}: {len(broken):,} of {len(images):,} images cannot be read; repair or remove "
-            f"them"
-            + (
-                ", or choose policy='skip' to go on without them (of a run: --data.check skip)"
-                if policy == "stop"
-                else ""
-            )
-            + f":\n{_lines(tuple(broken))}"
+            f"them{', or continue without them: policy=skip (in a run: --data.check skip)' if policy == 'stop' else ''}"
+            f":\n{_lines(tuple(broken))}"
         )
     is_sound = torch.ones(len(images), dtype=torch.bool)
     is_sound[[one.position for one in broken]] = False
@@ -112,7 +107,7 @@ def _lines(broken: tuple[Broken, ...]) -> str:
 
 @contextmanager
 def _bar(images: ImageSet, progress: bool) -> Iterator[Callable[[], None]]:
-    """A progress bar that advances by one image a call, or nothing in its place."""
+    """Show a progress bar that advances by one image a call, or nothing."""
     if not progress:
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""The published python form of CIFAR: pickles of plain arrays and lists, read so that nothing in them can run."""
+"""Read the python archives of CIFAR: pickles of arrays and lists, without running anything that is in them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from gspool.data.benchmark import Benchmark, Count, locate
-from gspool.data.image_set import ImageSet, Split
-from gspool.data.image_source import ArrayImages
-from gspool.data.splits import image_fold
-
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8
     from torch import Tensor
 
-# What an array is rebuilt from, under its names in old and new numpy; a pickle that names anything else is refused.
+# What an array is rebuilt from, by its names in old and new numpy; a pickle that names anything else is refused.
 _ALLOWED = frozenset(
     {
         ("numpy", "ndarray"),
@@ -31,14 +26,14 @@ _ALLOWED = frozenset(
 
 
 class CifarPart(NamedTuple):
-    """The images of some files, and their labels under every key that was asked for."""
+    """The images of some files, and their labels under every requested key."""
 
     pixels: UInt8[Tensor, "N 3 32 32"]
     labels: dict[str, Int64[Tensor, " N"]]
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that knows arrays, numbers, text, lists and dictionaries, and nothing else."""
+    """An unpickler for arrays, numbers, text, lists and dictionaries only."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -55,11 +50,11 @@ def read_record(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            # The files were written by Python 2, whose text and bytes are one: all of it comes as bytes.
+            # Written by Python 2, where text is bytes.
             record = _ArraysOnly(file, encoding="bytes").load()
     except FileNotFoundError:
         raise
-    except Exception as problem:  # damaged pickles raise nearly anything; all of it means the same here
+    except Exception as problem:  # damaged pickles raise nearly anything
         raise ValueError(f"{path} is not a file of CIFAR: {problem}; unpack the published archive again") from problem
     if not isinstance(record, dict):
         raise ValueError(f"{path} is not a file of CIFAR: it holds a {type(record).__name__}, expected a dictionary")
@@ -102,52 +97,7 @@ def read_part(files: list[Path], *label_keys: str) -> CifarPart:
         for key, all_labels in labels.items():
             own = record.get(key)
             if not isinstance(own, list) or len(own) != len(rows):
-                raise ValueError(f"{path}: expected {key!r} to be a list of {len(rows)} labels, one a row")
+                raise ValueError(f"{path}: expected {key!r} to be a list of {len(rows)} labels, one for each row")
             all_labels += own
         pixels.append(torch.from_numpy(rows.reshape(-1, 3, 32, 32)))
     return CifarPart(torch.cat(pixels), {key: torch.tensor(own, dtype=torch.int64) for key, own in labels.items()})
-
-
-def cifar_set(
-    benchmark: Benchmark,
-    root: Path,
-    split: Split,
-    *,
-    files: dict[str, tuple[str, ...]],
-    label_key: str,
-    names_file: str,
-    names_key: str,
-    expected: dict[str, Count],
-    fold: int | None,
-    folds: int,
-    allow_partial: bool,
-    download: bool,
-) -> ImageSet:
-    """Make a set of CIFAR; validation is a fold of the training images, with the same classes.
-
-    Raises:
-        FileNotFoundError: if the data set, or one of its files, is missing.
-        ValueError: if the counts are not the published ones and ``allow_partial`` is not set; or for validation
-            without a fold.
-    """
-    if split == "validation" and fold is None:
-        raise ValueError(
-            f"{benchmark.name} has no validation part of its own: choose a fold of its training images with "
-            "fold=0, 1, ... (of folds=10), and train with the same fold"
-        )
-    folder = locate(benchmark, root, download)
-    official = "test" if split == "test" else "train"
-    names = read_names(folder / names_file, names_key)
-    part = read_part([folder / name for name in files[official]], label_key)
-    labels = part.labels[label_key]
-    found = Count(len(labels), len(labels.unique()))
-    if found != expected[official] and not allow_partial:
-        raise ValueError(
-            f"{benchmark.name}/{official} must have {expected[official]}, {folder} has {found}; "
-            "unpack the archive again, or pass allow_partial=True to go on with what is there"
-        )
-    images = ImageSet(ArrayImages(part.pixels, benchmark.name), labels, names, name=benchmark.name, split=split)
-    if official == "test" or fold is None:
-        return images
-    both = image_fold(images, fold, folds)
-    return both.train if split == "train" else both.validation

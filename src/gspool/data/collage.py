@@ -1,4 +1,4 @@
-"""Cifar Collage: an object of CIFAR-100 among three images of classes that all labels share (Supp. 2.2).
+"""Cifar Collage and Distilled: an object of CIFAR-100 with three background images, and without (Sec. 5.1, Supp. 2.2).
 
 The text says "4x4-stitched"; its figure and the authors' reference implementation stitch 2 x 2 tiles of 32 pixels.
 """
@@ -6,23 +6,61 @@ The text says "4x4-stitched"; its figure and the authors' reference implementati
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from gspool.data.cifar import CIFAR100
+from gspool.data.cifar_archive import read_names, read_part
 from gspool.data.image_set import ImageSet, Split
+from gspool.data.image_source import ArrayImages
 from gspool.data.seeds import checked_seed
-from gspool.data.super_classes import pools
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8
     from torch import Generator, Tensor
 
 TILE = 32
+# The super-classes that all labels share as backgrounds. The paper says that there are four, the authors' reference
+# implementation which.
+SHARED = ("flowers", "large_man-made_outdoor_things", "large_natural_outdoor_scenes", "trees")
+# Of the five sub-classes of every super-class, in the order of their names: two train, one validates, two test.
+SUB_CLASSES: dict[Split, slice] = {"train": slice(0, 2), "validation": slice(2, 3), "test": slice(3, 5)}
+
+
+def collage(root: Path, split: Split, *, seed: int = 0, download: bool = False) -> ImageSet:
+    """Stitch a collage for every image of the 16 labelled super-classes: 19,200 to train and test, 9,600 to validate.
+
+    Another ``seed`` stitches the same objects with other backgrounds in other places.
+
+    Raises:
+        FileNotFoundError: if CIFAR-100 is not under ``root``.
+        ValueError: if it is damaged or incomplete, or the seed is out of range.
+    """
+    checked_seed(seed)
+    pool = _pools(root, split, download)
+    generator = torch.Generator().manual_seed(seed)
+    count = len(pool.objects)
+    places = torch.randint(4, (count,), generator=generator)
+    chosen = pool.backgrounds[_triples(count, len(pool.backgrounds), generator)]
+    images = CollageImages(pool.tiles, pool.objects, chosen, places)
+    return ImageSet(images, pool.labels, pool.class_names, name="collage", split=split, foreground=places)
+
+
+def distilled(root: Path, split: Split, *, download: bool = False) -> ImageSet:
+    """Return the objects of `collage` without backgrounds, 32 x 32 pixels, in the same order: an upper bound.
+
+    Raises:
+        FileNotFoundError: if CIFAR-100 is not under ``root``.
+        ValueError: if it is damaged or incomplete.
+    """
+    pool = _pools(root, split, download)
+    images = ArrayImages(pool.tiles[pool.objects], "distilled")
+    return ImageSet(images, pool.labels, pool.class_names, name="distilled", split=split)
 
 
 class CollageImages:
-    """Collages stitched when they are asked for: a quarter holds the object, the other three a background each."""
+    """Collages stitched on access: one quarter holds the object, the other three a background each."""
 
     def __init__(
         self,
@@ -45,31 +83,51 @@ class CollageImages:
         return quarters.permute(2, 0, 3, 1, 4).reshape(3, 2 * TILE, 2 * TILE)
 
     def describe(self, index: int) -> str:
-        """Give the rows of CIFAR-100 that the collage is made of."""
+        """Return the rows of CIFAR-100 in the collage."""
         return f"collage {index} of CIFAR-100 images {self.quarters[index].tolist()}"
 
 
-def collage(root: Path, split: Split, *, seed: int = 0, download: bool = False) -> ImageSet:
-    """Stitch one collage for every image of the 16 labelled super-classes: 19,200 to train and to test, 9,600 between.
+class Pools(NamedTuple):
+    """All tiles, and where those of one split are: the objects with their labels, and the shared backgrounds."""
 
-    Another ``seed`` stitches the same objects with other backgrounds in other places.
+    tiles: UInt8[Tensor, "T 3 32 32"]
+    objects: Int64[Tensor, " N"]
+    labels: Int64[Tensor, " N"]
+    backgrounds: Int64[Tensor, " P"]
+    class_names: tuple[str, ...]
 
-    Raises:
-        FileNotFoundError: if CIFAR-100 is not under ``root``.
-        ValueError: if it is damaged or incomplete, or the seed out of range.
+
+def _pools(root: Path, split: Split, download: bool) -> Pools:
+    """Collect the tiles of one split from all 60,000 images of CIFAR-100, its train and test parts together.
+
+    Foregrounds and backgrounds of the three splits come from disjoint sub-classes.
     """
-    checked_seed(seed)
-    pool = pools(root, split, download=download)
-    generator = torch.Generator().manual_seed(seed)
-    count = len(pool.objects)
-    places = torch.randint(4, (count,), generator=generator)
-    chosen = pool.backgrounds[_triples(count, len(pool.backgrounds), generator)]
-    images = CollageImages(pool.tiles, pool.objects, chosen, places)
-    return ImageSet(images, pool.labels, pool.class_names, name="collage", split=split, foreground=places)
+    folder = CIFAR100.locate(root, download)
+    fine_names = read_names(folder / "meta", "fine_label_names")
+    coarse_names = read_names(folder / "meta", "coarse_label_names")
+    tiles, labels_of = read_part([folder / "train", folder / "test"], "fine_labels", "coarse_labels")
+    fine, coarse = labels_of["fine_labels"], labels_of["coarse_labels"]
+    missing = sorted(set(SHARED) - set(coarse_names))
+    if missing:
+        raise ValueError(f"{folder} has no super-class {', '.join(missing)}; is this CIFAR-100?")
+    objects, labels, backgrounds = [], [], []
+    class_names: list[str] = []
+    for number, name in enumerate(coarse_names):
+        subs = sorted(fine[coarse == number].unique().tolist(), key=lambda label: fine_names[label])
+        if len(subs) != 5:
+            raise ValueError(f"super-class {name} of {folder} has {len(subs)} sub-classes, expected 5: {subs}")
+        rows = torch.isin(fine, torch.tensor(subs[SUB_CLASSES[split]])).nonzero().flatten()
+        if name in SHARED:
+            backgrounds.append(rows)
+        else:
+            objects.append(rows)
+            labels.append(torch.full_like(rows, len(class_names)))
+            class_names.append(name)
+    return Pools(tiles, torch.cat(objects), torch.cat(labels), torch.cat(backgrounds), tuple(class_names))
 
 
 def _triples(count: int, pool: int, generator: Generator) -> Int64[Tensor, "N 3"]:
-    """Deal three backgrounds at a time from a shuffled pool, shuffled anew when it runs out: all are used alike."""
+    """Draw three backgrounds at a time from a shuffled pool, reshuffled when it is empty: all are used equally."""
     if pool < 3:
         raise ValueError(f"a collage needs three different backgrounds, the shared classes have {pool} images")
     deals = [

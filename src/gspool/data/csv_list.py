@@ -1,96 +1,107 @@
-"""A CSV list of pictures: columns path and label, and where wanted split and role."""
+"""A CSV list of images: a column path, and where wanted label, split and role."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from gspool.data.image_set import GALLERY, QUERY, Split
 
-COLUMNS = ("path", "label", "split", "role")
-_SPLIT_WORDS: dict[str, Split] = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+PATH, LABEL, SPLIT, ROLE = COLUMNS = ("path", "label", "split", "role")
+# What a split is called in folders and lists. Query and gallery, in lists, are the test split with that role.
+SPLIT_NAMES: dict[str, Split] = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+_LISTED_SPLITS: dict[str, Split] = {**SPLIT_NAMES, QUERY: "test", GALLERY: "test"}
 
 
 class Picture(NamedTuple):
-    """One image of a user: where it is, what it shows, and, where the data says so, its split and role."""
+    """One listed image: its path, and where the data gives them its label (else empty), split and role."""
 
     path: Path
-    label: str
+    label: str = ""
     split: Split | None = None
     role: str | None = None
 
 
-class Listing(NamedTuple):
-    """The images of a user, and the names of the classes, those without an image included."""
-
-    pictures: list[Picture]
-    class_names: list[str]
-
-
-def read_csv(path: Path) -> Listing:
-    """Read a list of pictures; paths are absolute or relative to the folder of the list.
+def read_csv(path: Path, *, needs_labels: bool = True) -> Iterator[Picture]:
+    """Read a list of images row by row; paths are absolute or relative to the folder of the list.
 
     The first line names the columns. ``split`` is train, validation (or val) or test; query and gallery are the test
-    split with that role. ``role`` is query, gallery or empty. Other columns are left alone.
+    split with that role. ``role`` is query, gallery or empty. Other columns are ignored. The text is UTF-8, with or
+    without a byte-order mark.
+
+    Args:
+        path: the list.
+        needs_labels: refuse a list without a column label, and a row without a label.
 
     Raises:
-        ValueError: if a column or a label is missing, or a word is not known; the message gives the lines.
+        ValueError: at the first row that is wrong, with its line number.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = (Path(folder) / "list.csv").write_text("path,label,split\\na.jpg,ant,train\\nb.jpg,bee,query\\n")
-        ...     pictures, class_names = read_csv(Path(folder) / "list.csv")
-        >>> [(picture.path.name, picture.split, picture.role) for picture in pictures], class_names
-        ([('a.jpg', 'train', None), ('b.jpg', 'test', 'query')], ['ant', 'bee'])
+        ...     [(row.path.name, row.label, row.split, row.role) for row in read_csv(Path(folder) / "list.csv")]
+        [('a.jpg', 'ant', 'train', None), ('b.jpg', 'bee', 'test', 'query')]
     """
+    needed = COLUMNS[: 2 if needs_labels else 1]
+    has_splits: bool | None = None
+    for line, row in _rows(path, needed):
+        for name in needed:
+            if not row[name]:
+                raise ValueError(f"{path}, line {line}: no {name}; every image needs one")
+        split, role = row[SPLIT].lower(), row[ROLE].lower()
+        if split and split not in _LISTED_SPLITS:
+            raise ValueError(f"{path}, line {line}: split {row[SPLIT]!r} is not one of {', '.join(_LISTED_SPLITS)}")
+        if role not in ("", QUERY, GALLERY):
+            raise ValueError(f"{path}, line {line}: role {row[ROLE]!r} is neither {QUERY} nor {GALLERY}")
+        has_splits = bool(split) if has_splits is None else has_splits
+        if bool(split) != has_splits:
+            raise ValueError(f"{path}, line {line}: some rows have a split and some have none; give all or none")
+        yield Picture(
+            path.parent / (os.path.expanduser(row[PATH]) if row[PATH].startswith("~/") else row[PATH]),
+            row[LABEL],
+            _LISTED_SPLITS.get(split),
+            role or (split if split in (QUERY, GALLERY) else None),
+        )
+    if has_splits is None:
+        raise ValueError(f"{path} lists no images: there is nothing below its header")
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Read (line number, stripped values of the known columns) of every row."""
     # utf-8-sig: spreadsheets put a byte-order mark before the name of the first column.
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
-        columns = [name.strip() for name in reader.fieldnames or ()]
-        reader.fieldnames = columns
-        missing = [name for name in COLUMNS[:2] if name not in columns]
-        if missing:
-            raise ValueError(f"{path} has no column {' and '.join(missing)}; its first line names {columns}")
-        rows = [(reader.line_num, {name: (row.get(name) or "").strip() for name in COLUMNS}) for row in reader]
-    if not rows:
-        raise ValueError(f"{path} lists no pictures: it has a header and nothing below it")
-    for name in COLUMNS[:2]:
-        _stop_at(path, [line for line, row in rows if not row[name]], f"no {name}; give every picture one")
-    splits = {**_SPLIT_WORDS, QUERY: "test", GALLERY: "test"}
-    _stop_at(
-        path,
-        [line for line, row in rows if row["split"].lower() not in {"", *splits}],
-        f"a split that is none of {', '.join(splits)}",
-    )
-    given = [bool(row["split"]) for _, row in rows]
-    if any(given):
-        _stop_at(path, [line for line, row in rows if not row["split"]], "no split, while others have one")
-    _stop_at(
-        path,
-        [line for line, row in rows if row["role"].lower() not in ("", QUERY, GALLERY)],
-        f"a role that is neither {QUERY} nor {GALLERY}",
-    )
-    pictures = [
-        Picture(
-            path.parent / row["path"],
-            row["label"],
-            splits.get(row["split"].lower()),
-            row["role"].lower() or (row["split"].lower() if row["split"].lower() in (QUERY, GALLERY) else None),
-        )
-        for _, row in rows
-    ]
-    return Listing(pictures, sorted({picture.label for picture in pictures}))
+        line = 0
+        try:
+            columns = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = columns
+            missing = [name for name in needed if name not in columns]
+            if missing:
+                raise ValueError(f"{path} has no column {' and '.join(missing)}; its first line names {columns}")
+            line = reader.line_num
+            for row in reader:
+                line = reader.line_num
+                yield line, {name: (row.get(name) or "").strip() for name in COLUMNS}
+        except UnicodeDecodeError as problem:
+            raise ValueError(
+                f"{path}, line {_undecodable_line(path)}: this is not UTF-8; save the list as 'CSV UTF-8'"
+            ) from problem
+        except csv.Error as problem:
+            raise ValueError(
+                f"{path}, line {line + 1}: not readable as CSV ({problem}); is a quotation mark not closed?"
+            ) from problem
 
 
-def _stop_at(path: Path, lines: Sequence[int], problem: str) -> None:
-    """Refuse a list for what some of its lines say.
-
-    Raises:
-        ValueError: if there are such lines.
-    """
-    if lines:
-        shown = ", ".join(map(str, lines[:5])) + (", ..." if len(lines) > 5 else "")
-        raise ValueError(f"{path}: {len(lines)} of its lines (line {shown}) have {problem}")
+def _undecodable_line(path: Path) -> int:
+    """Find the first line that is not UTF-8."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return 1

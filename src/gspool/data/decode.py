@@ -1,9 +1,16 @@
-"""From a file to pixels: open by content, as a person would see it, uint8 RGB."""
+"""Image files to pixels: opened by content and within limits, upright, uint8 RGB.
+
+Everything that reads a picture (training, evaluation, search, the web page) goes through `open_image`.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -13,23 +20,125 @@ if TYPE_CHECKING:
     from jaxtyping import UInt8
     from torch import Tensor
 
-# Named one by one: Pillow knows some forty formats, and pictures from outside should not reach parsers nobody needs.
+# Named one by one: Pillow knows some forty formats, and untrusted files should not reach parsers nobody needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-Interpolation = Literal["bilinear", "bicubic"]
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+Interpolation = Literal["bilinear", "bicubic"]
+
+MAX_BYTES = 256 * 2**20
+# Below the size at which Pillow warns of decompression bombs, so that our message comes first.
+MAX_PIXELS = 80_000_000
+# After resizing. A file of 1 kB can hold 1 x 500,000 pixels; with a shorter side of 256 they would be 33 billion.
+MAX_RESIZED = 25_000_000
+# The resize that is checked where the caller does not name one: the first step of the paper's transforms.
+USUAL_SIDE = 256
 
 # EXIF orientations that turn a picture on its side (5 to 8 of the standard).
 _SIDEWAYS = frozenset({5, 6, 7, 8})
 _ORIENTATION_TAG = 0x0112
 _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+# Pixels converted at a time where a mode needs several temporary copies.
+_BAND = 1 << 20
 
 
 class BrokenImageError(ValueError):
-    """An image that is missing, or is not a picture; the message names it and says what is wrong."""
+    """An image that is missing, damaged or refused; the message names it and gives the reason."""
+
+
+class ImageTooLargeError(BrokenImageError):
+    """An image with more bytes or pixels than allowed; nothing of it has been decoded."""
+
+
+class UnknownFormatError(BrokenImageError):
+    """Content that is not an image of one of `FORMATS`."""
+
+
+def open_image(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    shorter_side: int | None = None,
+    max_bytes: int = MAX_BYTES,
+    max_pixels: int = MAX_PIXELS,
+    max_resized: int = MAX_RESIZED,
+    name: str | None = None,
+) -> Image.Image:
+    """Decode a file, or the bytes of one, to an upright RGB image; transparent areas become white.
+
+    The content decides the format, never the name. Limits are checked before anything is decoded, so peak memory is
+    about 12 bytes a pixel of ``max_pixels``. Only regular files are opened: a pipe or a device could block for ever.
+
+    Args:
+        source: a path, or the content of a file.
+        shorter_side: what the caller will resize the shorter side to; `USUAL_SIDE` is assumed for the check of
+            ``max_resized`` unless given. The image that is returned is not resized.
+        max_bytes: largest file.
+        max_pixels: largest image, width times height.
+        max_resized: largest image once it is resized; refuses extreme aspect ratios.
+        name: how messages call the image; its path unless given.
+
+    Raises:
+        ImageTooLargeError: if it exceeds a limit.
+        UnknownFormatError: if it is empty, or not a JPEG, PNG, WebP, GIF or BMP image.
+        BrokenImageError: if it is missing, not a regular file, truncated or damaged.
+
+    Example:
+        >>> buffer = io.BytesIO()
+        >>> Image.new("L", (40, 30), 7).save(buffer, "PNG")
+        >>> picture = open_image(buffer.getvalue())
+        >>> picture.mode, picture.size
+        ('RGB', (40, 30))
+    """
+    with _opened(source, name, shorter_side, max_bytes, max_pixels, max_resized) as file:
+        # In place: otherwise Pillow copies every image, also those that are upright already.
+        ImageOps.exif_transpose(file, in_place=True)
+        image = as_rgb(file)
+        image.load()
+        return image
+
+
+def decode(
+    path: str | os.PathLike[str], shorter_side: int | None = None, interpolation: Interpolation = "bilinear"
+) -> UInt8[Tensor, "3 H W"]:
+    """Decode an image file to RGB within the default limits, see `open_image`, and resize its shorter side.
+
+    Resizing is antialiased; bilinear is the first step of the paper's augmentation. The tensor is a channels-last view,
+    which is what decoders write and what resizing reads fastest.
+
+    Raises:
+        BrokenImageError: if the file is missing, damaged, too large or not an image.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("L", (400, 300), 7).save(f"{folder}/grey.png")
+        ...     image = decode(f"{folder}/grey.png", shorter_side=256)
+        >>> image.dtype, tuple(image.shape), int(image.max())
+        (torch.uint8, (3, 256, 341), 7)
+    """
+    image = open_image(path, shorter_side=shorter_side)
+    size = size_after_resize(*image.size, shorter_side)
+    if size != image.size:
+        image = image.resize(size, _RESAMPLING[interpolation])
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def stored_size(path: str | os.PathLike[str], shorter_side: int | None = None) -> tuple[int, int]:
+    """Read (width, height) that `decode` would return from the head of the file, without decoding it.
+
+    Raises:
+        BrokenImageError: if the file is missing, too large, or does not begin like an image.
+    """
+    with _opened(path, None, shorter_side, MAX_BYTES, MAX_PIXELS, MAX_RESIZED) as image:
+        width, height = image.size
+        # A PNG without EXIF at its head would be decoded in search of it.
+        has_exif = image.format != "PNG" or "exif" in image.info
+        if has_exif and image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS:
+            width, height = height, width
+    return size_after_resize(width, height, shorter_side)
 
 
 def size_after_resize(width: int, height: int, shorter_side: int | None) -> tuple[int, int]:
-    """Give (width, height) once the shorter side has the asked length and the shape is kept.
+    """Compute (width, height) after the shorter side is resized and the aspect ratio kept.
 
     Example:
         >>> size_after_resize(400, 300, 256)
@@ -42,78 +151,99 @@ def size_after_resize(width: int, height: int, shorter_side: int | None) -> tupl
     return max(int(shorter_side * width / height), 1), shorter_side
 
 
-def stored_size(path: Path, shorter_side: int | None = None) -> tuple[int, int]:
-    """Read (width, height) of the decoded image from the head of the file, without decoding it.
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Convert an image of any mode to RGB: transparency on white, 16-bit grey scaled to 8 bits."""
+    transparent = "A" in image.mode or "a" in image.mode or "transparency" in image.info
+    deep = image.mode in ("I", "F") or image.mode.startswith("I;16")
+    if not transparent and not deep:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    result = Image.new("RGB", image.size)
+    rows = max(_BAND // image.width, 1)
+    for top in range(0, image.height, rows):
+        band = image.crop((0, top, image.width, min(top + rows, image.height)))
+        if deep:
+            # Pillow clips 16-bit grey at 255 instead of scaling it: almost every such picture would come out white.
+            grey = (np.asarray(band, dtype=np.float64) / 257).clip(0, 255).round().astype(np.uint8)
+            result.paste(Image.fromarray(grey).convert("RGB"), (0, top))
+        else:
+            layer = band.convert("RGBA")
+            result.paste(Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB"), (0, top))
+    return result
 
-    Raises:
-        BrokenImageError: if there is no such file or it does not begin like an image.
-    """
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            width, height = image.size
-            # Asked for EXIF that did not come at its head, a PNG would be decoded in search of it.
-            has_exif = image.format != "PNG" or "exif" in image.info
-            if has_exif and image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS:
-                width, height = height, width
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
-        raise BrokenImageError(f"{path}: {reason(path, problem)}") from problem
-    return size_after_resize(width, height, shorter_side)
 
-
-def decode(
-    path: Path, shorter_side: int | None = None, interpolation: Interpolation = "bilinear"
-) -> UInt8[Tensor, "3 H W"]:
-    """Decode a JPEG, PNG or WebP file, whatever its name says, to RGB, upright, on white where it is transparent.
-
-    With ``shorter_side`` it is resized so, with antialiasing; bilinear is the first step of the paper's augmentation.
-    The tensor is a channels-last view: what a decoder writes and what resizing reads fastest.
-
-    Raises:
-        BrokenImageError: if the file is missing, truncated or no image; the message names it.
+def printable(path: str | os.PathLike[str]) -> str:
+    r"""Return a path as text that can be printed: bytes that are not UTF-8 become escapes.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Image.new("L", (400, 300), 7).save(Path(folder) / "grey.png")
-        ...     image = decode(Path(folder) / "grey.png", shorter_side=256)
-        >>> image.dtype, tuple(image.shape), int(image.max())
-        (torch.uint8, (3, 256, 341), 7)
+        >>> printable("caf\udce9.jpg")
+        'caf\\xe9.jpg'
     """
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def _opened(
+    source: str | os.PathLike[str] | bytes,
+    name: str | None,
+    shorter_side: int | None,
+    max_bytes: int,
+    max_pixels: int,
+    max_resized: int,
+) -> Iterator[Image.Image]:
+    """Open an image within limits; whatever goes wrong in here becomes a `BrokenImageError`."""
+    name = name or ("this image" if isinstance(source, bytes) else printable(source))
     try:
-        with Image.open(path, formats=FORMATS) as file:
-            image = as_rgb(ImageOps.exif_transpose(file))
-            size = size_after_resize(*image.size, shorter_side)
-            if size != image.size:
-                image = image.resize(size, _RESAMPLING[interpolation])
-            pixels = np.array(image)
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as problem:
-        raise BrokenImageError(f"{path}: {reason(path, problem)}") from problem
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+        with _stream(source, name, max_bytes) as stream, Image.open(stream, formats=FORMATS) as image:
+            _check_pixels(name, *image.size, shorter_side or USUAL_SIDE, max_pixels, max_resized)
+            yield image
+    except BrokenImageError:
+        raise
+    except Image.UnidentifiedImageError as problem:
+        raise UnknownFormatError(f"{name}: the content is not one of {', '.join(FORMATS)}") from problem
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as problem:
+        raise ImageTooLargeError(f"{name}: more than {max_pixels:,} pixels; make it smaller") from problem
+    except Exception as problem:  # damaged bytes make parsers raise nearly anything
+        raise BrokenImageError(f"{name}: damaged or unreadable ({problem})") from problem
 
 
-def as_rgb(image: Image.Image) -> Image.Image:
-    """Bring any mode of picture to RGB without losing what it shows."""
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        # Pillow clips 16-bit grey at 255 instead of scaling it: almost every such picture would come out white.
-        return Image.fromarray(
-            (np.asarray(image, dtype=np.float64) / 257).clip(0, 255).round().astype(np.uint8)
-        ).convert("RGB")
-    if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
-        seen = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
-    return image.convert("RGB")
+def _stream(source: str | os.PathLike[str] | bytes, name: str, max_bytes: int) -> IO[bytes]:
+    """Open the bytes, or the regular file of that name, unless there are too many."""
+    if isinstance(source, bytes):
+        size = len(source)
+    else:
+        try:
+            state = os.stat(source)
+        except FileNotFoundError as problem:
+            link = f", this is a link to {printable(os.readlink(source))}" if os.path.islink(source) else ""
+            raise BrokenImageError(f"{name}: there is no such file{link}") from problem
+        except (OSError, ValueError) as problem:  # ValueError: a null character in the path
+            raise BrokenImageError(f"{name}: {getattr(problem, 'strerror', None) or problem}") from problem
+        if not stat.S_ISREG(state.st_mode):
+            kind = "a folder, not an image" if stat.S_ISDIR(state.st_mode) else "not a regular file"
+            raise BrokenImageError(f"{name}: this is {kind}")
+        size = state.st_size
+        if size == 0:
+            raise UnknownFormatError(f"{name}: the file is empty")
+    if size > max_bytes:
+        raise ImageTooLargeError(
+            f"{name}: {size / 2**20:.1f} MiB, at most {max_bytes / 2**20:.1f} MiB are read; make it smaller"
+        )
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    # Not blocking: the file may have been replaced by a pipe since it was looked at.
+    return open(source, "rb", opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0)))
 
 
-def reason(path: Path, problem: BaseException) -> str:
-    """Say in words why a file could not be opened as an image."""
-    if isinstance(problem, FileNotFoundError):
-        return "there is no such file"
-    if isinstance(problem, IsADirectoryError):
-        return "this is a folder, not an image"
-    if Path(path).is_file() and Path(path).stat().st_size == 0:
-        return "the file is empty"
-    if isinstance(problem, Image.UnidentifiedImageError):
-        return f"the content is not one of {', '.join(FORMATS)}"
-    return f"damaged or unreadable ({problem})"
+def _check_pixels(name: str, width: int, height: int, side: int, max_pixels: int, max_resized: int) -> None:
+    if min(width, height) < 1:
+        raise BrokenImageError(f"{name}: damaged ({width} x {height} pixels)")
+    if width * height > max_pixels:
+        raise ImageTooLargeError(
+            f"{name}: {width} x {height} pixels, at most {max_pixels:,} in all are read; make it smaller"
+        )
+    resized_width, resized_height = size_after_resize(width, height, side)
+    if resized_width * resized_height > max_resized:
+        raise ImageTooLargeError(
+            f"{name}: {width} x {height} pixels are too long and narrow: resized to {side} on the shorter side they "
+            f"would be {resized_width:,} x {resized_height:,}, at most {max_resized:,} pixels in all; crop it"
+        )

@@ -1,11 +1,10 @@
-"""Fetch a published archive: progress, resume, checksum; nothing half-finished ever carries the final name."""
+"""Download a published archive: progress, resume, checksums; an incomplete file never gets the final name."""
 
 from __future__ import annotations
 
 import ftplib
 import hashlib
 import http.client
-import shutil
 import time
 import urllib.error
 import urllib.parse
@@ -18,7 +17,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-# Takes (bytes so far, bytes in all or None).
+# Takes (bytes so far, total bytes or None).
 Report = Callable[[int, int | None], None]
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 30
@@ -27,16 +26,20 @@ PAUSE_SECONDS = 1.0
 
 
 class Archive(NamedTuple):
-    """A published file: where it is, what its content must be, which folder it holds."""
+    """A published file: its address and its checksums, SHA-256 where it is known."""
 
     url: str
     md5: str
-    file_name: str
-    folder: str
+    sha256: str | None = None
+
+    @property
+    def file_name(self) -> str:
+        """The last part of the address."""
+        return self.url.rpartition("/")[2]
 
 
 class Stream(NamedTuple):
-    """An open answer: the bytes from ``start`` on, and the length of the whole file where the server tells it."""
+    """An open response: the bytes from ``start`` on, and the length of the whole file if the server sends it."""
 
     body: IO[bytes]
     start: int
@@ -44,18 +47,18 @@ class Stream(NamedTuple):
 
 
 def fetch(archive: Archive, folder: Path, *, progress: bool = True) -> Path:
-    """Download an archive into ``folder`` and give its path; a file that is already there and right is kept.
+    """Download an archive into ``folder`` and return its path; a correct file that is already there is kept.
 
-    Bytes go to ``NAME.part``; when the connection drops, or at the next call after a crash, the download goes on from
-    there (HTTP Range, FTP REST). The md5 sum is checked before the file gets its name.
+    Bytes are written to ``NAME.part``; when the connection drops, or at the next call after a crash, the download
+    continues from there (HTTP Range, FTP REST). The checksums are verified before the file gets its name.
 
     Raises:
-        ConnectionError: if the server cannot be reached after several attempts; what came so far is kept.
-        ValueError: if the content has another md5 sum than the published one.
+        ConnectionError: if the server cannot be reached after several attempts; the bytes received are kept.
+        ValueError: if a checksum differs from the published one.
     """
     target = folder / archive.file_name
     if target.is_file():
-        check_md5(target, archive)
+        check_content(target, archive)
         return target
     folder.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
@@ -69,28 +72,28 @@ def fetch(archive: Archive, folder: Path, *, progress: bool = True) -> Path:
                     break
             except (OSError, http.client.HTTPException, ftplib.Error) as error:
                 problem = error
-            # A line that breaks often is no reason to give up as long as it brings something.
+            # Keep trying as long as every attempt brings something.
             fruitless = 0 if _size(part) > before else fruitless + 1
-            # 4xx: the address is wrong or closed, and asking again will not change that.
+            # 4xx: the address is wrong, and trying again will not change that.
             refused = isinstance(problem, urllib.error.HTTPError) and 400 <= problem.code < 500
             if refused or fruitless >= ATTEMPTS:
                 raise ConnectionError(
-                    f"{archive.url} could not be fetched ({problem or 'it broke off again and again'}); "
+                    f"{archive.url} could not be downloaded ({problem or 'the connection broke repeatedly'}); "
                     f"{_kept(part)}, or put {archive.file_name} into {folder} by hand"
                 ) from problem
             time.sleep(PAUSE_SECONDS * fruitless)
-    check_md5(part, archive)
+    check_content(part, archive)
     part.replace(target)
     return target
 
 
 def _fetch_rest(url: str, part: Path, report: Report) -> bool:
-    """Append what is missing; tell whether the file is now as long as the server says it is."""
+    """Append what is missing; return whether the file is as long as the server says."""
     have = _size(part)
     with _open(url, have) as stream:
         if stream is None:
             return True
-        # A server that ignores the range begins again at the first byte, and so must the file.
+        # A server that ignores the range starts at the first byte, and so must the file.
         with part.open("r+b" if part.exists() else "wb") as file:
             file.truncate(stream.start)
             file.seek(stream.start)
@@ -103,7 +106,7 @@ def _fetch_rest(url: str, part: Path, report: Report) -> bool:
 
 @contextmanager
 def _open(url: str, start: int) -> Iterator[Stream | None]:
-    """Open an address from a byte on; None when the server says that nothing is left."""
+    """Open an address at an offset; None if the server says that nothing is left."""
     if urllib.parse.urlsplit(url).scheme == "ftp":
         with _open_ftp(url, start) as stream:
             yield stream
@@ -116,14 +119,14 @@ def _open(url: str, start: int) -> Iterator[Stream | None]:
             yield Stream(answer, begin, None if left is None else begin + int(left))
     except urllib.error.HTTPError as problem:
         problem.close()
-        if problem.code != 416:  # the range begins past the end: all of it is here
+        if problem.code != 416:  # the range begins past the end: the file is complete
             raise
         yield None
 
 
 @contextmanager
 def _open_ftp(url: str, start: int) -> Iterator[Stream]:
-    """Open an FTP address from a byte on."""
+    """Open an FTP address at an offset."""
     address = urllib.parse.urlsplit(url)
     with ftplib.FTP(timeout=TIMEOUT_SECONDS) as server:
         server.connect(address.hostname or "", address.port or ftplib.FTP_PORT)
@@ -134,21 +137,24 @@ def _open_ftp(url: str, start: int) -> Iterator[Stream]:
             yield Stream(body, start, length)
 
 
-def check_md5(path: Path, archive: Archive) -> None:
-    """Compare a file with its published md5 sum; one that differs is set aside, so that the next call begins anew.
+def check_content(path: Path, archive: Archive) -> None:
+    """Compare a file with its published checksums; one that differs is renamed, so that the next call starts over.
 
     Raises:
-        ValueError: if the sums differ.
+        ValueError: if a checksum differs.
     """
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != archive.md5:
-        aside = path.with_name(archive.file_name + ".wrong")
-        shutil.move(path, aside)
-        raise ValueError(
-            f"{archive.file_name} has md5 {found}, published is {archive.md5}: it is damaged or another version. "
-            f"It was moved to {aside}; run the same again to download it anew"
-        )
+    for kind, published in (("md5", archive.md5), ("sha256", archive.sha256)):
+        if published is None:
+            continue
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, kind).hexdigest()
+        if found != published:
+            wrong = path.with_name(archive.file_name + ".wrong")
+            path.replace(wrong)
+            raise ValueError(
+                f"{archive.file_name} has {kind} {found}, published is {published}: it is damaged or another version. "
+                f"It was moved to {wrong}; run the same command again to download it again"
+            )
 
 
 def _size(path: Path) -> int:
@@ -156,14 +162,14 @@ def _size(path: Path) -> int:
 
 
 def _kept(part: Path) -> str:
-    """Say what a failed download has left, and what another one will do with it."""
+    """Describe what a failed download left, and how to continue."""
     if _size(part) == 0:
-        return "nothing came of it: run the same again when the address can be reached"
-    return f"{_size(part):,} bytes are kept in {part}: run the same again to go on from there"
+        return "nothing was received: run the same command again when the address can be reached"
+    return f"{_size(part):,} bytes are kept in {part}: run the same command again to continue from there"
 
 
 def _bar(archive: Archive, progress: bool) -> AbstractContextManager[Report]:
-    """A progress bar that takes (bytes so far, bytes in all), or nothing in its place."""
+    """Return a progress bar that takes (bytes so far, total bytes), or one that shows nothing."""
     return _rich_bar(archive) if progress else nullcontext(lambda done, total: None)
 
 

@@ -1,14 +1,16 @@
-"""A user's own pictures: a folder of class sub-folders, or a CSV list."""
+"""A user's own images: a folder of class sub-folders, or a CSV list."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from gspool.data.class_folders import read_class_folders
-from gspool.data.csv_list import Listing, Picture, read_csv
+from gspool.data.class_folders import ImageFolder
+from gspool.data.csv_list import Picture, read_csv
+from gspool.data.decode import IMAGE_SUFFIXES, printable
 from gspool.data.image_set import GALLERY, SPLITS, ImageSet, Split
 from gspool.data.image_source import FileImages
 from gspool.data.splits import split_positions
@@ -27,38 +29,45 @@ def folder(
     seed: int = 0,
     small_classes: SmallClasses = "stop",
 ) -> ImageSet:
-    """Read pictures from ``ROOT/CLASS/picture.jpg``, from ``ROOT/train/CLASS/picture.jpg``, or from a CSV file.
+    """Read images from ``ROOT/CLASS/image.jpg``, from ``ROOT/test/CLASS/image.jpg``, or from a CSV file.
 
-    Where the data does not name its splits, whole classes are shared out, so that the test classes were never seen
-    (``zero_shot=False`` shares out the images of every class instead). A CSV has columns path and label, and may have
-    split and role, see `gspool.data.csv_list`.
+    Where the data does not name its splits, whole classes are assigned to them, so that test classes are never seen in
+    training (``zero_shot=False`` assigns the images of every class instead). See `gspool.data.class_folders` and
+    `gspool.data.csv_list` for the two layouts.
 
     Args:
         root: the folder, or the CSV file.
-        split: which part to give.
+        split: which part; ``all`` is every image, whatever splits the data names.
         fractions: shares of train, validation and test.
-        zero_shot: whether classes or images are shared out.
-        seed: of that sharing.
-        small_classes: what to do about classes with fewer than two images, which have no pair to learn from or to find:
+        zero_shot: assign whole classes to splits, not the images of every class.
+        seed: of that assignment.
+        small_classes: what to do with classes of fewer than two images, which have no pair to learn from or to find:
             ``stop`` with a message, ``drop`` them, or ``keep`` them.
 
     Raises:
         FileNotFoundError: if there is no such folder or file.
         ValueError: for empty or small classes, a single class, one file listed twice, a split with too few classes.
+
+    Warns:
+        UserWarning: if files or folders are left out.
     """
-    listing = read_csv(root) if root.is_file() else read_class_folders(root)
-    _refuse_duplicates(root, listing.pictures)
-    pictures = _without_small_classes(root, listing, small_classes)
+    pictures, class_names = (list(read_csv(root)), []) if root.is_file() else _list_folder(root)
+    _refuse_duplicates(root, pictures)
+    if split == "all":
+        pictures = [picture._replace(split=None) for picture in pictures]
+    pictures = _without_small_classes(root, pictures, class_names, small_classes)
     own_splits = any(picture.split for picture in pictures)
-    if own_splits:
+    if split == "all":
+        chosen = pictures
+    elif own_splits:
         chosen = [picture for picture in pictures if picture.split == split]
     else:
-        chosen = _shared_out(root, pictures, split, fractions, zero_shot, seed)
+        chosen = _assigned(root, pictures, split, fractions, zero_shot, seed)
     names = sorted({picture.label for picture in chosen})
     if len(names) < FEWEST_CLASSES:
         raise ValueError(_too_few(root, split, names, pictures, own_splits, fractions))
     number = {name: label for label, name in enumerate(names)}
-    # Where some images have a role, one without is in the gallery: it can be found and is not asked for.
+    # Where some images have a role, one without is in the gallery: it can be found and is not a query.
     has_roles = any(picture.role for picture in chosen)
     return ImageSet(
         FileImages([picture.path for picture in chosen]),
@@ -70,43 +79,80 @@ def folder(
     )
 
 
+def _list_folder(root: Path) -> tuple[list[Picture], list[str]]:
+    """List the images of class folders and the names of the classes, also of those without an image."""
+    walk = ImageFolder(root)
+    if not walk.has_folders:
+        raise ValueError(
+            f"{root} has no sub-folders; expected one for each class, with its images inside "
+            f"(found {sum(1 for _ in root.iterdir())} files)"
+        )
+    pictures = []
+    for picture in walk:
+        if picture.label:
+            pictures.append(picture)
+        else:
+            walk.other_files.add(os.path.relpath(picture.path, root))
+    unreadable = [name for name in walk.class_names if printable(name) != name]
+    if unreadable:
+        raise ValueError(
+            f"{root} has {len(unreadable)} class folders whose names are not UTF-8 "
+            f"({_some([printable(name) for name in unreadable])}); rename them"
+        )
+    if walk.other_files.count:
+        warnings.warn(
+            f"{root}: {walk.other_files.count} files are left out ({walk.other_files}); images end in "
+            f"{', '.join(IMAGE_SUFFIXES)} and lie in the folder of their class",
+            stacklevel=4,
+        )
+    if walk.other_folders.count:
+        warnings.warn(
+            f"{root}: {walk.other_folders.count} folders are left out ({walk.other_folders}): links to a folder listed "
+            "already, links below a class folder, or folders that may not be read",
+            stacklevel=4,
+        )
+    return pictures, sorted(walk.class_names)
+
+
 def _refuse_duplicates(root: Path, pictures: list[Picture]) -> None:
     """Refuse data that names one file twice: it would be its own nearest neighbour, perhaps in another class."""
-    first: dict[Path, Picture] = {}
+    first: dict[str, Picture] = {}
     for picture in pictures:
-        earlier = first.setdefault(picture.path.resolve(), picture)
+        earlier = first.setdefault(os.path.realpath(picture.path), picture)
         if earlier is not picture:
             raise ValueError(
-                f"{root} names one file twice: {earlier.path} as {earlier.label!r} and {picture.path} as "
-                f"{picture.label!r}; leave one of them out"
+                f"{root} names one file twice: {printable(earlier.path)} as {earlier.label!r} and "
+                f"{printable(picture.path)} as {picture.label!r}; leave one of them out"
             )
 
 
-def _without_small_classes(root: Path, listing: Listing, policy: SmallClasses) -> list[Picture]:
+def _without_small_classes(
+    root: Path, pictures: list[Picture], class_names: list[str], policy: SmallClasses
+) -> list[Picture]:
     """Apply the policy for classes of fewer than two images, counted in each split that the data names."""
     if policy not in ("stop", "drop", "keep"):
         raise ValueError(f"small_classes is 'stop', 'drop' or 'keep', got {policy!r}")
-    counts = Counter((picture.split, picture.label) for picture in listing.pictures)
+    counts = Counter((picture.split, picture.label) for picture in pictures)
     filled = {label for _, label in counts}
-    empty = [name for name in listing.class_names if name not in filled]
-    lone = sorted({label for (_, label), count in counts.items() if count < FEWEST_IMAGES})
+    empty = [name for name in class_names if name not in filled]
+    single = sorted({label for (_, label), count in counts.items() if count < FEWEST_IMAGES})
     if empty and policy != "drop":
         raise ValueError(
-            f"{root} has {len(empty)} classes without a picture ({_some(empty)}); fill or delete their folders, "
+            f"{root} has {len(empty)} classes without an image ({_some(empty)}); fill or delete their folders, "
             "or pass small_classes='drop' (to a run: --data.options.small_classes drop)"
         )
-    if lone and policy == "stop":
+    if single and policy == "stop":
         raise ValueError(
-            f"{root} has {len(lone)} classes with a single picture ({_some(lone)}), which have no pair to learn from "
-            "or to find; add pictures, or pass small_classes='drop' to leave them out, 'keep' to keep them as they are "
+            f"{root} has {len(single)} classes with a single image ({_some(single)}), which have no pair to learn from "
+            "or to find; add images, or pass small_classes='drop' to leave them out, 'keep' to keep them "
             "(to a run: --data.options.small_classes drop)"
         )
     if policy == "drop":
-        return [picture for picture in listing.pictures if counts[picture.split, picture.label] >= FEWEST_IMAGES]
-    return listing.pictures
+        return [picture for picture in pictures if counts[picture.split, picture.label] >= FEWEST_IMAGES]
+    return pictures
 
 
-def _shared_out(
+def _assigned(
     root: Path,
     pictures: list[Picture],
     split: Split,
@@ -114,7 +160,7 @@ def _shared_out(
     zero_shot: bool,
     seed: int,
 ) -> list[Picture]:
-    """Share out whole classes, or the images of every class."""
+    """Return the part of one split: whole classes, or some images of every class."""
     of_class: dict[str, list[Picture]] = {}
     for picture in pictures:
         of_class.setdefault(picture.label, []).append(picture)
@@ -122,7 +168,7 @@ def _shared_out(
     part = SPLITS.index(split)
     if zero_shot:
         return [picture for row in split_positions(names, fractions, seed)[part] for picture in of_class[names[row]]]
-    # Named from the root on: the same pictures in another place are shared out in the same way.
+    # Relative to the root: the same images in another place are assigned in the same way.
     place = root if root.is_dir() else root.parent
     chosen: list[Picture] = []
     for name in names:
@@ -139,15 +185,15 @@ def _too_few(
     own_splits: bool,
     fractions: tuple[float, float, float],
 ) -> str:
-    """Say why a split is of no use, and what would help."""
+    """Explain why a split cannot be used, and what to change."""
     total = len({picture.label for picture in pictures})
     if total < FEWEST_CLASSES:
-        return f"{root} has {total} class with pictures ({_some(names)}); metric learning needs two to tell apart"
+        return f"{root} has {total} class with images ({_some(names)}); metric learning needs at least two"
     if own_splits:
         return f"{root}: its {split} split has {len(names)} classes ({_some(names)}); at least two are needed"
     return (
         f"{root}: of its {total} classes, fractions {fractions} give {len(names)} to {split}, at least two are needed; "
-        "choose other fractions, such as (0.5, 0.0, 0.5) without validation, or zero_shot=False to share out images "
+        "choose other fractions, such as (0.5, 0.0, 0.5) without validation, or zero_shot=False to assign images "
         "(to a run: --data.options.zero_shot false)"
     )
 

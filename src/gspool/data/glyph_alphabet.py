@@ -1,9 +1,9 @@
-"""The characters and faces of the glyph collages, and their masks.
+"""The characters and fonts of the glyph collages, and their masks.
 
-The characters are written out rather than computed, so that a class means the same picture for every version of the
-fonts: letters without a decomposition that all twelve DejaVu text faces carry, look-alikes removed (of two letters
-whose masks, scaled to one box, agree to a cosine of 0.9, the first stays: "O" yes, "o" no; Latin A yes, Cyrillic A no),
-and, as distractors, mathematical and other symbols thinned in the same way.
+The characters are listed rather than computed, so that classes do not depend on the version of the fonts: letters
+without a decomposition that all twelve DejaVu text fonts contain, look-alikes removed (of two letters whose masks,
+scaled to one box, have a cosine of 0.9 or more, the first stays: "O" but not "o"; Latin A but not Cyrillic A), and, as
+distractors, mathematical and other symbols selected in the same way.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ FACES = tuple(
 
 
 def face_file(face: str) -> Path:
-    """Find the file of a DejaVu face among the fonts that matplotlib carries.
+    """Return the file of a DejaVu font of matplotlib.
 
     Raises:
-        FileNotFoundError: if this matplotlib does not carry the face.
+        FileNotFoundError: if this matplotlib does not contain the font.
     """
     import matplotlib
 
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf"
     if not path.is_file():
         raise FileNotFoundError(
-            f"the glyph data set draws with the fonts of matplotlib, and {path} is not there; "
+            f"the glyph data set needs the fonts of matplotlib, and {path} is missing; "
             f'reinstall it with pip install --force-reinstall "matplotlib>=3.9"'
         )
     return path
@@ -69,9 +69,9 @@ def _face(face: str, height: int) -> ImageFont.FreeTypeFont:
 
 
 def glyph_masks(characters: Sequence[str], size: int) -> UInt8[Tensor, "K 12 S S"]:
-    """Draw every character in every face, the box of its ink centred in a square and filling it but for a margin.
+    """Draw every character in every font, scaled to fill its square up to a margin and centred.
 
-    Faces differ in how large they draw, so a mask is scaled to its square: the class of a glyph is its shape.
+    Fonts differ in size; scaling makes the shape of a glyph its only class information.
     """
     masks = np.zeros((len(characters), len(FACES), size, size), dtype=np.uint8)
     inner = max(round(size * 0.8), 1)
@@ -81,7 +81,7 @@ def glyph_masks(characters: Sequence[str], size: int) -> UInt8[Tensor, "K 12 S S
             left, top, right, bottom = (int(edge) for edge in font.getbbox(character, anchor="ls"))
             canvas = Image.new("L", (max(right - left, 1), max(bottom - top, 1)))
             ImageDraw.Draw(canvas).text((-left, -top), character, fill=255, font=font, anchor="ls")
-            # The box that the font tells is that of the advance; the ink is often narrower.
+            # The font reports the box of the advance; the glyph itself is often narrower.
             canvas = canvas.crop(canvas.getbbox())
             scale = inner / max(canvas.size)
             width, height = (max(round(side * scale), 1) for side in canvas.size)

@@ -1,4 +1,4 @@
-"""Draw collages of glyphs: masks in, pictures out, in batches and deterministic by a generator."""
+"""Draw collages of glyphs from masks, in batches, deterministic for a given generator."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ COLLAGES_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Distortion:
-    """How far one drawing of a glyph may stray from its mask; every amount is drawn anew for every tile."""
+    """The random distortion of a glyph; every amount is drawn independently for every tile."""
 
     rotation: float = 18.0
-    """Largest turn to either side, in degrees."""
+    """Largest rotation to either side, in degrees."""
     scale: tuple[float, float] = (0.75, 1.1)
-    """Side of the glyph against the side of its tile."""
+    """Side of the glyph relative to the side of its tile."""
     shear: float = 0.15
-    """Largest slant to either side, as a slope."""
+    """Largest shear to either side, as a slope."""
     shift: float = 0.1
-    """Largest move in each direction, against the side of the tile."""
+    """Largest shift in each direction, relative to the side of the tile."""
     paper: tuple[float, float] = (0.0, 0.35)
-    """Grey level of the ground, 0 black to 1 white."""
+    """Grey level of the background, 0 black to 1 white."""
     ink: tuple[float, float] = (0.35, 0.65)
-    """How much lighter than its ground a glyph is."""
+    """How much lighter than its background a glyph is."""
     noise: float = 0.08
-    """Standard deviation of the noise of every pixel."""
+    """Standard deviation of the pixel noise."""
 
 
 def uniform(low: float, high: float, shape: tuple[int, ...], generator: Generator) -> Float[Tensor, "*shape"]:
-    """Draw uniformly between two bounds from the given generator."""
+    """Draw uniformly between two bounds."""
     return low + (high - low) * torch.rand(shape, generator=generator)
 
 
 def affine_maps(count: int, distortion: Distortion, generator: Generator) -> Float[Tensor, "T 2 3"]:
-    """Draw the maps from a place in the tile to a place in the mask, both in [-1, 1] (turn, slant, scale, move)."""
+    """Draw affine maps from tile to mask coordinates, both in [-1, 1] (rotation, shear, scale, shift)."""
     angle = uniform(-distortion.rotation, distortion.rotation, (count,), generator) * (math.pi / 180)
     scale = uniform(*distortion.scale, (count,), generator)
     slant = uniform(-distortion.shear, distortion.shear, (count,), generator)
     shift = uniform(-2 * distortion.shift, 2 * distortion.shift, (count, 2), generator)
     cosine, sine = angle.cos() / scale, angle.sin() / scale
     linear = torch.stack((cosine + slant * sine, slant * cosine - sine, sine, cosine), dim=1).view(count, 2, 2)
-    # Moving the glyph by `shift` looks the mask up at the place it came from.
+    # A glyph shifted by `shift` is looked up in the mask at the opposite offset.
     return torch.cat((linear, -linear @ shift[:, :, None]), dim=2)
 
 
 def draw_tiles(
     masks: UInt8[Tensor, "T S S"], side: int, distortion: Distortion, generator: Generator
 ) -> Float[Tensor, "T P P"]:
-    """Draw one tile of ``side`` pixels a mask, in grey levels from 0 to 1, without noise."""
+    """Draw one tile of ``side`` pixels for each mask, in grey levels from 0 to 1, without noise."""
     count = len(masks)
     maps = affine_maps(count, distortion, generator)
     places = F.affine_grid(maps, [count, 1, side, side], align_corners=False)
@@ -74,9 +74,9 @@ def draw_collages(
     distortion: Distortion,
     generator: Generator,
 ) -> UInt8[Tensor, "N 1 H W"]:
-    """Draw square collages of T = 1, 4, 9, ... tiles; ``characters`` names the mask of every tile, row by row.
+    """Draw square collages of T = 1, 4, 9, ... tiles; ``characters`` holds the mask of every tile, row by row.
 
-    Each tile has a face, a distortion and a grey level of its own; the noise is that of the whole picture.
+    Each tile has its own font, distortion and grey level.
     """
     across = math.isqrt(characters.shape[1])
     collages = torch.empty(len(characters), 1, size, size, dtype=torch.uint8)

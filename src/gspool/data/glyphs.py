@@ -1,8 +1,8 @@
-"""Glyphs, the data set that needs no data: a letter among symbols, drawn with the fonts that matplotlib carries.
+"""Glyphs, a synthetic data set that needs no download, drawn with the fonts of matplotlib.
 
-It is to a CPU what Cifar Collage is to a GPU (Sec. 5.1): a class is a letter, an image a 2x2 collage of one drawing of
-it among three symbols from a set that all classes share, and letters and symbols of the splits are disjoint. Average
-pooling mixes the symbols into the embedding; a pooling layer that selects can leave them out.
+A small version of Cifar Collage (Sec. 5.1) for a CPU: a class is a letter, an image a 2x2 collage of one drawing of it
+and three symbols from a set that all classes share. Letters and symbols of the splits are disjoint. Average pooling
+mixes the symbols into the embedding; a pooling layer that selects can ignore them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from gspool.data.image_source import ArrayImages
 from gspool.data.seeds import checked_seed
 from gspool.data.splits import shuffled
 
-# Classes and symbols of each split; what is left of the 454 letters validates.
+# Classes and symbols of each split, of 454 letters and 306 symbols.
 CLASSES: dict[Split, int] = {"train": 200, "validation": 154, "test": 100}
 DISTRACTORS: dict[Split, int] = {"train": 154, "validation": 50, "test": 102}
 IMAGES_PER_CLASS: dict[Split, int] = {"train": 60, "validation": 20, "test": 30}
 
 
 class Characters(NamedTuple):
-    """The classes of a split, and the distractors that its images share."""
+    """The classes of a split, and the distractors that all its images share."""
 
     letters: list[str]
     symbols: list[str]
 
 
 def characters_of(split: Split, seed: int = 0) -> Characters:
-    """Give the letters and the symbols of a split; no character belongs to two.
+    """Return the letters and symbols of a split; no character belongs to two splits.
 
     Example:
         >>> letters, symbols = characters_of("test")
@@ -56,15 +56,15 @@ def glyphs(
     distortion: Distortion | None = None,
     background: Literal["symbols", "none"] = "symbols",
 ) -> ImageSet:
-    """Draw glyph collages: 200 classes to train, 154 to validate, 100 to test, all pixels a function of the seed.
+    """Draw glyph collages: 200 classes to train, 154 to validate, 100 to test; the seed determines every pixel.
 
     Args:
         split: which letters and symbols, and which drawings of them.
         size: side of the image in pixels.
         images_per_class: 60, 20 and 30 for the three splits unless given.
-        seed: of the cut of the alphabet into splits and of every drawing.
-        distortion: how far drawings stray, see `Distortion`.
-        background: ``none`` leaves the letter alone in its image (and all of it): what pooling could reach at best.
+        seed: of the assignment of characters to splits and of every drawing.
+        distortion: the random distortion of drawings, see `Distortion`.
+        background: ``none`` draws the letter alone and over the whole image, an upper bound for any pooling.
 
     Raises:
         ValueError: if the size is below 8 pixels, the number of images below 1, the background unknown, or the seed out
@@ -95,7 +95,7 @@ def glyphs(
         places = torch.randint(4, (len(labels),), generator=generator)
         shown = len(letters) + torch.randint(len(symbols), (len(labels), 4), generator=generator)
         shown[torch.arange(len(labels)), places] = labels
-    # As large as they are drawn; below 16 pixels a mask loses the shape that the drawing should still have.
+    # Masks of the size of a tile, but not below 16 pixels, where they would lose the shape of the glyph.
     side = size if background == "none" else size // 2
     masks = glyph_masks([*letters, *symbols], max(side, 16))
     pixels = draw_collages(masks, shown, size, distortion or Distortion(), generator)

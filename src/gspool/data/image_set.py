@@ -1,4 +1,4 @@
-"""The one shape of every data set: images, labels, the names of the classes."""
+"""`ImageSet`, the form of every data set: images, labels and class names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from jaxtyping import Int64
     from torch import Tensor
 
-Split = Literal["train", "validation", "test"]
+# "all" is every image, whatever its split; only data of users (`folder`) can be read so.
+Split = Literal["train", "validation", "test", "all"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 QUERY, GALLERY = "query", "gallery"
 
@@ -28,15 +29,15 @@ class ImageSet(Dataset[tuple[Any, int]]):
 
     Args:
         images: a source of images, see `gspool.data.image_source`.
-        labels: int64, one an image, from 0 to the number of classes less one; they index ``class_names``.
-        class_names: one name a class.
-        name: what the set is called in messages and reports.
-        split: ``train``, ``validation`` or ``test``.
-        roles: for data with a query and a gallery part, one of the two words an image.
-        foreground: for collages, which tile (0 to 3, row by row) holds the object that the label is about.
+        labels: int64, one for each image; they index ``class_names``.
+        class_names: one name for each class.
+        name: the name of the set in messages and reports.
+        split: ``train``, ``validation``, ``test`` or ``all``.
+        roles: for data with a query and a gallery part, ``query`` or ``gallery`` for each image.
+        foreground: for collages, the tile (0 to 3, row by row) that the label refers to.
 
     Raises:
-        ValueError: if the lengths disagree, a label is out of range, or there is nothing in the set.
+        ValueError: if the lengths disagree, a label is out of range, or the set is empty.
 
     Example:
         >>> from gspool.data import ArrayImages
@@ -78,12 +79,12 @@ class ImageSet(Dataset[tuple[Any, int]]):
         for what, values in (("labels", self.labels), ("roles", self.roles), ("foreground", self.foreground)):
             if values is not None and len(values) != count:
                 raise ValueError(
-                    f"{self.name}/{self.split}: {count} images but {len(values)} {what}; one an image needed"
+                    f"{self.name}/{self.split}: {count} images but {len(values)} {what}; the numbers must be equal"
                 )
         if self.labels.min() < 0 or self.labels.max() >= len(self.class_names):
             raise ValueError(
                 f"{self.name}/{self.split}: labels run from {int(self.labels.min())} to {int(self.labels.max())}, "
-                f"but there are {len(self.class_names)} class names: labels must lie in 0..{len(self.class_names) - 1}"
+                f"but there are {len(self.class_names)} class names; labels must lie in 0..{len(self.class_names) - 1}"
             )
         unknown = sorted(set(self.roles or ()) - {QUERY, GALLERY})
         if unknown:
@@ -99,8 +100,8 @@ class ImageSet(Dataset[tuple[Any, int]]):
             return image, label
         if self.seed is None:
             return self.transform(image), label
-        # The draw belongs to the image and the epoch, not to a worker: any number of workers, and a run that
-        # resumes in the middle, see the same pictures.
+        # Random numbers depend on the image and the epoch, not on the worker: any number of workers, and a resumed
+        # run, see the same pictures.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_mixed(self.seed, int(self._epoch), index))
             return self.transform(image), label
@@ -113,7 +114,7 @@ class ImageSet(Dataset[tuple[Any, int]]):
 
     @property
     def num_classes(self) -> int:
-        """How many classes the labels index."""
+        """The number of classes."""
         return len(self.class_names)
 
     def counts(self) -> Int64[Tensor, " K"]:
@@ -121,34 +122,34 @@ class ImageSet(Dataset[tuple[Any, int]]):
         return torch.bincount(self.labels, minlength=self.num_classes)
 
     def describe(self, index: int) -> str:
-        """Name one image: its path, or its row in a generated set."""
+        """Return the path of an image, or its row in a generated set."""
         return self.images.describe(index)
 
     def with_transform(self, transform: Transform | None, seed: int | None = None) -> ImageSet:
-        """Give the same set seen through a transform.
+        """Return the same set with a transform applied to every image.
 
-        With a ``seed`` the random draws of the transform are a function of (seed, epoch, index) alone; tell the epoch
-        by `set_epoch`. Without one they follow torch's global generator, as transforms usually do.
+        With a ``seed`` the random numbers of the transform depend on (seed, epoch, index) alone, see `set_epoch`.
+        Without one they come from torch's global generator.
         """
-        seen = copy.copy(self)
-        seen.transform, seen.seed = transform, seed
-        # Shared memory, so that workers which outlive an epoch hear of the next one.
-        seen._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
-        return seen
+        transformed = copy.copy(self)
+        transformed.transform, transformed.seed = transform, seed
+        # Shared memory, so that persistent workers see the next epoch.
+        transformed._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        return transformed
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch begins, for transforms with a seed; workers that are already running hear of it too."""
+        """Set the epoch of transforms with a seed, also in workers that are already running."""
         self._epoch.fill_(epoch)
 
     def subset(self, indices: Iterable[int] | Int64[Tensor, " M"]) -> ImageSet:
-        """Give the images at these indices; labels and class names stay as they are.
+        """Return the images at these indices; labels and class names do not change.
 
         Raises:
             ValueError: if no index is given.
         """
         chosen = indices if isinstance(indices, torch.Tensor) else torch.tensor(list(indices), dtype=torch.int64)
         if len(chosen) == 0:
-            raise ValueError(f"{self.name}/{self.split}: a subset of no images was asked for")
+            raise ValueError(f"{self.name}/{self.split}: an empty subset was requested")
         part = copy.copy(self)
         part.images = SelectedImages(self.images, chosen)
         part.labels = self.labels[chosen]
@@ -157,10 +158,10 @@ class ImageSet(Dataset[tuple[Any, int]]):
         return part
 
     def of_classes(self, classes: Iterable[int]) -> ImageSet:
-        """Give the images of these classes alone, labelled anew from 0 in the order of the old labels.
+        """Return the images of these classes, relabelled from 0 in the order of the old labels.
 
         Raises:
-            ValueError: if a class is not among the labels, or none has an image.
+            ValueError: if a class does not exist, or none has an image.
         """
         kept = sorted(set(classes))
         unknown = [label for label in kept if not 0 <= label < self.num_classes]
@@ -174,14 +175,14 @@ class ImageSet(Dataset[tuple[Any, int]]):
         return part
 
     def without_empty_classes(self) -> ImageSet:
-        """Give the same images with labels for the classes that have some."""
+        """Return the same images, relabelled without the classes that have none."""
         return self.of_classes(self.counts().nonzero().flatten().tolist())
 
     def with_role(self, role: str) -> ImageSet:
-        """Give the query or the gallery part; labels keep their meaning across the two.
+        """Return the query or the gallery part; labels mean the same in both.
 
         Raises:
-            ValueError: if the set has no roles, or none of its images has this one.
+            ValueError: if the set has no roles, or no image with this one.
         """
         if self.roles is None:
             raise ValueError(f"{self.name}/{self.split} has no query and gallery parts: every image is both")
@@ -189,5 +190,5 @@ class ImageSet(Dataset[tuple[Any, int]]):
 
 
 def _mixed(*numbers: int) -> int:
-    """Mix numbers into one seed; neighbouring epochs and images must not give neighbouring seeds."""
+    """Hash numbers into one seed: neighbouring epochs and images must not have neighbouring seeds."""
     return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:8], "little") >> 1

@@ -1,4 +1,4 @@
-"""Where the pixels of a data set come from: files, an array in memory, or a selection of another source."""
+"""Sources of images: files, an array in memory, a selection of another source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
-from gspool.data.decode import decode
+from gspool.data.decode import decode, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ImageSource(Protocol):
-    """What an `ImageSet` asks of its images: a number of them, each by its index, and a name to speak of it."""
+    """The interface that an `ImageSet` needs of its images."""
 
     def __len__(self) -> int:
-        """Count the images."""
+        """Return the number of images."""
         ...
 
     def __getitem__(self, index: int) -> Tensor:
-        """Give one image, uint8 [3, H, W]."""
+        """Return one image, uint8 [3, H, W]."""
         ...
 
     def describe(self, index: int) -> str:
-        """Name one image in words that help to find it."""
+        """Return a name that helps to find one image."""
         ...
 
 
 class FileImages:
-    """Images in files, decoded when they are asked for.
+    """Images in files, decoded on access.
 
     Example:
         >>> FileImages([Path("bird.jpg")]).describe(0)
@@ -52,12 +52,12 @@ class FileImages:
         return decode(self.paths[index], self.shorter_side)
 
     def describe(self, index: int) -> str:
-        """Give the path."""
-        return str(self.paths[index])
+        """Return the path, in printable form."""
+        return printable(self.paths[index])
 
 
 class ArrayImages:
-    """Images of one size in memory, grey ones stored once and seen in three channels.
+    """Images of one size in memory; grey ones are stored in one channel and returned in three.
 
     Raises:
         ValueError: if the pixels are not uint8 [N, 1, H, W] or [N, 3, H, W].
@@ -71,7 +71,7 @@ class ArrayImages:
     def __init__(self, pixels: UInt8[Tensor, "N C H W"], kind: str = "image") -> None:
         if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
             raise ValueError(
-                f"pixels must be uint8 of shape [N, 3, H, W], or [N, 1, H, W] in grey, "
+                f"pixels must be uint8 of shape [N, 3, H, W], or [N, 1, H, W] for grey images, "
                 f"got {pixels.dtype} of shape {tuple(pixels.shape)}"
             )
         self.pixels = pixels
@@ -84,15 +84,15 @@ class ArrayImages:
         return self.pixels[index].expand(3, -1, -1)
 
     def describe(self, index: int) -> str:
-        """Give the kind of image and its row."""
+        """Return the kind of image and its row."""
         return f"{self.kind} {index}"
 
 
 class SelectedImages:
-    """Some images of another source, which stays one: its file list, its cache."""
+    """Some images of another source, which keeps its one file list and its one cache."""
 
     def __init__(self, source: ImageSource, indices: Int64[Tensor, " N"]) -> None:
-        # A selection of a selection asks the first source directly, however often a set has been cut.
+        # A selection of a selection reads from the first source directly.
         inner = source if isinstance(source, SelectedImages) else None
         self.source: ImageSource = source if inner is None else inner.source
         self.indices: Int64[Tensor, " N"] = indices if inner is None else inner.indices[indices]
@@ -104,5 +104,5 @@ class SelectedImages:
         return self.source[int(self.indices[index])]
 
     def describe(self, index: int) -> str:
-        """Give the name that the image has in its source."""
+        """Return the name of the image in its source."""
         return self.source.describe(int(self.indices[index]))

@@ -1,4 +1,4 @@
-"""How many processes load images."""
+"""The number of loader processes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 
 
 def loading_processes(asked: int) -> int:
-    """Give as many processes as were asked for, at most one a core: more only take turns, and torch warns of them.
+    """Return the number of loader processes: as requested, at most one for each core.
 
-    What is loaded is the same with any number, so that settings may name more than one machine has.
+    More would only take turns, and torch warns about them. What is loaded is the same with any number, so a
+    configuration may name more than a machine has.
 
     Example:
         >>> loading_processes(0), 1 <= loading_processes(10_000) < 10_000

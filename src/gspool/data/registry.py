@@ -13,46 +13,46 @@ from typing import Any
 from gspool.data.image_set import SPLITS, ImageSet, Split
 from gspool.data.location import data_root
 
-# One line a data set: its name and the module of that name in this package that holds a function of that name.
-# A new one is a file and a word here; its function takes (root, split, options), or (split, options) without files.
-_NAMES = (
-    "glyphs",
-    "folder",
-    "cub",
-    "cars196",
-    "sop",
-    "inshop",
-    "cifar10",
-    "cifar100",
-    "collage",
-    "distilled",
-    "tokens",
-)
+# One line for each data set: its name, and the module of this package with a function of that name. The function takes
+# (root, split, options), or (split, options) if it needs no files.
+_MODULES = {
+    "glyphs": "glyphs",
+    "folder": "folder",
+    "cub": "cub",
+    "cars196": "cars196",
+    "sop": "sop",
+    "inshop": "inshop",
+    "cifar10": "cifar",
+    "cifar100": "cifar",
+    "collage": "collage",
+    "distilled": "collage",
+    "tokens": "tokens",
+}
 
 
 def list() -> builtins.list[str]:
-    """Name every data set that `create` knows.
+    """Return the names of all data sets.
 
     Example:
         >>> from gspool import data
         >>> data.list()[:3]
         ['glyphs', 'folder', 'cub']
     """
-    return [*_NAMES]
+    return [*_MODULES]
 
 
 def create(name: str, root: str | os.PathLike[str] | None = None, split: Split = "train", **options: Any) -> ImageSet:
-    """Make one split of a data set.
+    """Return one split of a data set.
 
     Args:
         name: one of `list()`.
-        root: where the files are: the folder of the data set, or the folder above it. Without one, $GSPOOL_DATA or
-            ``~/.cache/gspool/data``. Data that is generated needs none; ``folder`` needs one.
-        split: ``train``, ``validation`` or ``test``.
-        options: those of the function of that name, such as ``seed`` or ``fold``.
+        root: the folder of the data set, or the folder above it; $GSPOOL_DATA or ``~/.cache/gspool/data`` unless given.
+            Generated data needs none; ``folder`` needs one.
+        split: ``train``, ``validation`` or ``test``; of ``folder`` also ``all``, every image whatever its split.
+        options: of the data set, such as ``seed`` or ``fold``.
 
     Raises:
-        ValueError: for a name, split or option that is not known; the message gives those that are.
+        ValueError: for an unknown name, split or option; the message lists the known ones.
         FileNotFoundError: if the data is not there; the message says what to put where.
 
     Example:
@@ -60,10 +60,11 @@ def create(name: str, root: str | os.PathLike[str] | None = None, split: Split =
         >>> data.create("glyphs", split="validation", images_per_class=1)
         glyphs/validation: 154 images of 154 classes
     """
-    if name not in _NAMES:
-        raise ValueError(f"there is no data set {name!r}{_nearest(name, _NAMES)}; known are {', '.join(_NAMES)}")
-    if split not in SPLITS:
-        raise ValueError(f"there is no split {split!r}; a split is one of {', '.join(SPLITS)}")
+    if name not in _MODULES:
+        raise ValueError(f"there is no data set {name!r}{_nearest(name, list())}; known are {', '.join(_MODULES)}")
+    splits = (*SPLITS, "all") if name == "folder" else SPLITS
+    if split not in splits:
+        raise ValueError(f"{name} has no split {split!r}; choose one of {', '.join(splits)}")
     make = _maker(name)
     parameters = inspect.signature(make).parameters
     known = option_names(name)
@@ -76,13 +77,13 @@ def create(name: str, root: str | os.PathLike[str] | None = None, split: Split =
         return make(split, **options)
     if name == "folder" and root is None:
         raise ValueError(
-            "folder needs a root: the folder that holds your class sub-folders, or a CSV file (to a run: --data.root)"
+            "folder needs a root: a folder with one sub-folder for each class, or a CSV file (in a run: --data.root)"
         )
     return make(data_root(root), split, **options)
 
 
 def option_names(name: str) -> builtins.list[str]:
-    """Name the options of a data set.
+    """Return the names of the options of a data set.
 
     Example:
         >>> option_names("collage")
@@ -92,10 +93,10 @@ def option_names(name: str) -> builtins.list[str]:
 
 
 def _maker(name: str) -> Callable[..., ImageSet]:
-    make: Callable[..., ImageSet] = getattr(importlib.import_module(f"gspool.data.{name}"), name)
+    make: Callable[..., ImageSet] = getattr(importlib.import_module(f"gspool.data.{_MODULES[name]}"), name)
     return make
 
 
-def _nearest(word: str, known: builtins.list[str] | tuple[str, ...]) -> str:
+def _nearest(word: str, known: builtins.list[str]) -> str:
     match = difflib.get_close_matches(word, known, n=1)
     return f", did you mean {match[0]!r}?" if match else ""

@@ -1,16 +1,16 @@
-"""Numbers from which everything drawn follows."""
+"""The range of seeds."""
 
 from __future__ import annotations
 
-# What NumPy and Lightning take too: the same seed then serves everywhere.
+# What NumPy and Lightning accept too, so that one seed works everywhere.
 LARGEST_SEED = 2**32 - 1
 
 
 def checked_seed(seed: int) -> int:
-    """Give the seed.
+    """Return the seed if it is valid.
 
     Raises:
-        ValueError: if it is no whole number, or none that every generator takes.
+        ValueError: if it is not an integer, or out of the range that every generator accepts.
 
     Example:
         >>> checked_seed(2**80)

@@ -1,4 +1,4 @@
-"""Which images belong to which process."""
+"""Distribute an evaluation set over processes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch.utils.data import Sampler
 
 
 class Place(NamedTuple):
-    """A process among all that work on one run."""
+    """The rank of a process and the number of processes of the run."""
 
     rank: int
     world_size: int
 
 
 def placed(rank: int | None = None, world_size: int | None = None) -> Place:
-    """Say which process this is: as told, else as torch.distributed knows, else the only one.
+    """Return the place of this process: as given, else from torch.distributed, else the only one.
 
     Raises:
-        ValueError: if only one of the two is given, or the rank is not among the world.
+        ValueError: if only one of the two is given, or the rank is out of range.
 
     Example:
         >>> placed()
@@ -38,13 +38,13 @@ def placed(rank: int | None = None, world_size: int | None = None) -> Place:
 
 
 class Shard(Sampler[int]):
-    """Give this process its block of the indices 0..length-1; all blocks together hold every index once.
+    """Yield this process's block of the indices 0..length-1; all blocks together hold every index once.
 
-    For evaluation: unlike torch's DistributedSampler it never repeats an image to make the blocks equally long, so
-    gathered embeddings have no duplicates.
+    Unlike torch's DistributedSampler it never repeats an image to make the blocks equally long, so gathered embeddings
+    have no duplicates.
 
     Raises:
-        ValueError: if the length is negative, or the rank is not among the world.
+        ValueError: if the length is negative, or the rank is out of range.
 
     Example:
         >>> [list(Shard(7, rank=rank, world_size=3)) for rank in range(3)]
@@ -54,7 +54,7 @@ class Shard(Sampler[int]):
     def __init__(self, length: int, rank: int | None = None, world_size: int | None = None) -> None:
         super().__init__()
         if length < 0:
-            raise ValueError(f"length is a number of images and must not be negative, got {length}")
+            raise ValueError(f"length is the number of images and must not be negative, got {length}")
         place = placed(rank, world_size)
         self.indices = range(place.rank * length // place.world_size, (place.rank + 1) * length // place.world_size)
 

@@ -1,4 +1,4 @@
-"""Cut classes or images into parts, always the same way for the same seed."""
+"""Split classes or images into parts; the same seed always gives the same parts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Fold(NamedTuple):
-    """Both sides of one fold."""
+    """The two parts of one fold."""
 
     train: ImageSet
     validation: ImageSet
 
 
 class Parts(NamedTuple):
-    """Names or positions that belong to each split."""
+    """Positions that belong to each split."""
 
     train: list[int]
     validation: list[int]
@@ -49,7 +49,7 @@ def class_fold(images: ImageSet, fold: int, folds: int = 4) -> Fold:
 
 
 def image_fold(images: ImageSet, fold: int, folds: int = 10) -> Fold:
-    """Hold out one of ``folds`` contiguous blocks of the images of every class: for classification, classes shared.
+    """Hold out one of ``folds`` contiguous blocks of the images of every class, for classification.
 
     Raises:
         ValueError: if there is no such fold, or a class has fewer images than there are folds.
@@ -65,7 +65,7 @@ def image_fold(images: ImageSet, fold: int, folds: int = 10) -> Fold:
 
 
 def _block(count: int, fold: int, folds: int) -> range:
-    """Give the positions of one block; the first blocks take what does not divide evenly."""
+    """Return the positions of one block; the first blocks take what does not divide evenly."""
     size, more = divmod(count, folds)
     start = fold * size + min(fold, more)
     return range(start, start + size + (fold < more))
@@ -78,7 +78,7 @@ def _named(train: ImageSet, validation: ImageSet) -> Fold:
 
 def _check_fold(images: ImageSet, fold: int, folds: int, available: int, what: str) -> None:
     if folds < 2 or folds > available:
-        raise ValueError(f"{images.name}: {folds} folds asked for; between 2 and the {available} {what} are possible")
+        raise ValueError(f"{images.name}: {folds} folds were requested; possible are 2 to {available} {what}")
     if not 0 <= fold < folds:
         raise ValueError(f"{images.name}: folds are numbered 0..{folds - 1}, got fold {fold}")
 
@@ -86,14 +86,19 @@ def _check_fold(images: ImageSet, fold: int, folds: int, available: int, what: s
 def shuffled(names: Sequence[str], seed: int) -> list[int]:
     """Order positions by a hash of seed and name.
 
-    No random generator has a say, so the order outlives every version of every library, and a class added later
-    moves no other class from one side of a split to the other by more than its own place.
+    No random generator is involved, so the order does not depend on library versions, and a class added later moves
+    few others from one side of a split to the other.
     """
-    return sorted(range(len(names)), key=lambda row: hashlib.sha256(f"{seed}\0{names[row]}".encode()).digest())
+
+    def digest(name: str) -> bytes:
+        # Names of files may be any bytes, which Python keeps as surrogates.
+        return hashlib.sha256(f"{seed}\0{name}".encode("utf-8", "surrogateescape")).digest()
+
+    return sorted(range(len(names)), key=lambda row: digest(names[row]))
 
 
 def split_positions(names: Sequence[str], fractions: tuple[float, float, float], seed: int) -> Parts:
-    """Share positions out to train, validation and test by the given fractions.
+    """Assign positions to train, validation and test by the given fractions.
 
     Raises:
         ValueError: if the fractions are not three numbers from 0 to 1 with sum 1.

@@ -1,4 +1,4 @@
-"""The synthetic study: samples that are bags of tokens, some of the class, some shared by all (Sec. 5.1, Supp. 2.1)."""
+"""The synthetic study: bags of tokens, some of the class, some shared by all classes (Sec. 5.1, Supp. 2.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TokenSamples:
-    """Samples of token numbers [N], in the place of images.
+    """Samples of token numbers [N] in place of images.
 
     Tokens of class c are c*T .. c*T+T-1; the shared background tokens come after those of all classes.
     """
@@ -32,7 +32,7 @@ class TokenSamples:
         return self.samples[index]
 
     def describe(self, index: int) -> str:
-        """Give the row."""
+        """Return the row."""
         return f"sample {index}"
 
 
@@ -50,12 +50,12 @@ def tokens(
 ) -> ImageSet:
     """Draw samples of the synthetic study; ``set[i]`` is (token numbers, label), all splits have the same classes.
 
-    The share of a sample that is of its class is drawn from N(0.5, 0.1), kept in [0, 1]; that many of its 50 tokens
-    are drawn with replacement from those of the class, the rest from the background. The paper does not say how many
-    samples it draws: ``samples_per_class`` is ours. A model embeds ``set.images.num_tokens`` tokens.
+    The fraction of class tokens of a sample is drawn from N(0.5, 0.1), clipped to [0, 1]; that many of its 50 tokens
+    are drawn with replacement from those of the class, the rest from the background. The paper does not give the number
+    of samples: ``samples_per_class`` is ours. A model embeds ``set.images.num_tokens`` tokens.
 
     Raises:
-        ValueError: if a number is not positive, or the seed out of range.
+        ValueError: if a number is not positive, or the seed is out of range.
 
     Example:
         >>> study = tokens("train", samples_per_class=3)
@@ -72,7 +72,7 @@ def tokens(
     }
     for name, value in numbers.items():
         if value < 1:
-            raise ValueError(f"{name} is a number of things and must be at least 1, got {value}")
+            raise ValueError(f"{name} must be at least 1, got {value}")
     checked_seed(seed)
     generator = torch.Generator().manual_seed(seed * len(SPLITS) + SPLITS.index(split))
     labels = torch.arange(num_classes).repeat_interleave(samples_per_class)

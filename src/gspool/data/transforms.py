@@ -1,4 +1,4 @@
-"""The paper's augmentation (Supp. "Data augmentation"), on uint8 images; models normalise for themselves."""
+"""The paper's transforms (Supp. "Data augmentation") for uint8 images; normalisation is part of the model."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def train_transform(
     ratio: tuple[float, float] = RATIO,
     flip: float = 0.5,
 ) -> Callable[[Any], Any]:
-    """Make the training transform: shorter side to 256, random crop, 227 x 227, flipped half of the time.
+    """Return the training transform: shorter side to 256, random resized crop to 227 x 227, horizontal flip.
 
     The paper crops "between 40 and 256" and cites Musgrave et al. (2020); both reference implementations draw an
     *area* between 0.16 (= 40/256) and 1 of the image, with an aspect ratio between 3/4 and 4/3, and so do we.
-    ``resize=None`` leaves out the first step, for images that a cache holds at that size already.
+    ``resize=None`` omits the first step, for images that a cache already holds at that size.
 
     Raises:
-        ValueError: if a size is not positive, or a range is not one.
+        ValueError: if a size is not positive, or a range or probability is not valid.
 
     Example:
         >>> import torch
@@ -67,7 +67,7 @@ def train_transform(
 def evaluation_transform(
     size: int = CROP, *, resize: int | None = RESIZE, interpolation: Interpolation = "bilinear"
 ) -> Callable[[Any], Any]:
-    """Make the evaluation transform: shorter side to 256, the middle 227 x 227 pixels.
+    """Return the evaluation transform: shorter side to 256, centre crop of 227 x 227.
 
     Raises:
         ValueError: if a size is not positive, or the crop is larger than the resized image.
@@ -87,12 +87,12 @@ def evaluation_transform(
 
 
 class ShiftAndFlip:
-    """The usual augmentation of images of 32 or 64 pixels: moved by up to ``shift`` pixels, flipped half of the time.
+    """Augment images of 32 or 64 pixels: a random shift by up to ``shift`` pixels and a random horizontal flip.
 
-    ``flip=0`` where left and right matter, as for letters.
+    Use ``flip=0`` where left and right matter, as for letters.
 
     Raises:
-        ValueError: if the shift is negative or the flip is no probability.
+        ValueError: if the shift is negative or ``flip`` is not a probability.
 
     Example:
         >>> import torch
@@ -107,7 +107,7 @@ class ShiftAndFlip:
         self.flip = flip
 
     def __call__(self, image: UInt8[Tensor, "3 H W"]) -> UInt8[Tensor, "3 H W"]:
-        """Augment one image, by torch's global generator."""
+        """Augment one image, using torch's global generator."""
         height, width = image.shape[-2:]
         padded = functional.pad(image, [self.shift] * 4)
         top, left = torch.randint(2 * self.shift + 1, (2,)).tolist()

@@ -43,7 +43,7 @@ def read_upload(content: bytes, model: Embedder, limits: Limits = UPLOAD_LIMITS)
     if not content:
         raise UploadRefusedError(UNREADABLE, "this upload is empty; send the bytes of a picture")
     try:
-        return read_pixels(content, model, limits)[0]
+        return read_pixels(content, model, limits, "this upload")[0]
     except ImageTooLargeError as problem:
         raise UploadRefusedError(TOO_LARGE, str(problem)) from problem
     except UnknownFormatError as problem:
