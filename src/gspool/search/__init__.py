@@ -64,6 +64,7 @@ _NEEDS = {
     "Answer": (*_INDEX, "PIL"),
     "EmbeddedCorpus": (*_INDEX, "PIL"),
     "Explanation": ("huggingface_hub", "safetensors"),
+    "Hit": _INDEX,
     "Index": _INDEX,
     "Limits": _PICTURES,
     "embed_corpus": (*_INDEX, "PIL"),
