@@ -1,14 +1,14 @@
-r"""How long an index over a million vectors takes to build and a query to answer; beside faiss at the same recall.
+r"""Measure how long an index over a million vectors takes to build and a query to answer, beside faiss at equal recall.
 
     python benchmarks/vector_search.py                        # 1,000,000 x 128 on the cores there are; about 15 minutes
     python benchmarks/vector_search.py --rows 20000 --out /tmp/small.json
 
 The vectors are drawn from a mixture like those of a trained embedding: super-classes, classes of 100 images each, and a
-spread that falls from the first dimension to the last; unit length. Queries are new draws. What is nearest is computed
-in float64 for some queries and must be what faiss's flat index and our exact search find, or nothing is timed. For each
-recall, the fastest setting of either side that reaches it is found and measured: one query a call, the two sides taking
-turns, and all queries in one call. Our times include everything up to a list of hits with paths and labels, read from a
-table on disk; faiss's give row numbers, from memory.
+spread that falls from the first dimension to the last; unit length. Queries are new draws. The nearest are computed in
+float64 for some queries; faiss's flat index and our exact search must find the same, or nothing is timed. For each
+recall, the fastest setting of either side that reaches it is measured: one query per call, the two sides in turns, and
+all queries in one call. Our times include everything up to a list of hits with paths and labels, read from a table on
+disk; faiss returns row numbers, from memory.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 from gspool.provenance import write_result
-from gspool.search.index import Index, open_index
-from gspool.search.lance_table import LanceWriter
-from gspool.search.vector_rows import VectorRows, VectorSettings
+from gspool.search.index.index import Index, open_index
+from gspool.search.index.rows import VectorRows, VectorSettings
+from gspool.search.index.table import LanceWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +140,7 @@ def our_index(path: Path, vectors: np.ndarray) -> tuple[Index, dict[str, Any]]:
     _, write = timed(lambda: write_table(path, vectors))
     table_bytes = folder_bytes(path)
     index = open_index(path)
-    # What is told first is that building begins, and next that it has ended and its recall is measured.
+    # The first line says that building begins, the second that it has ended.
     marks: list[float] = []
 
     def tell(line: str) -> None:
@@ -191,7 +191,7 @@ def filled(index: Any, vectors: np.ndarray) -> Any:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Give the time on the wall, and that of all threads on a processor, which other work disturbs less."""
+    """Return the wall time, and the processor time of all threads, which other work disturbs less."""
     wall, processor = time.perf_counter(), time.process_time()
     result = work()
     return result, {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
@@ -200,7 +200,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 def compared(
     options: argparse.Namespace, index: Index, hnsw: Any, flat: Any, queries: np.ndarray, truth: np.ndarray
 ) -> list[dict[str, Any]]:
-    """For each recall give the latencies of both sides, measured in turns."""
+    """Return the latencies of both sides for each recall, measured in turns."""
 
     def ours(asked: np.ndarray) -> list[list[int]]:
         return [[hit.row for hit in hits] for hits in index.search(asked, K)]
@@ -266,7 +266,7 @@ def recall(search: Callable, queries: np.ndarray, truth: np.ndarray) -> float:
 
 
 def per_second(search: Callable, queries: np.ndarray) -> float:
-    """Ask everything in one call."""
+    """Search for all queries in one call."""
     return len(queries) / timed(lambda: search(queries))[1]["seconds"]
 
 

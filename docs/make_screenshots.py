@@ -1,10 +1,10 @@
 """Run the tutorial as it is written, and take its pictures on the way.
 
     python docs/make_screenshots.py                      # everything, in a temporary folder: minutes
-    python docs/make_screenshots.py --work FOLDER        # in a folder of yours; a run that is there is not repeated
+    python docs/make_screenshots.py --work FOLDER        # in your folder; a finished run is not repeated
 
 Needs gspool[serve], selenium and Chromium with its driver. Writes docs/images/tutorial_*.png, the answer of the server
-in docs/tutorial.md, and, where everything was run, results/tutorial.json with the time that each command took.
+in docs/tutorial.md and, if everything was run, results/tutorial.json with the time of each command.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def main() -> None:
         work.mkdir(parents=True, exist_ok=True)
         seconds = run_tutorial(work)
         if seconds is not None:
-            write_certificate(work, seconds)
+            write_timings(work, seconds)
 
 
 def run_tutorial(work: Path) -> dict[str, float] | None:
-    """Run the blocks; give the seconds of each command, or None where the training was there already."""
+    """Run the blocks; return the seconds of each command, or None if the training was finished before."""
     seconds: dict[str, float] = {}
     trained_before = (work / "runs/letters/result.json").exists()
     with ExitStack() as server:
@@ -89,13 +89,13 @@ def run_tutorial(work: Path) -> dict[str, float] | None:
 
 
 def environment() -> dict[str, str]:
-    """Let the commands of the tutorial be those of the Python that runs this."""
+    """Return an environment in which commands are those of the Python that runs this."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 @contextmanager
 def serving(work: Path, code: str) -> Iterator[None]:
-    """Run the server as long as it is needed, and end it by Ctrl-C."""
+    """Run the server, and end it by Ctrl-C."""
     process = subprocess.Popen(shlex.split(code), cwd=work, env=environment())
     try:
         for _ in range(600):
@@ -112,7 +112,7 @@ def serving(work: Path, code: str) -> Iterator[None]:
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Open a browser of a laptop's size that shows itself to nobody."""
+    """Open a headless browser of a laptop's size."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or "chromium"
     for word in (
@@ -131,7 +131,7 @@ def browser() -> Iterator[Any]:
 
 
 def photograph_page(work: Path) -> None:
-    """Drop the picture of the tutorial on the page, and look at the answer in two ways."""
+    """Drop the picture of the tutorial on the page, and take pictures of the answer in two views."""
     with browser() as driver:
         wait = WebDriverWait(driver, 60)
         driver.get(ADDRESS)
@@ -154,7 +154,7 @@ def screenshot(driver: Any) -> Image.Image:
 
 
 def keep(picture: Image.Image, name: str) -> None:
-    """Write a picture of the tutorial in 256 colours, rare ones among them: the colours of prototypes are."""
+    """Write a picture of the tutorial in 256 colours, among them rare ones such as those of prototypes."""
     path = IMAGES / f"tutorial_{name}.png"
     few = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few.save(path, optimize=True)
@@ -162,15 +162,15 @@ def keep(picture: Image.Image, name: str) -> None:
 
 
 def put_answer(answer: str) -> None:
-    """Put what the server answered into the tutorial."""
+    """Put the answer of the server into the tutorial."""
     neighbours = [json.dumps(each, ensure_ascii=False) for each in json.loads(answer)["neighbours"]]
     text = '{"neighbours": [\n  ' + ",\n  ".join(neighbours) + "\n]}\n"
     page = TUTORIAL.read_text(encoding="utf-8")
     TUTORIAL.write_text(re.sub(r"(```json\n).*?(```)", lambda m: m[1] + text + m[2], page, flags=re.DOTALL), "utf-8")
 
 
-def write_certificate(work: Path, seconds: dict[str, float]) -> None:
-    """Write how long it took, and what came of it."""
+def write_timings(work: Path, seconds: dict[str, float]) -> None:
+    """Write how long it took, and the result."""
     from gspool.provenance import write_result
 
     result = json.loads((work / "runs/letters/result.json").read_text(encoding="utf-8"))

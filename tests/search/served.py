@@ -13,14 +13,14 @@ import subprocess
 import sys
 import time
 import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from gspool.search import open_index
-from gspool.search.corpus import embed_corpus
-from gspool.search.serve_lookup import Lookup
+from gspool.search import embed_corpus, open_index
+from gspool.search.serve.lookup import Lookup
 
 # A label that would do harm on a page that took it for anything but text.
 HOSTILE = "<img src=x onerror=alert(1)> ${7*7} {{7*7}}"
@@ -87,7 +87,7 @@ class Answer(NamedTuple):
 class Server:
     """`gspool serve` as a process of its own; requests are sent letter by letter, nothing is made tidy on the way."""
 
-    def __init__(self, folder, *options: str) -> None:
+    def __init__(self, folder, *options: str, token: str | None = None) -> None:
         call = "import sys; from gspool.search.commands import run; sys.exit(run('serve', sys.argv[1:]))"
         words = [str(folder / "model"), "--index", str(folder / "vectors.lance"), "--port", "0", "--device", "cpu"]
         self.process = subprocess.Popen(
@@ -107,7 +107,7 @@ class Server:
         self.address = f"http://127.0.0.1:{self.port}"
         for _ in range(100):
             try:
-                self.ask("GET", "/api/health")
+                self.ask("GET", "/api/health", **{} if token is None else {"authorization": f"Bearer {token}"})
                 return
             except ConnectionError:
                 time.sleep(0.1)
@@ -123,7 +123,15 @@ class Server:
         finally:
             connection.close()
 
-    def send(self, target: str, content: bytes, field: str = "image", name: str = "a.png", **fields: Any) -> Answer:
+    def send(
+        self,
+        target: str,
+        content: bytes,
+        field: str = "image",
+        name: str = "a.png",
+        headers: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> Answer:
         """Send a form with a file, as a browser would."""
         parts = [
             f'--xyz\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'.encode()
@@ -131,7 +139,7 @@ class Server:
         ]
         head = f'--xyz\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n\r\n'.encode()
         body = b"".join(parts) + head + content + b"\r\n--xyz--\r\n"
-        return self.ask("POST", target, body, content_type="multipart/form-data; boundary=xyz")
+        return self.ask("POST", target, body, content_type="multipart/form-data; boundary=xyz", **headers or {})
 
     def asked(self, path: str, **more: str) -> str:
         """Ask the page's own function about a picture on the server, as its script does; give all that is answered."""
@@ -145,6 +153,13 @@ class Server:
         if joined.status != 200:
             return joined.text
         return self.ask("GET", f"/gradio_api/queue/data?session_hash={session}").text.replace('": ', '":')
+
+    def memory(self, figure: str = "VmRSS") -> int:
+        """Read the memory of the process in bytes: VmRSS now, VmHWM at its peak."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(f"{figure}:"):
+                return 1024 * int(line.split()[1])
+        raise AssertionError(f"no {figure}")
 
     def stop(self) -> tuple[int, str]:
         """Press Ctrl-C; give the exit status and what was said at the end."""

@@ -11,17 +11,17 @@ from pathlib import Path
 
 PROGRAM = """
 import time
-from gspool.search import corpus, embed_stream
-corpus.SECONDS_AT_ONCE = 0.0
-embed, calls = embed_stream.embed_batch, []
+from gspool.search.corpus import embed, stream
+embed.SECONDS_AT_ONCE = 0.0
+embed_batch, calls = stream.embed_batch, []
 def stuck(*arguments):
     calls.append(1)
     if len(calls) == {batch}:
         print("stuck", flush=True)
         time.sleep(600)
-    return embed(*arguments)
-embed_stream.embed_batch = stuck
-corpus.embed_corpus({model!r}, {pictures!r}, {out!r}, batch_size=4, device="cpu")
+    return embed_batch(*arguments)
+stream.embed_batch = stuck
+embed.embed_corpus({model!r}, {pictures!r}, {out!r}, batch_size=4, device="cpu")
 """
 
 

@@ -11,13 +11,12 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from gspool import Embedder
-from gspool.search.api import create_api
-from gspool.search.images import prepare
-from gspool.search.serve_lookup import Lookup
-from gspool.search.upload import UploadLimits
+from gspool.search import Limits, prepare
+from gspool.search.serve.api import create_api
+from gspool.search.serve.lookup import Lookup
 from search.served import EACH, HOSTILE, LABELS, as_bytes, make_lookup, noise, png_bomb
 
-LIMITS = UploadLimits(bytes=60_000, pixels=100_000)
+LIMITS = Limits(max_bytes=60_000, max_pixels=100_000)
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +156,10 @@ def test_a_file_that_was_moved_is_gone(small_model, tmp_path) -> None:
         (as_bytes(noise(0), "TIFF"), 415, "not one of JPEG"),
         (png_bomb(9000, 9000), 413, "9000 x 9000 pixels, at most 100,000"),
         (png_bomb(30_000, 300), 413, "pixels"),
+        (png_bomb(1, 90_000), 413, "1 x 90000 pixels are too long and narrow"),
         (bytes(60_001), 413, "make it smaller"),
     ],
-    ids=["words", "nothing", "cut off", "TIFF", "bomb", "wide bomb", "too long"],
+    ids=["words", "nothing", "cut off", "TIFF", "bomb", "wide bomb", "line", "too long"],
 )
 def test_hostile_uploads_are_refused_in_words(client, route: str, content: bytes, status: int, words: str) -> None:
     answer = sent(client, content, route)
@@ -213,12 +213,12 @@ def test_the_interface_is_described_for_programs_and_people(client) -> None:
     }
     for path, way in schema["paths"].items():
         described = next(iter(way.values()))["responses"]["422"]["content"]["application/json"]["schema"]
-        assert described == {"$ref": "#/components/schemas/Refusal"}, path
+        assert described == {"$ref": "#/components/schemas/Problem"}, path
     page = client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     for path in schema["paths"]:
         assert path in page.text
-    assert "from 1 to 100, 10 unless given" in page.text
+    assert "from 1 to 100, default 10" in page.text
     # Nothing is loaded from anywhere: the only addresses are in the commands to try.
     assert "<script" not in page.text
     assert "<link" not in page.text

@@ -11,11 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from gspool.search import corpus, decode_ahead, embed_corpus, embed_stream
-from gspool.search.image_list import list_images
-from gspool.search.index import open_index
-from gspool.search.lance_table import open_table
-from gspool.search.vector_files import PartsWriter, only_writer, read_pieces
+from gspool.files import lock
+from gspool.search import Limits, embed_corpus, open_index
+from gspool.search.corpus import embed as embed_module
+from gspool.search.corpus import stream
+from gspool.search.corpus.sources import list_images
+from gspool.search.index.export import read_pieces
+from gspool.search.index.table import LanceWriter, open_table
 from search.drawn_picture import draw_picture
 from search.stuck_embedding import stuck_in_batch
 
@@ -37,7 +39,7 @@ def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path
     listed = [*list_images([pictures])]
     assert [(row["path"], row["label"]) for row in rows] == [*listed]
     assert [row["row"] for row in rows] == [*range(16)]
-    assert (rows[0]["width"], rows[0]["height"]) == (90, 70)
+    assert (rows[-1]["width"], rows[-1]["height"]) == (90, 70)
     for row in rows:
         image = small_model.pixels.transform()(Image.open(row["path"]).convert("RGB"))
         with torch.no_grad():
@@ -50,8 +52,8 @@ def test_an_interrupted_run_goes_on_to_the_very_same_file(kind, small_model, pic
     (pictures / "bee" / "broken.png").write_bytes(b"hello")
     whole = tmp_path / f"whole.{kind}"
     embed_corpus(small_model, pictures, whole, batch_size=4)
-    monkeypatch.setattr(corpus, "SECONDS_AT_ONCE", 0.0)
-    embed, calls = embed_stream.embed_batch, []
+    monkeypatch.setattr(embed_module, "SECONDS_AT_ONCE", 0.0)
+    embed, calls = stream.embed_batch, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -59,7 +61,7 @@ def test_an_interrupted_run_goes_on_to_the_very_same_file(kind, small_model, pic
             raise KeyboardInterrupt
         return embed(*arguments)
 
-    monkeypatch.setattr(embed_stream, "embed_batch", interrupted)
+    monkeypatch.setattr(stream, "embed_batch", interrupted)
     broken = tmp_path / f"broken.{kind}"
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
@@ -105,7 +107,7 @@ def test_bad_pictures_are_listed_left_out_and_tried_again(small_model, pictures,
     (pictures / "cat" / "half.png").write_bytes(content[: len(content) // 2])
     (tmp_path / "gone.csv").write_text("path\nnowhere.png\n")
     draw_picture(pictures / "large.png", 1, size=(300, 300))
-    limits = decode_ahead.Limits(max_pixels=80_000)
+    limits = Limits(max_pixels=80_000)
     sources = [pictures, tmp_path / "gone.csv"]
     result = embed_corpus(small_model, sources, tmp_path / "v.npz", batch_size=4, limits=limits)
     assert (result.embedded, result.bad, result.rows) == (15, 5, 15)
@@ -154,17 +156,17 @@ def test_another_model_or_precision_is_refused_for_a_file(small_model, model_fol
 
 
 def test_two_processes_do_not_write_to_one_file(small_model, pictures, tmp_path):
-    with only_writer(tmp_path / "v.lance"), pytest.raises(ValueError, match="another process is writing"):
+    with lock(tmp_path / ".v.lance.lock", ""), pytest.raises(ValueError, match="another process is writing"):
         embed_corpus(small_model, pictures, tmp_path / "v.lance")
     assert embed_corpus(small_model, pictures, tmp_path / "v.lance").rows == 15
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["pictures", "v.lance"]
 
 
 def test_vectors_leave_memory_as_they_come(small_model, pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(embed_module, "ROWS_AT_ONCE", 4)
     sizes = []
-    append = PartsWriter.append
-    monkeypatch.setattr(PartsWriter, "append", lambda self, rows: (sizes.append(len(rows.paths)), append(self, rows)))
+    append = LanceWriter.append
+    monkeypatch.setattr(LanceWriter, "append", lambda self, rows: (sizes.append(len(rows.paths)), append(self, rows)))
     embed_corpus(small_model, pictures, tmp_path / "v.parquet", batch_size=2)
     assert sizes == [4, 4, 4, 3]
 
@@ -194,16 +196,16 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
             asked.append(listed)
             yield listed
 
-    stream = decode_ahead.decode_ahead(watched(), small_model, workers=2, ahead=3)
-    first = next(stream)
+    ahead = stream.decode_ahead(watched(), small_model, workers=2, ahead=3)
+    first = next(ahead)
     assert len(asked) == 4
     assert first.listed == asked[0]
-    rest = [*stream]
+    rest = [*ahead]
     assert [picture.listed for picture in [first, *rest]] == [*list_images([pictures])]
 
 
 def test_leaving_early_stops_the_threads(small_model, pictures):
-    stream = decode_ahead.decode_ahead(list_images([pictures]), small_model, workers=2, ahead=5)
-    next(stream)
-    stream.close()
+    ahead = stream.decode_ahead(list_images([pictures]), small_model, workers=2, ahead=5)
+    next(ahead)
+    ahead.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]

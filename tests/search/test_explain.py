@@ -13,9 +13,9 @@ from PIL import Image
 
 from gspool import Embedder
 from gspool.search import explain
-from gspool.search.explain_image import Explanation
-from gspool.search.explain_overlay import css_colour, owners_over, prototype_colour, weights_over
-from gspool.search.explain_shared import shared_prototypes
+from gspool.search.explanation.image import Explanation
+from gspool.search.explanation.overlay import css_colour, owners_over, prototype_colour, weights_over
+from gspool.search.explanation.shared import shared_prototypes
 
 
 def some_image(seed: int = 0, side: int = 64) -> torch.Tensor:
@@ -166,7 +166,7 @@ def test_different_prototypes_share_nothing_and_equal_images_everything() -> Non
 
 
 def test_comparisons_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="no prototypes that two images could share"):
+    with pytest.raises(ValueError, match="no prototypes to compare"):
         shared_prototypes(histogram([1.0]), Explanation(some_image(), torch.ones(2), torch.ones(1, 1)))
     with pytest.raises(ValueError, match="2 and 3 prototypes; explain both with one model"):
         shared_prototypes(histogram([0.5, 0.5]), histogram([0.5, 0.25, 0.25]))

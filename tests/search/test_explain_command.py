@@ -11,7 +11,7 @@ from PIL import Image
 
 from gspool import Embedder
 from gspool.search.commands import run
-from gspool.search.explain_page import explanation_page
+from gspool.search.explanation.page import explanation_page
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_model_without_prototypes_shows_weights_alone(pictures, inside, capsys
     Embedder("small_cnn", pooling="gap", dim=8).save_pretrained("model")
     assert run("explain", ["model", str(pictures / "ant/0.png"), str(pictures / "bee/0.png")]) == 0
     told = capsys.readouterr().out
-    assert "this model has no prototypes, so there are weights alone" in told
+    assert "this model has no prototypes, only weights" in told
     assert "shared" not in told
     assert (inside / "explanation.png").is_file()
 
@@ -71,7 +71,7 @@ def test_a_model_in_its_warm_start_says_what_it_waits_for(pictures, inside, caps
     assert run("explain", ["model", str(pictures / "ant/0.png"), str(pictures / "bee/0.png")]) == 0
     told = capsys.readouterr().out
     assert told.count("the 4 prototypes of this model are not set yet") == 2
-    assert "showed it 3 vectors and warm_start asks for 1,024, so GSP still pools as average pooling" in told
+    assert "saw 3 vectors and warm_start needs 1,024" in told
     assert "no prototypes" not in told
 
 
@@ -115,7 +115,7 @@ def test_a_data_set_is_taken_by_its_name(model_folder, inside, capsys) -> None:
     ("arguments", "words"),
     [
         ([], "give images to explain, or --prototypes"),
-        (["a.png", "--prototypes", "pictures"], "one of the two"),
+        (["a.png", "--prototypes", "pictures"], "not both"),
         (["a.png", "--out", "a.gif"], "ends in .png or .html, got 'a.gif'"),
         (["--prototypes", "pictures", "--out", "a.png"], "ends in .html, got 'a.png'"),
         (["a.png", "--top", "0"], "--top must be at least 1, got 0"),

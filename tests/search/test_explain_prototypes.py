@@ -8,8 +8,8 @@ import torch
 
 from gspool import Embedder
 from gspool.data import ArrayImages, BrokenImageError
-from gspool.search.prototype_gallery import nearest_regions
-from gspool.search.prototype_gallery_page import gallery_page, region_crop, region_figures
+from gspool.search.explanation.prototypes import nearest_regions
+from gspool.search.explanation.prototypes_page import gallery_page, region_crop, region_figures
 
 
 def pictures(count: int, side: int = 64) -> ArrayImages:
@@ -99,7 +99,7 @@ def test_nothing_readable_is_said(small_model) -> None:
         def __getitem__(self, index: int) -> torch.Tensor:
             raise BrokenImageError("damaged")
 
-    with pytest.raises(ValueError, match="2 of 2 could not be read"):
+    with pytest.raises(ValueError, match="2 of 2 are broken"):
         nearest_regions(small_model, Broken(2))
 
 
@@ -108,7 +108,7 @@ def test_models_without_prototypes_are_refused(small_model) -> None:
         nearest_regions(Embedder("small_cnn", pooling="gap", dim=8), pictures(1))
     waiting = Embedder("small_cnn", pooling="gsp", dim=8, pooling_options={"prototypes": 2, "warm_start": 9})
     with pytest.raises(
-        ValueError, match=r"the 2 prototypes of this model are not set yet.* 0 vectors and warm_start asks for 9"
+        ValueError, match=r"the 2 prototypes of this model are not set yet.* 0 vectors and warm_start needs 9"
     ):
         nearest_regions(waiting, pictures(1))
     with pytest.raises(ValueError, match="at least 1, got 0 and 16"):

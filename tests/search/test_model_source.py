@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from gspool import Embedder
-from gspool.search import fingerprint, load_model
+from gspool.search import fingerprint, load_model, prepare
 from gspool.search.model_source import embed_batch
 
 
@@ -62,6 +64,13 @@ def test_the_fingerprint_follows_weights_pixels_and_settings_and_nothing_else(sm
     brighter = Embedder("small_cnn", "gsp", 16, pooling_options=options, backbone_options={"pixels": {"size": 32}})
     brighter.load_state_dict(small_model.state_dict())
     assert fingerprint(brighter) != fingerprint(small_model)
+
+
+def test_a_picture_is_cropped_as_in_evaluation(small_model):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (80, 130, 3), dtype=np.uint8))
+    expected = small_model.pixels.transform()(image)
+    assert prepare(image, small_model).equal(expected)
+    assert tuple(expected.shape) == (3, 64, 64)
 
 
 def test_a_batch_is_embedded_as_the_model_does_it(small_model):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from gspool import Embedder
 from gspool.search import embed_corpus, open_index, picture, search_images
-from gspool.search.image_list import list_images
+from gspool.search.corpus.sources import list_images
 from gspool.search.picture import draw_answers
 from gspool.search.query import Answer
 

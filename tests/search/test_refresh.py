@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gspool.search import approximate, corpus_sources, embed_corpus, embed_stream, open_index, search_images
+from gspool.search import embed_corpus, open_index, search_images
 from gspool.search.commands import run
-from gspool.search.lance_table import LanceWriter, open_table
-from gspool.search.vector_files import open_writer, read_pieces
-from gspool.search.vector_rows import Origin, VectorRows, VectorSettings
+from gspool.search.corpus import sources, stream
+from gspool.search.index import approximate
+from gspool.search.index.export import read_pieces
+from gspool.search.index.rows import Origin, VectorRows, VectorSettings
+from gspool.search.index.table import LanceWriter, open_table
 from search.drawn_picture import draw_picture
 from search.stuck_embedding import stuck_in_batch
 
@@ -119,7 +121,7 @@ def test_another_time_is_enough_and_the_same_time_with_another_size_too(small_mo
 
 
 def test_a_picture_that_changes_while_it_is_read_is_noticed_the_next_time(small_model, pictures, tmp_path, monkeypatch):
-    embed = embed_stream.embed_batch
+    embed = stream.embed_batch
 
     def meanwhile(*arguments):
         draw_picture(pictures / "ant" / "3.png", 500)
@@ -127,7 +129,7 @@ def test_a_picture_that_changes_while_it_is_read_is_noticed_the_next_time(small_
         return embed(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(embed_stream, "embed_batch", meanwhile)
+        patch.setattr(stream, "embed_batch", meanwhile)
         embed_corpus(small_model, pictures, tmp_path / "v.lance")
     assert counts(embed_corpus(small_model, pictures, tmp_path / "v.lance"))[:3] == (1, 1, 14)
 
@@ -170,14 +172,14 @@ def test_rows_of_other_sources_stay(small_model, pictures, out, tmp_path):
         (pictures / path).unlink()
     (tmp_path / "list.csv").write_text(f"path\n{pictures}/cat/0.png\n")
     # Of the list, a picture that is still there and no longer named; and one that is named and no longer there.
-    for sources, gone in (
+    for named, gone in (
         ([pictures / "ant"], {"ant/0.png"}),
         ([glob], {"scans/a.png"}),
         ([pictures / "bee"], {"bee/0.png"}),
         ([listed], {"cat/0.png", "cat/1.png"}),
     ):
         before = {*rows_of(out)}
-        result = embed_corpus(small_model, sources, out, remove_gone=True)
+        result = embed_corpus(small_model, named, out, remove_gone=True)
         assert result.removed == len(gone)
         assert before - {*rows_of(out)} == gone
     assert {*rows_of(out)} == {"ant/1.png", "ant/2.png", "ant/3.png", "ant/4.png", "scans/b.png"} | {
@@ -197,7 +199,7 @@ def test_what_cannot_be_reached_today_is_not_gone(small_model, pictures, tmp_pat
         return stat(path, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_sources.os, "stat", failing)
+        patch.setattr(sources.os, "stat", failing)
         assert embed_corpus(small_model, pictures, out, remove_gone=True).gone == 0
     assert embed_corpus(small_model, pictures, out, remove_gone=True).removed == 5
 
@@ -280,22 +282,6 @@ def test_a_kill_in_the_middle_of_embedding_again(kind, model_folder, small_model
         assert row == after[name]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "npz"])
-def test_parts_that_were_joined_before_a_crash_change_nothing(kind, small_model, pictures, tmp_path, monkeypatch):
-    out = tmp_path / f"vectors.{kind}"
-    embed_corpus(small_model, pictures, out)
-    draw_picture(pictures / "ant" / "0.png", 900)
-    later(pictures / "ant" / "0.png")
-    with monkeypatch.context() as patch:
-        patch.setattr("gspool.search.parts_writer.shutil.rmtree", lambda *_, **__: None)
-        embed_corpus(small_model, pictures, out)
-    assert [*(tmp_path / f"vectors.{kind}.parts").glob("*.parquet")]
-    whole = rows_of(out)
-    assert counts(embed_corpus(small_model, pictures, out)) == (0, 0, 15, 0, 0, 0, 15)
-    assert rows_of(out) == whole
-    assert not (tmp_path / f"vectors.{kind}.parts").exists()
-
-
 def drawn(count: int, seed: int, origins=None) -> VectorRows:
     vectors = np.random.default_rng(seed).normal(size=(count, 12)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -307,7 +293,7 @@ def drawn(count: int, seed: int, origins=None) -> VectorRows:
 def test_an_approximate_index_follows_what_is_replaced_and_taken_out(tmp_path, monkeypatch):
     path, settings = tmp_path / "vectors.lance", VectorSettings("runs/one", "0f", 12)
     first = drawn(2_000, seed=1)
-    writer = open_writer(path, settings)
+    writer = LanceWriter(path, settings)
     writer.append(first)
     writer.finish()
     open_index(path).build(recall=0.9, queries=20)
@@ -383,9 +369,9 @@ def test_the_command_says_what_changed_and_what_is_gone(model_folder, pictures, 
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("2 embedded in ")
     assert "images/s, 1 of them again because they changed; 13 were there already" in said
-    assert "already; 1 is gone (--remove_gone takes the rows out)" in said
+    assert "already; 1 is gone (--remove_gone removes the rows)" in said
     assert f"{tmp_path / 'v.lance'}: 16 vectors" in said
     assert run("embed", [*words, "--remove_gone"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "15 were there already; 1 was gone, and its row is taken out" in said
+    assert "15 were there already; 1 was gone and removed" in said
     assert f"{tmp_path / 'v.lance'}: 15 vectors" in said

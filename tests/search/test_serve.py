@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 
 from gspool.search.commands import run
-from gspool.search.serve_run import listening, open_tunnel, served_names
+from gspool.search.serve.run import listening, open_tunnel, served_names
 from search.served import HOSTILE, Server, as_bytes, noise, png_bomb, write_corpus
 
 LIMITS = ("--max-mb", "0.1", "--max-pixels", "100000")
@@ -194,6 +198,25 @@ def test_other_sites_may_not_read_and_nothing_is_loaded_from_them(server) -> Non
         assert "default-src 'self'" in server.ask("GET", target).headers["content-security-policy"]
 
 
+def test_pages_of_other_sites_cannot_upload_or_ask(server) -> None:
+    content, foreign = as_bytes(noise(1)), {"origin": "https://evil.example"}
+    home = Path(uploaded(server, as_bytes(noise(1)))).parents[1]
+    before = sorted(home.rglob("*"))
+    for target, field in (("/api/search", "image"), ("/gradio_api/upload", "files")):
+        assert server.send(target, content, field, headers=foreign).status == 403
+    assert server.ask("POST", "/gradio_api/queue/join", b"{}", content_type="application/json", **foreign).status == 403
+    assert sorted(home.rglob("*")) == before
+    own = {"origin": server.address}
+    assert server.send("/api/search", content, headers=own).status == 200
+
+
+def test_addresses_of_the_page_are_those_that_were_asked_for(server) -> None:
+    for lie in ({"x_forwarded_host": "evil.example"}, {"x_gradio_server": "http://evil.example"}):
+        for target in ("/", "/config", "/docs"):
+            assert "evil.example" not in server.ask("GET", target, **lie).text
+    assert json.loads(server.ask("GET", "/config", x_forwarded_proto="https").content)["root"].startswith("https://")
+
+
 def test_nothing_is_reported_to_anybody(server) -> None:
     config = server.ask("GET", "/config").json()
     assert config["analytics_enabled"] is False
@@ -205,8 +228,12 @@ def test_nothing_is_reported_to_anybody(server) -> None:
     ("options", "words"),
     [
         (["--port", "70000"], "from 0 to 65535, got 70000"),
-        (["--max-mb", "0"], "bytes of an upload must be positive, got 0"),
-        (["--max-pixels", "0"], "pixels of an upload must be positive, got 0"),
+        (["--max-mb", "0"], "max_bytes must be positive, got 0"),
+        (["--max-pixels", "0"], "max_pixels must be positive, got 0"),
+        (["--rate", "-1"], "--rate must be at least 0, got -1"),
+        (["--timeout", "0"], "--timeout must be positive, got 0"),
+        (["--max-uploads-mb", "0"], "--max-uploads-mb must be positive, got 0"),
+        (["--token", ""], "--token is empty"),
     ],
 )
 def test_what_cannot_be_meant_ends_in_status_2(capsys, options: list[str], words: str) -> None:
@@ -255,10 +282,9 @@ def test_a_public_address_leads_to_this_port(monkeypatch) -> None:
     assert len(token) >= 32
 
 
-def test_the_public_address_is_a_name_of_the_server() -> None:
-    assert "abc.example" in served_names("127.0.0.1", [], "https://abc.example/")
-    assert served_names("0.0.0.0", ["search.example"], None)[-1] == "search.example"
-    assert "*" not in served_names("0.0.0.0", ["search.example"], None)
+def test_a_server_on_all_addresses_keeps_to_names_that_were_given() -> None:
+    assert served_names("0.0.0.0", ["Search.example"])[-1] == "search.example"
+    assert "*" not in served_names("0.0.0.0", ["search.example"])
 
 
 def test_without_a_network_there_is_no_public_address(monkeypatch) -> None:
@@ -278,3 +304,82 @@ def test_ctrl_c_ends_it_with_a_word_and_leaves_nothing(server) -> None:
     # Before it may stand what Gradio said to those who asked for paths.
     assert (status, said.split()[-1]) == (0, "stopped")
     assert not place.parents[1].exists()
+
+
+KNOWN = {"authorization": "Bearer secret"}
+
+
+@pytest.fixture(scope="module")
+def bounded(folder):
+    """A server with small bounds and a token, which an environment variable keeps from the list of processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GSPOOL_TOKEN", "secret")
+        options = ("--timeout", "2", "--max-mb", "1", "--max-uploads-mb", "2", "--rate", "120")
+        with Server(folder, *options, token="secret") as running:
+            yield running
+
+
+def test_without_the_token_nothing_is_answered(bounded) -> None:
+    assert [bounded.ask("GET", target).status for target in ("/", "/docs", "/api/health")] == [401] * 3
+    assert bounded.send("/gradio_api/upload", as_bytes(noise(1)), "files").status == 401
+    assert bounded.send("/api/search", as_bytes(noise(1)), headers=KNOWN).status == 200
+
+
+def test_many_large_pictures_at_once_take_the_memory_of_one(bounded) -> None:
+    """Eight pictures of 25 megapixels, decoded all at once, would take gigabytes; so would one line resized."""
+    large = as_bytes(Image.new("RGBA", (5000, 5000), (200, 100, 50, 128)), "PNG", compress_level=1)
+    bounded.send("/api/search", as_bytes(noise(1)), headers=KNOWN)
+    before = bounded.memory("VmHWM")
+    with ThreadPoolExecutor(8) as people:
+        sent = people.map(lambda _: bounded.send("/api/search", large, headers=KNOWN).status, range(8))
+        assert list(sent) == [200] * 8
+    assert bounded.send("/api/search", png_bomb(1, 500_000), headers=KNOWN).status == 413
+    assert bounded.memory("VmHWM") - before < 700 * 2**20
+
+
+def test_uploads_of_the_page_do_not_fill_the_disk(bounded) -> None:
+    large = [as_bytes(noise(seed), "BMP") + bytes(300_000) for seed in range(12)]
+    places = [Path(bounded.send("/gradio_api/upload", content, "files", headers=KNOWN).json()[0]) for content in large]
+    kept = sum(file.stat().st_size for file in places[0].parents[1].rglob("*") if file.is_file())
+    assert kept <= 2 * 2**20
+    assert places[-1].exists()
+    assert not places[0].exists()
+
+
+def left_open(sockets: list[socket.socket]) -> int:
+    """Count connections that the other side has not closed."""
+    count = 0
+    for each in sockets:
+        each.setblocking(False)
+        try:
+            count += bool(each.recv(65536))
+        except BlockingIOError:
+            count += 1
+        except OSError:
+            continue
+    return count
+
+
+def test_clients_that_send_nothing_or_half_are_let_go(bounded) -> None:
+    """Two hundred that say nothing, some that stop in the head or the body of a request, some after an answer."""
+    token = b"Host: localhost\r\nAuthorization: Bearer secret\r\n"
+    half = b"POST /api/search HTTP/1.1\r\nContent-Length: 1000\r\n" + token
+    whole = b"GET /api/labels HTTP/1.1\r\n" + token + b"\r\n"
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.create_connection(("127.0.0.1", bounded.port))) for _ in range(200)]
+        for each, words in zip(sockets, [half, half + b"\r\nabc", whole + half[:20]] * 5, strict=False):
+            each.sendall(words)
+        time.sleep(0.2)
+        assert bounded.ask("GET", "/api/health", **KNOWN).status == 200
+        ends = time.monotonic() + 30
+        while time.monotonic() < ends and (open_ones := left_open(sockets)):
+            time.sleep(0.2)
+        assert open_ones == 0
+
+
+def test_a_client_that_asks_too_often_has_to_wait(bounded) -> None:
+    """The last of the tests that ask this server."""
+    statuses = [bounded.send("/api/search", b"x", headers=KNOWN).status for _ in range(200)]
+    assert statuses[-1] == 429
+    assert set(statuses) <= {415, 429}
+    assert bounded.ask("GET", "/api/health", **KNOWN).status == 200

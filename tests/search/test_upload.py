@@ -7,90 +7,90 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gspool.search.upload import UploadLimits, UploadRefusedError, read_upload
+from gspool import Embedder
+from gspool.search import Limits, prepare
+from gspool.search.serve.upload import UploadRefusedError, read_upload
 from search.served import as_bytes, noise, png_bomb
 
-LIMITS = UploadLimits(bytes=200_000, pixels=100_000)
+LIMITS = Limits(max_bytes=200_000, max_pixels=100_000)
+# As large a crop as the picture, so that a changed pixel is seen.
+MODEL = Embedder("resnet20", pooling="gap", dim=8)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def refused(content: bytes, limits: Limits = LIMITS) -> UploadRefusedError:
+    with pytest.raises(UploadRefusedError) as caught:
+        read_upload(content, MODEL, limits)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF", "JPEG", "WEBP"])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_pictures_of_known_formats_are_read(kind: str, mode: str) -> None:
-    picture = read_upload(as_bytes(noise(0).convert(mode), kind), LIMITS)
-    assert (picture.mode, picture.size) == ("RGB", (48, 40))
+    picture = noise(0).convert(mode)
+    pixels = read_upload(as_bytes(picture, kind), MODEL, LIMITS)
+    if kind in ("PNG", "BMP"):
+        assert pixels.equal(prepare(picture.convert("RGB"), MODEL))
+    assert tuple(pixels.shape) == (3, 32, 32)
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "PPM", "ICO", "PDF", "TGA"])
 def test_other_formats_are_refused(kind: str) -> None:
-    with pytest.raises(UploadRefusedError, match="not one of JPEG, PNG, WEBP, GIF, BMP") as refused:
-        read_upload(as_bytes(noise(0), kind), LIMITS)
-    assert refused.value.status == 415
+    problem = refused(as_bytes(noise(0), kind))
+    assert (problem.status, "not one of JPEG, PNG, WEBP, GIF, BMP" in str(problem)) == (415, True)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"<svg xmlns='http://www.w3.org/2000/svg'/>",
-        b"<html></html>",
-        b"\0" * 100,
-        b"%PDF-1.7",
-        b"MZ",
-        b"x",
-        b"%!PS-Adobe",
-    ],
-)
-def test_what_is_no_picture_is_refused(content: bytes) -> None:
-    with pytest.raises(UploadRefusedError) as refused:
-        read_upload(content, LIMITS)
-    assert refused.value.status == 415
+@pytest.mark.parametrize("content", [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"\0" * 100, b"MZ", b"%!PS-Adobe"])
+def test_what_is_not_a_picture_is_refused(content: bytes) -> None:
+    assert refused(content).status == 415
 
 
-def test_nothing_is_refused() -> None:
-    with pytest.raises(UploadRefusedError, match="empty; send the bytes") as refused:
-        read_upload(b"", LIMITS)
-    assert refused.value.status == 422
+def test_an_empty_upload_is_refused() -> None:
+    assert refused(b"").status == 422
 
 
-def test_bytes_are_counted_to_the_last() -> None:
-    content = as_bytes(noise(0))
-    assert read_upload(content, LIMITS._replace(bytes=len(content))).size == (48, 40)
-    with pytest.raises(UploadRefusedError, match="make it smaller") as refused:
-        read_upload(content, LIMITS._replace(bytes=len(content) - 1))
-    assert refused.value.status == 413
-
-
-def test_pixels_are_counted_to_the_last() -> None:
+def test_bytes_and_pixels_are_counted_to_the_last() -> None:
     content = as_bytes(noise(0, (50, 40)))
-    assert read_upload(content, LIMITS._replace(pixels=2000)).size == (50, 40)
-    with pytest.raises(UploadRefusedError, match="50 x 40 pixels, at most 1,999") as refused:
-        read_upload(content, LIMITS._replace(pixels=1999))
-    assert refused.value.status == 413
+    read_upload(content, MODEL, Limits(len(content), 2000))
+    assert refused(content, Limits(len(content) - 1, 2000)).status == 413
+    assert refused(content, Limits(len(content), 1999)).status == 413
 
 
-@pytest.mark.parametrize("side", [1000, 12_000, 20_000])
-def test_a_bomb_is_refused_before_it_is_decoded(side: int, monkeypatch) -> None:
+@pytest.mark.parametrize("size", [(1000, 1000), (12_000, 12_000), (20_000, 20_000), (1, 500_000), (500_000, 1)])
+def test_a_bomb_is_refused_before_it_is_decoded(size, monkeypatch) -> None:
     """Kilobytes that would become megapixels: below and above the sizes at which Pillow warns and refuses."""
-    content = png_bomb(side, side)
-    assert len(content) < LIMITS.bytes
+    content = png_bomb(*size)
+    assert len(content) < LIMITS.max_bytes
 
     def decoded(*arguments, **options):
         raise AssertionError("a bomb was decoded")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", decoded)
-    with pytest.raises(UploadRefusedError) as refused:
-        read_upload(content, LIMITS)
-    assert refused.value.status == 413
+    assert refused(content).status == 413
+
+
+@pytest.mark.parametrize("size", [(1, 90_000), (90_000, 1), (2, 50_000)])
+def test_a_line_is_refused_before_it_is_resized(size, monkeypatch) -> None:
+    """Few pixels, whose shorter side would be resized to that of the model and the longer one with it."""
+
+    def resized(*arguments, **options):
+        raise AssertionError("it was resized")
+
+    monkeypatch.setattr("PIL.Image.Image.resize", resized)
+    problem = refused(png_bomb(*size))
+    assert (problem.status, f"{size[0]} x {size[1]} pixels are too long and narrow" in str(problem)) == (413, True)
+
+
+def test_a_narrow_picture_within_the_limit_is_read() -> None:
+    assert tuple(read_upload(png_bomb(4, 300), MODEL, LIMITS).shape) == (3, 32, 32)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
-def test_a_picture_that_is_cut_off_is_refused(kind: str) -> None:
+def test_a_truncated_picture_is_refused(kind: str) -> None:
     content = as_bytes(noise(0, (200, 200)), kind)
-    with pytest.raises(UploadRefusedError) as refused:
-        read_upload(content[: len(content) // 2], LIMITS)
-    assert refused.value.status in (415, 422)
+    assert refused(content[: len(content) // 2]).status in (415, 422)
 
 
-# Pillow says what it makes of damaged metadata; that is its own affair.
+# Pillow warns of damaged metadata.
 @pytest.mark.filterwarnings("ignore:::PIL")
 @settings(max_examples=150, deadline=None)
 @given(st.data())
@@ -100,19 +100,20 @@ def test_damage_is_refused_or_read_and_never_crashes(data) -> None:
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
-        answer = read_upload(bytes(content), LIMITS).mode
-    except UploadRefusedError as refused:
-        answer = refused.status
-    assert answer in ("RGB", 413, 415, 422)
+        outcome = tuple(read_upload(bytes(content), MODEL, LIMITS).shape)
+    except UploadRefusedError as problem:
+        outcome = problem.status
+    assert outcome in ((3, 32, 32), 413, 415, 422)
 
 
 def test_it_is_turned_upright() -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6
-    assert read_upload(as_bytes(noise(0), "JPEG", exif=exif), LIMITS).size == (40, 48)
+    exif[0x0112] = 3
+    turned = read_upload(as_bytes(noise(0), exif=exif), MODEL, LIMITS)
+    assert turned.equal(prepare(noise(0).rotate(180), MODEL))
 
 
-@pytest.mark.parametrize("limits", [UploadLimits(bytes=0), UploadLimits(pixels=-1)])
-def test_limits_are_positive(limits: UploadLimits) -> None:
+@pytest.mark.parametrize("limits", [Limits(max_bytes=0), Limits(max_pixels=-1)])
+def test_limits_are_positive(limits: Limits) -> None:
     with pytest.raises(ValueError, match="must be positive, got"):
         limits.check()

@@ -51,8 +51,11 @@ def run_on_ray(
         try:
             resources = ray.cluster_resources()
             all_gpus, cores = resources.get("GPU", 0.0), resources.get("CPU", 1.0)
-            count = workers or max(1, int(all_gpus // gpus if gpus else cores // cpus))
-            kind = ray.remote(num_cpus=min(cpus, cores), num_gpus=min(gpus, all_gpus))(_Actor)
+            share = min(gpus, all_gpus)
+            count = workers or max(1, int(all_gpus // share if share else cores // cpus))
+            # A worker that asks for more than there is would never start, and its tasks would wait for ever.
+            share = min(share, all_gpus / count)
+            kind = ray.remote(num_cpus=min(cpus, cores), num_gpus=share)(_Actor)
             kind = kind.options(max_restarts=TRIES, max_task_retries=TRIES)
             # In a list, Ray passes the reference on and keeps one copy of what it points to.
             shared = [ray.put(make_worker)]

@@ -1,6 +1,6 @@
-"""A trained model in use: embed a corpus, search in it, explain what was found, serve it.
+"""Use a trained model: embed a corpus, search it, explain what was found, serve it.
 
-Names are imported when they are asked for, because each brings libraries of its own.
+Names are imported on first use, because each needs libraries of its own.
 
 Example:
     >>> from gspool import search
@@ -15,29 +15,27 @@ from typing import TYPE_CHECKING, Any
 from gspool.on_demand import at_hand, import_on_demand
 
 if TYPE_CHECKING:
-    from gspool.search.corpus import EmbeddedCorpus, embed_corpus
-    from gspool.search.decode_ahead import Limits
-    from gspool.search.explain_image import Explanation, explain
-    from gspool.search.images import open_image, prepare
-    from gspool.search.index import Index, label_filter, open_index
+    from gspool.search.corpus.embed import EmbeddedCorpus, embed_corpus
+    from gspool.search.explanation.image import Explanation, explain
+    from gspool.search.images import Limits, open_image, prepare
+    from gspool.search.index.index import Hit, Index, label_filter, open_index
     from gspool.search.model_source import fingerprint, load_model
-    from gspool.search.nearest import Hit
     from gspool.search.query import Answer, search_images
 
 _HOME = {
     "Answer": "query",
-    "EmbeddedCorpus": "corpus",
-    "Explanation": "explain_image",
-    "Hit": "nearest",
-    "Index": "index",
-    "Limits": "decode_ahead",
-    "embed_corpus": "corpus",
-    "explain": "explain_image",
+    "EmbeddedCorpus": "corpus.embed",
+    "Explanation": "explanation.image",
+    "Hit": "index.index",
+    "Index": "index.index",
+    "Limits": "images",
+    "embed_corpus": "corpus.embed",
+    "explain": "explanation.image",
     "fingerprint": "model_source",
-    "label_filter": "index",
+    "label_filter": "index.index",
     "load_model": "model_source",
     "open_image": "images",
-    "open_index": "index",
+    "open_index": "index.index",
     "prepare": "images",
     "search_images": "query",
 }
@@ -66,6 +64,7 @@ _NEEDS = {
     "Answer": (*_INDEX, "PIL"),
     "EmbeddedCorpus": (*_INDEX, "PIL"),
     "Explanation": ("huggingface_hub", "safetensors"),
+    "Hit": _INDEX,
     "Index": _INDEX,
     "Limits": _PICTURES,
     "embed_corpus": (*_INDEX, "PIL"),

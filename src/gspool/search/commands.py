@@ -1,4 +1,4 @@
-"""`gspool embed`, `search`, `explain` and `serve`: arguments in, answers out, errors in words."""
+"""Run `gspool embed`, `search`, `explain` and `serve`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from importlib import import_module
 
 from gspool.terminal.status import run_told
 
-# A command's function has the name of its file.
+# The function of a command has the name of its file.
 COMMANDS = ("embed", "search", "explain", "serve")
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run one of the commands and give its exit status.
+    """Run a command and return its exit status.
 
     Example:
         >>> run("embed", ["no/such/model", "no/such/pictures", "--out", "vectors.npz"])
         1
     """
     name = f"{command}_command"
-    # Each brings libraries of its own; a page of help should not wait for all of them.
+    # Each imports libraries of its own; a page of help should not wait for all of them.
     function: Callable[[Sequence[str]], None] = getattr(import_module(f"gspool.search.{name}"), name)
     return run_told(f"gspool {command}", function, arguments)

@@ -1,4 +1,4 @@
-"""`gspool explain`: pictures and figures of why an image has its embedding."""
+"""`gspool explain`: show why an image has its embedding."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Show why a model gives an image its embedding: where the pooling looks, and whic
 
     gspool explain runs/NAME bird.jpg                              explanation.png
     gspool explain runs/NAME bird.jpg other.jpg --out why.html     two images: also the prototypes they share
-    gspool explain runs/NAME pictures/*.jpg --json figures.json    the figures, for a program
+    gspool explain runs/NAME pictures/*.jpg --json figures.json    the numbers, for a program
     gspool explain runs/NAME --prototypes pictures/                prototypes.html: what each prototype stands for
-    gspool explain runs/NAME --prototypes glyphs                   the same on a data set by name, its test classes
+    gspool explain runs/NAME --prototypes glyphs                   the same on the test classes of a data set
 
 MODEL is the folder of a run, a folder of save_pretrained, or owner/name of the Hugging Face hub.
 """
 USAGE = """gspool explain MODEL IMAGE... [--out FILE.png|FILE.html] [--json FILE]
        gspool explain MODEL --prototypes DATA [--out FILE.html] [--json FILE]"""
 MOST_IMAGES = 32
-# Where it is drawn unless told otherwise.
+# The files that are drawn unless given.
 IMAGES, PROTOTYPES = "explanation.png", "prototypes.html"
 
 
@@ -38,25 +38,25 @@ def explain_command(arguments: Sequence[str]) -> None:
     """Explain images, or the prototypes of a model.
 
     Raises:
-        WrongArgumentsError: if there is nothing to explain, or a value cannot be.
+        WrongArgumentsError: if there is nothing to explain, or an option has an impossible value.
         ValueError: if it cannot be explained.
     """
     parser = TeachingParser("gspool explain", PAGE, USAGE)
-    parser.add_argument("model", metavar="MODEL", help="The folder of a run or of a saved model, or a name of the hub.")
-    # With a default they may be left out, and the help does not call them required: --prototypes takes none.
+    parser.add_argument("model", metavar="MODEL", help="The folder of a run or a saved model, or a name on the hub.")
+    # The default makes them optional: --prototypes takes none.
     parser.add_argument(
         "images", metavar="IMAGE", nargs="*", default=[], help="Images, folders or globs; none with --prototypes."
     )
     parser.add_argument("--prototypes", metavar="DATA", type=str, default=None, help="A folder, CSV or data set.")
     parser.add_argument("--split", choices=["train", "validation", "test"], default="test", help="Of a data set.")
     parser.add_argument("--out", metavar="FILE", type=str, default=None, help="A .png or .html file to write.")
-    parser.add_argument("--json", metavar="FILE", type=str, default=None, help="Write the figures; - for the terminal.")
+    parser.add_argument("--json", metavar="FILE", type=str, default=None, help="Write the numbers; - for the terminal.")
     parser.add_argument("--top", type=int, default=8, help="How many prototypes, or regions of each, are shown.")
-    parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU where there is one.")
+    parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU if there is one.")
     parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
     given = parser.parse_args(list(arguments))
     if bool(given["images"]) == (given["prototypes"] is not None):
-        raise WrongArgumentsError("give images to explain, or --prototypes with a folder or data set; one of the two")
+        raise WrongArgumentsError("give images to explain, or --prototypes with a folder or data set, not both")
     refuse_below(1, top=given["top"])
     from gspool.search.model_source import load_model
 
@@ -69,25 +69,25 @@ def explain_command(arguments: Sequence[str]) -> None:
 
 
 def _explain_images(model: Embedder, given: Any) -> None:
-    from gspool.search.explain_figure import explanation_png
-    from gspool.search.explain_image import explain
-    from gspool.search.explain_page import explanation_figures, explanation_page
-    from gspool.search.explain_shared import shared_prototypes
-    from gspool.search.image_list import list_images
-    from gspool.search.images import open_image
+    from gspool.search.corpus.sources import list_images
+    from gspool.search.explanation.figure import explanation_png
+    from gspool.search.explanation.image import explain
+    from gspool.search.explanation.page import explanation_figures, explanation_page
+    from gspool.search.explanation.shared import shared_prototypes
+    from gspool.search.images import printable, read_pixels
 
     paths = [listed.path for listed in list_images(given["images"])]
     out = _out(given, IMAGES)
     if out is not None and len(paths) > MOST_IMAGES:
         raise ValueError(
-            f"at most {MOST_IMAGES} images fit into one picture, got {len(paths)}; give fewer, or only --json FILE"
+            f"at most {MOST_IMAGES} images fit into one picture, got {len(paths)}; give fewer, or only --json"
         )
-    explanations = [explain(model, open_image(path)) for path in paths]
-    names = [Path(path).name for path in paths]
+    explanations = [explain(model, read_pixels(path, model)[0]) for path in paths]
+    names = [printable(Path(path).name) for path in paths]
     shared = None
     if len(explanations) == 2 and explanations[0].attributes is not None:
         shared = shared_prototypes(explanations[0], explanations[1], given["top"])
-    lines = [f"{name}: {_in_words(explanation)}" for name, explanation in zip(names, explanations, strict=True)]
+    lines = [f"{name}: {_summary(explanation)}" for name, explanation in zip(names, explanations, strict=True)]
     if shared is not None:
         lines.append(f"shared: overlap {shared.overlap:.1%} of the prototypes, cosine {shared.similarity:.3f}")
     picture = None
@@ -95,55 +95,55 @@ def _explain_images(model: Embedder, given: Any) -> None:
         picture = explanation_page(names, explanations, shared, given["top"]).encode()
     elif out is not None:
         picture = explanation_png(names, explanations, shared, given["top"])
-    _tell(lines, out, picture, given["json"], explanation_figures(paths, explanations, shared))
+    _write(lines, out, picture, given["json"], explanation_figures([*map(printable, paths)], explanations, shared))
 
 
 def _explain_prototypes(model: Embedder, given: Any) -> None:
-    from gspool.search.prototype_gallery import nearest_regions
-    from gspool.search.prototype_gallery_page import gallery_page, region_figures
+    from gspool.search.explanation.prototypes import nearest_regions
+    from gspool.search.explanation.prototypes_page import gallery_page, region_figures
 
     out = _out(given, PROTOTYPES)
     source = image_source(given["prototypes"], given["split"])
     regions = nearest_regions(model, source, given["top"], progress=given["progress"] and given["json"] != "-")
     line = f"{len(regions.use)} prototypes, {regions.images:,} images, {len(regions.broken):,} could not be read"
     page = None if out is None else gallery_page(model, source, regions, given["prototypes"]).encode()
-    _tell([line], out, page, given["json"], region_figures(source, regions))
+    _write([line], out, page, given["json"], region_figures(source, regions))
 
 
 def image_source(place: str, split: Split) -> ImageSource:
-    """Give the images of a folder, a CSV or a glob, or of a data set by its name.
+    """Return the images of a folder, a CSV or a glob, or of a data set by name.
 
     Raises:
         ValueError: if there is no image there.
     """
     from gspool import data
-    from gspool.search.image_list import list_images
+    from gspool.search.corpus.sources import list_images
 
     if place in data.list() and not Path(place).exists():
         return data.create(place, split=split).images
     return data.FileImages([Path(listed.path) for listed in list_images([place])])
 
 
-def _in_words(explanation: Any) -> str:
-    words = f"entropy of the weights {explanation.entropy:.4f} (1 is average pooling)"
+def _summary(explanation: Any) -> str:
+    line = f"entropy of the weights {explanation.entropy:.4f} (1 is average pooling)"
     if explanation.attributes is None:
-        return f"{words}; {explanation.missing}"
+        return f"{line}; {explanation.missing}"
     values, prototypes = explanation.attributes.topk(min(3, len(explanation.attributes)))
     first = ", ".join(
         f"{number} ({value:.1%})" for number, value in zip(prototypes.tolist(), values.tolist(), strict=True)
     )
-    return f"{words}; most used prototypes {first}"
+    return f"{line}; most used prototypes {first}"
 
 
 def _out(given: Any, default: str) -> Path | None:
-    """Say where to draw: where asked; at the default place if nothing was asked for; nowhere if only figures were."""
+    """Return the file to draw: the given one; the default if nothing was given; none if only numbers were asked for."""
     if given["out"] is not None:
         return Path(given["out"])
     return Path(default) if given["json"] is None else None
 
 
 def _check_places(given: Any, allowed: Sequence[str], default: str) -> None:
-    """Refuse files that cannot be written before a model is loaded for them."""
+    """Refuse files that cannot be written before a model is loaded."""
     if given["out"] is not None and Path(given["out"]).suffix.lower() not in allowed:
         raise WrongArgumentsError(f"--out is a file that ends in {' or '.join(allowed)}, got {given['out']!r}")
     for name, place in (("out", _out(given, default)), ("json", given["json"])):
@@ -151,8 +151,8 @@ def _check_places(given: Any, allowed: Sequence[str], default: str) -> None:
             check_file_writable(place, f"--{name}")
 
 
-def _tell(lines: list[str], out: Path | None, picture: bytes | None, json_file: str | None, figures: Any) -> None:
-    """Write the files, then say so; figures for the terminal come alone, so that a program can read them."""
+def _write(lines: list[str], out: Path | None, picture: bytes | None, json_file: str | None, figures: Any) -> None:
+    """Write the files and print the lines; numbers for the terminal come alone, so that a program can read them."""
     from gspool.files import write_atomic
 
     text = json.dumps(figures, indent=2) + "\n"

@@ -1,27 +1,70 @@
-"""Pictures from outside: opened by content within limits, upright, RGB, and cut as the model wants them."""
+"""Read pictures for a model: opened within limits by `gspool.data.decode`, then cropped as the model expects."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from gspool.data.decode import MAX_BYTES, MAX_PIXELS, ImageTooLargeError, UnknownFormatError, open_image
+from gspool.data.decode import MAX_PIXELS, ImageTooLargeError, UnknownFormatError, open_image, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from jaxtyping import UInt8
     from torch import Tensor
 
     from gspool.models import Embedder, Pixels
 
-__all__ = ["MAX_BYTES", "MAX_PIXELS", "ImageTooLargeError", "UnknownFormatError", "open_image", "prepare"]
+__all__ = [
+    "LIMITS",
+    "ImageTooLargeError",
+    "Limits",
+    "UnknownFormatError",
+    "open_image",
+    "prepare",
+    "printable",
+    "read_pixels",
+]
+
+
+class Limits(NamedTuple):
+    """The largest file, in bytes, and the largest picture, in pixels (width times height), that are read."""
+
+    max_bytes: int = 64 * 2**20
+    max_pixels: int = MAX_PIXELS
+
+    def check(self) -> Limits:
+        """Return the same limits.
+
+        Raises:
+            ValueError: if one is not positive.
+        """
+        for name, value in zip(self._fields, self, strict=True):
+            if value < 1:
+                raise ValueError(f"{name} must be positive, got {value}")
+        return self
+
+
+LIMITS = Limits()
+
+
+def read_pixels(
+    source: str | Path | bytes, model: Embedder, limits: Limits = LIMITS, name: str | None = None
+) -> tuple[UInt8[Tensor, "3 H W"], tuple[int, int]]:
+    """Open a picture and crop it for a model; return the pixels, and width and height of the upright picture.
+
+    Raises:
+        BrokenImageError: see `open_image`; nothing is decoded that is too large, or would be once it is resized.
+    """
+    image = open_image(source, shorter_side=model.pixels.resize, name=name, **limits._asdict())
+    return prepare(image, model), image.size
 
 
 def prepare(image: Image.Image, model: Embedder) -> UInt8[Tensor, "3 H W"]:
-    """Resize and cut a picture as the model wants it; a model made with ``normalise=False`` still has to normalise it.
+    """Resize and crop a picture as the model expects; a model with ``normalise=False`` still has to normalise it.
 
     Example:
         >>> from gspool import Embedder

@@ -1,9 +1,11 @@
-"""Find a trained model: the folder of a run, of a saved model, or a name of the Hugging Face hub."""
+"""Load a trained model: the folder of a run, of a saved model, or a name of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,26 +13,28 @@ import torch
 
 from gspool.models import Embedder
 from gspool.models.device import chosen_device
+from gspool.models.normalisation import PixelNormalisation
 from gspool.models.sharing import model_place
-from gspool.search.explain_image import as_input, evaluating
 
 if TYPE_CHECKING:
+    from jaxtyping import UInt8
+    from torch import Tensor
+
     from gspool.models import Embedded
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def load_model(source: str | Path, device: str | torch.device | None = None) -> Embedder:
-    """Load a model in evaluation mode onto a device, a GPU where there is one unless told otherwise.
+    """Load a model in evaluation mode onto a device; a GPU if there is one, unless given.
 
     Args:
         source: the folder of a run of ``gspool train``, a folder that `Embedder.save_pretrained` wrote, or
             ``owner/name`` of the Hugging Face hub.
-        device: where it will compute.
+        device: where to compute.
 
     Raises:
-        ValueError: if there is no such model, the run has not finished, its files are damaged, or there is no such
-            device.
+        ValueError: if there is no such model or device, the run has not finished, or its files are damaged.
 
     Example:
         >>> import tempfile
@@ -44,9 +48,9 @@ def load_model(source: str | Path, device: str | torch.device | None = None) -> 
 
 
 def fingerprint(model: Embedder) -> str:
-    """Give 16 hexadecimal digits that two models share only if settings, preprocessing and weights are equal.
+    """Return 16 hexadecimal digits that two models share only if settings, preprocessing and weights are equal.
 
-    Vectors of different models do not compare, so every file of vectors carries the fingerprint of its model.
+    Vectors of different models do not compare, so every file of vectors stores the fingerprint of its model.
 
     Example:
         >>> model = Embedder("resnet20", pooling="gap", dim=8)
@@ -57,7 +61,7 @@ def fingerprint(model: Embedder) -> str:
         (16, False)
     """
     settings = model.settings
-    # What was frozen in training changes no vector.
+    # Freezing changes training, not vectors.
     parts = {**settings._asdict(), "pixels": model.pixels.as_dict(), "freeze": None}
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
     for name, value in sorted(model.state_dict().items()):
@@ -68,8 +72,8 @@ def fingerprint(model: Embedder) -> str:
 
 
 @torch.inference_mode()
-def embed_batch(model: Embedder, images: torch.Tensor, precision: str = "float32") -> Embedded:
-    """Embed prepared images in evaluation mode, where the model is, in mixed precision if asked; vectors are float32.
+def embed_batch(model: Embedder, images: UInt8[Tensor, "B 3 H W"], precision: str = "float32") -> Embedded:
+    """Embed prepared images in evaluation mode on the model's device, in mixed precision if asked; returns float32.
 
     Raises:
         ValueError: if there is no such precision.
@@ -83,5 +87,22 @@ def embed_batch(model: Embedder, images: torch.Tensor, precision: str = "float32
 
 
 def default_precision(device: torch.device) -> str:
-    """Choose bfloat16 on a GPU that computes in it, and float32 everywhere else."""
+    """Return bfloat16 for a GPU that supports it, else float32."""
     return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+
+
+@contextmanager
+def evaluating(model: Embedder) -> Iterator[None]:
+    """Put a model into evaluation mode, and back into its former mode afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def as_input(model: Embedder, images: UInt8[Tensor, "B 3 H W"]) -> Tensor:
+    """Move images to the model's device, normalised if the model does not do that itself."""
+    placed = images.to(next(model.parameters()).device)
+    return placed if model.settings.normalise else PixelNormalisation(model.pixels).to(placed.device)(placed)

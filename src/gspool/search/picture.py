@@ -1,4 +1,4 @@
-"""One picture of queries and their neighbours, and below each of them where the pooling weights lie."""
+"""Draw queries and their neighbours, and below each the pooling weights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gspool.data.decode import BrokenImageError
 from gspool.files import write_atomic
-from gspool.search.explain_overlay import weights_over
-from gspool.search.images import open_image, prepare
+from gspool.search.explanation.overlay import weights_over
+from gspool.search.images import read_pixels
 from gspool.search.model_source import embed_batch
 from gspool.search.query import Answer
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from gspool.models import Embedder
 
 KINDS = (".png", ".pdf", ".svg")
-# A page that can still be looked at.
+# What is still readable on one page.
 MOST_QUERIES, MOST_NEIGHBOURS = 16, 12
 RIGHT, WRONG, NEUTRAL = "#1a9850", "#d73027", "#888888"
 CELL = 1.5
 
 
 def draw_answers(model: Embedder, answers: Sequence[Answer], out: str | Path) -> Path:
-    """Draw each query and its neighbours as the model sees them, and again under the weights of their tokens.
+    """Draw each query and its neighbours as the model sees them, and below each its token weights.
 
-    Weights go from black (nothing) to bright (the largest of that image). A neighbour has a green frame if it has the
+    Weights go from black (none) to bright (the largest of that image). A neighbour has a green frame if it has the
     label of the query and a red one if it has another. At most 16 queries with 12 neighbours each are drawn.
 
     Raises:
-        ValueError: if there is nothing to draw, or the file is no .png, .pdf or .svg.
+        ValueError: if there is nothing to draw, or the file is not a .png, .pdf or .svg.
     """
     path = Path(out).expanduser()
     if path.suffix.lower() not in KINDS:
@@ -57,7 +57,7 @@ def draw_answers(model: Embedder, answers: Sequence[Answer], out: str | Path) ->
 
 
 def _figure(rows: int, columns: int) -> tuple[Any, Any]:
-    """Make a figure that belongs to no window, all of its cells empty."""
+    """Return a figure without a window, and its empty cells."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -70,13 +70,22 @@ def _figure(rows: int, columns: int) -> tuple[Any, Any]:
 
 
 def _cell(model: Embedder, above: Any, below: Any, path: str, title: str, frame: str | None) -> None:
-    """Draw one image, and under it the image with its weights; say so where the file is gone."""
+    """Draw one image, and below it the image with its weights; or the reason why it cannot be read."""
     above.set_title(_short(title), fontsize=7, parse_math=False)
     try:
-        image = prepare(open_image(path), model)
+        image, _ = read_pixels(path, model)
     except BrokenImageError as error:
         reason = str(error).removeprefix(f"{path}: ")
-        above.text(0.5, 0.5, f"{_short(Path(path).name)}\n{reason}", ha="center", va="center", fontsize=5, wrap=True)
+        above.text(
+            0.5,
+            0.5,
+            f"{_short(Path(path).name)}\n{reason}",
+            ha="center",
+            va="center",
+            fontsize=5,
+            wrap=True,
+            parse_math=False,
+        )
         return
     embedded = embed_batch(model, image[None])
     above.imshow(image.permute(1, 2, 0).numpy())

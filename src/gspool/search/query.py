@@ -1,4 +1,4 @@
-"""Pictures as queries: embedded in batches, searched in bulk, each answered with its neighbours."""
+"""Search with pictures: embed them in batches, search in bulk, answer each with its neighbours."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.search.decode_ahead import LIMITS, Broken, Decoded, Limits, decode_ahead
-from gspool.search.image_list import list_images
-from gspool.search.index import Hit, Index
+from gspool.search.corpus.sources import list_images
+from gspool.search.corpus.stream import Broken, Decoded, decode_ahead
+from gspool.search.images import LIMITS, Limits
+from gspool.search.index.index import Hit, Index
 from gspool.search.model_source import embed_batch
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ def search_images(
         queries: files, folders, globs or CSV lists, see `list_images`.
         k: how many neighbours.
         where: a condition on the neighbours, see `Index.search`.
-        exact: leave out the approximate index, if there is one.
-        leave_out_itself: whether a query that is a file of the corpus may not find that file.
+        exact: do not use the approximate index, if there is one.
+        leave_out_itself: leave out the file of the query itself, if it is in the corpus.
         batch_size: how many queries are embedded and searched at once.
         limits: the largest file and picture to read.
 
     Raises:
-        ValueError: if the corpus was embedded by another model, or the condition is not understood.
+        ValueError: if the corpus was embedded by another model, or the condition is not valid.
         FileNotFoundError: if there is no such query.
 
     Example:
@@ -72,39 +73,27 @@ def search_images(
     """
     index.check_model(model)
     sources = [queries] if isinstance(queries, str | Path) else list(queries)
-    wanted = k + 1 if leave_out_itself else k
-    waiting: list[Decoded | Broken] = []
     threads = min(os.cpu_count() or 1, 16)
-    for picture in decode_ahead(list_images(sources), model, threads, 2 * batch_size, limits):
+    pictures = decode_ahead(list_images(sources), model, threads, 2 * batch_size, limits)
+    waiting: list[Decoded | Broken] = []
+
+    def answers() -> Iterator[Answer]:
+        readable = [picture.image for picture in waiting if isinstance(picture, Decoded)]
+        found: Iterator[list[Hit]] = iter(())
+        if readable:
+            vectors = embed_batch(model, torch.stack(readable), index.settings.precision).embedding
+            found = iter(index.search(vectors, k + 1 if leave_out_itself else k, where, exact))
+        for picture in waiting:
+            name, label = picture.listed
+            if isinstance(picture, Broken):
+                yield Answer(name, [], label, picture.reason)
+                continue
+            hits = [hit for hit in next(found) if not (leave_out_itself and hit.path == name)]
+            yield Answer(name, hits[:k], label)
+        waiting.clear()
+
+    for picture in pictures:
         waiting.append(picture)
         if len(waiting) == batch_size:
-            yield from _answers(model, index, waiting, wanted, where, exact, leave_out_itself, k)
-            waiting = []
-    if waiting:
-        yield from _answers(model, index, waiting, wanted, where, exact, leave_out_itself, k)
-
-
-def _answers(
-    model: Embedder,
-    index: Index,
-    pictures: Sequence[Decoded | Broken],
-    wanted: int,
-    where: str | None,
-    exact: bool,
-    leave_out_itself: bool,
-    k: int,
-) -> Iterator[Answer]:
-    readable = [picture.image for picture in pictures if isinstance(picture, Decoded)]
-    found: Iterator[list[Hit]] = iter(())
-    if readable:
-        vectors = embed_batch(model, torch.stack(readable), index.settings.precision).embedding
-        found = iter(index.search(vectors, wanted, where, exact))
-    for picture in pictures:
-        name, label = picture.listed
-        if isinstance(picture, Broken):
-            yield Answer(name, [], label, picture.reason)
-            continue
-        hits = next(found)
-        if leave_out_itself:
-            hits = [hit for hit in hits if hit.path != name]
-        yield Answer(name, hits[:k], label)
+            yield from answers()
+    yield from answers()

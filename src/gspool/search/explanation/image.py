@@ -1,0 +1,149 @@
+"""Explain an embedding: where the pooling looked, and which prototype owns which region."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
+from torch import nn
+
+from gspool import functional
+from gspool.models import Embedder
+from gspool.models.embedder import SHORTEST
+from gspool.pooling.gsp import GSP
+from gspool.pooling.layer import as_tokens
+from gspool.search.model_source import as_input, evaluating
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64, UInt8
+    from PIL.Image import Image
+    from torch import Tensor
+
+
+class Explanation(NamedTuple):
+    """How one image became its embedding; every map is on the grid of h x w tokens over ``image``.
+
+    ``attributes`` (sum 1) are None for a pooling layer without prototypes; ``owners`` and ``plan`` also for one whose
+    prototypes are no transport of tokens (VLAD, OTP). ``plan`` is the part of the transported mass that each prototype
+    takes from each place, and sums to 1: over the places to ``attributes``, and over the prototypes to ``weights``
+    (for the background role to its opposite, what is *not* pooled). Without attributes, ``missing`` gives the reason.
+    """
+
+    image: UInt8[Tensor, "3 H W"]
+    embedding: Float[Tensor, " D"]
+    weights: Float[Tensor, "h w"]
+    owners: Int64[Tensor, "h w"] | None = None
+    attributes: Float[Tensor, " M"] | None = None
+    plan: Float[Tensor, "M h w"] | None = None
+    missing: str = "this model has no prototypes, only weights"
+
+    @property
+    def entropy(self) -> float:
+        """Compute how even the weights are: 1 is average pooling, 0 a single token."""
+        weights = self.weights.flatten().double()
+        if len(weights) == 1:
+            return 1.0
+        return float(torch.special.entr(weights).sum() / math.log(len(weights)))
+
+
+@torch.no_grad()
+def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanation:
+    """Compute where a model looks in an image, and which of its prototypes owns which region (Fig. 4).
+
+    The owner of a place is the prototype that takes most of its mass in the solution of (P2), ``argmax_i pi_ij``.
+
+    Args:
+        model: an embedding model; it is used in evaluation mode, and left in the mode it was in.
+        image: a PIL image of any size, which is resized and cropped as the model expects, or a uint8 tensor that is so
+            already.
+
+    Raises:
+        ValueError: if the pooling layer has no weights, its tokens form no grid, or the image is not one.
+
+    Example:
+        >>> from PIL import Image
+        >>> model = Embedder("small_cnn", pooling="gsp", dim=16, pooling_options={"prototypes": 4})
+        >>> explanation = explain(model, Image.new("RGB", (80, 60), "teal"))
+        >>> explanation.weights.shape == explanation.owners.shape, explanation.attributes.shape
+        (True, torch.Size([4]))
+    """
+    pixels = as_model_sees(model, image)
+    with evaluating(model):
+        features = model.feature_map(as_input(model, pixels[None]))
+        pooled = model.head.pool(features)
+        tokens = prototype_tokens(model, features)
+    if pooled.weights is None:
+        raise ValueError(
+            f"the pooling layer {model.settings.pooling!r} of this model gives no weight to the places of an image, so "
+            "there is no map to show; layers with weights are gsp, gmp+gsp, gemean+gsp, gap, crow, delf and tsmk"
+        )
+    if features.ndim != 4:
+        raise ValueError(
+            f"the {pooled.weights.shape[1]} tokens of this backbone form no grid over the image, so their weights "
+            "cannot be drawn on it; model.embed(images).weights has them as a list"
+        )
+    grid = (features.shape[2], features.shape[3])
+    embedding = nn.functional.normalize(pooled.pooled[0].float(), dim=-1, eps=SHORTEST).cpu()
+    whole = Explanation(pixels.cpu(), embedding, pooled.weights[0].unflatten(0, grid).cpu())
+    if tokens is None:
+        waiting = not_set_yet(model)
+        # A layer whose prototypes are not set yet averages, and what it gives as attributes says nothing.
+        if waiting is not None:
+            return whole._replace(missing=waiting)
+        return whole if pooled.attributes is None else whole._replace(attributes=pooled.attributes[0].cpu())
+    plan = transport_plan(model, tokens)[0].unflatten(1, grid).cpu()
+    return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
+
+
+def prototype_layer(model: Embedder) -> GSP | None:
+    """Return the GSP layer of a model's head; None where it pools in another way."""
+    return next((module for module in model.head.modules() if isinstance(module, GSP)), None)
+
+
+def not_set_yet(model: Embedder) -> str | None:
+    """Return a sentence if the prototypes of a model still wait for its warm start, else None."""
+    layer = prototype_layer(model)
+    if layer is None or layer.warm_start is None or not layer.warm_start.collecting:
+        return None
+    seen, wanted = len(layer.warm_start.memory), layer.warm_start.wanted
+    return (
+        f"the {len(layer.prototypes)} prototypes of this model are not set yet: training saw {seen:,} vectors and "
+        f"warm_start needs {wanted:,}, so GSP still acts as average pooling; train longer, or with a lower warm_start "
+        "(--model.pooling_options.warm_start)"
+    )
+
+
+def prototype_tokens(model: Embedder, features: Float[Tensor, "B C h w"]) -> Float[Tensor, "B N D"] | None:
+    """Return the embedded tokens that the model compares with its prototypes; None where it has none (yet)."""
+    layer = prototype_layer(model)
+    if layer is None or not_set_yet(model) is not None:
+        return None
+    # Every head that is built on GSP embeds the backbone's features before it compares them.
+    return as_tokens(cast("nn.Module", model.head.embed)(features), layer.dim)
+
+
+def as_model_sees(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> UInt8[Tensor, "3 H W"]:
+    """Resize and crop a PIL image for a model; a tensor is returned as it is.
+
+    Raises:
+        ValueError: if a tensor is not a uint8 RGB image, or resizing would make too many pixels.
+    """
+    if not isinstance(image, torch.Tensor):
+        from gspool.search.images import prepare
+
+        return prepare(image, model)
+    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
+        raise ValueError(
+            f"an image to explain is a PIL image or a uint8 tensor [3, H, W], got {image.dtype} of shape "
+            f"{tuple(image.shape)}; take one image of a batch with images[0]"
+        )
+    return image
+
+
+def transport_plan(model: Embedder, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B M N"]:
+    """Solve (P2) as the layer does, and return the plan, which the layer itself never holds; scaled to sum to 1."""
+    layer = cast("GSP", prototype_layer(model))
+    cost = functional.distance(layer.prototypes, tokens)
+    plan = functional.partial_transport(cost, layer.mu, layer.epsilon).plan
+    return plan / plan.sum((1, 2), keepdim=True)

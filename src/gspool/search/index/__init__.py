@@ -1,0 +1,1 @@
+"""Vectors in a Lance table: write, export, search exactly or through an approximate index."""

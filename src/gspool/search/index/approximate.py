@@ -1,0 +1,189 @@
+"""An approximate index over many vectors: built by LanceDB, tuned to a recall, measured against exact search."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gspool.files import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gspool.search.index.index import Hit, Index
+
+APPROXIMATE_FROM = 100_000
+KIND = "IVF_SQ"
+# Inside the table's folder, so that it moves with the table.
+MEASURED = "_gspool_recall.json"
+# Neighbours with equal scores, of copies of one picture for example, are interchangeable.
+TIE = 1e-6
+SEED = 0
+FEWEST_ROWS = 1_000
+# One byte per number loses the order of near neighbours only among the next few.
+REFINE = 2
+
+
+class Approximation(NamedTuple):
+    """An approximate index in use.
+
+    ``recall`` is the mean share of the ``k`` exact neighbours that it finds, over ``queries`` vectors of the corpus,
+    each searched among all others, that took no part in the choice of the settings. For queries unlike the corpus it is
+    lower; `Index.recall` measures any. ``probes`` partitions are searched with vectors of one byte per number, and
+    ``refine`` times ``k`` candidates are compared again in full precision.
+    """
+
+    kind: str
+    rows: int
+    probes: int
+    refine: int
+    recall: float
+    k: int
+    queries: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind}, recall@{self.k} {self.recall:.3f} on {self.queries} vectors of this corpus "
+            "(lower for queries unlike it: gspool search --check measures yours)"
+        )
+
+    def applied_to(self, request: Any, fixed: bool) -> Any:
+        """Return a request of LanceDB with these settings.
+
+        Args:
+            request: of LanceDB.
+            fixed: search exactly ``probes`` partitions. Otherwise more are searched until there are enough hits, as a
+                condition may require; being ready for that costs a query half of its time.
+        """
+        probing = request.nprobes(self.probes) if fixed else request.minimum_nprobes(self.probes).maximum_nprobes(0)
+        return probing.refine_factor(self.refine)
+
+
+def build(
+    index: Index, recall: float, k: int, queries: int, tell: Callable[[str], None] = lambda line: None
+) -> Approximation:
+    """Build an approximate index over all rows, choose the fastest settings that reach a recall, and measure them.
+
+    Vectors of the corpus, drawn with a fixed seed, are the queries. Half of them choose the settings; the recall is
+    measured on the other half, because the settings were chosen for the first.
+
+    Args:
+        index: of a .lance table.
+        recall: the share of exact neighbours to reach. If nothing reaches it, the most thorough settings are taken.
+        k: how many neighbours are compared.
+        queries: how many vectors choose the settings, and how many others measure them.
+        tell: called with a line about every step.
+
+    Raises:
+        ValueError: if the recall is not in (0, 1], there are too few rows, or the index is a temporary copy.
+    """
+    rows = len(index)
+    check_recall(recall)
+    if index.path.suffix != ".lance":
+        raise ValueError(f"an approximate index is kept in a .lance table; embed to one instead of {index.path}")
+    if rows < FEWEST_ROWS:
+        raise ValueError(f"{index.path} has {rows} vectors; an approximate index needs {FEWEST_ROWS}")
+    from lancedb.index import IvfSq
+
+    partitions = partition_count(rows)
+    tell(f"building {KIND} over {rows:,} vectors in {partitions:,} partitions")
+    began = time.perf_counter()
+    index.table.create_index("vector", config=IvfSq(distance_type="cosine", num_partitions=partitions), replace=True)
+    seconds = time.perf_counter() - began
+    tell(f"built in {seconds:,.1f} s; measuring its recall against exact search on {queries} vectors of the corpus")
+    own, vectors = sample(index, 2 * queries)
+    truth = [without(hits, row, k) for row, hits in zip(own, index.search(vectors, k + 1, exact=True), strict=True)]
+
+    def measured(part: slice) -> float:
+        hits = index.search(vectors[part], k + 1)
+        found = [without(each, row, k) for row, each in zip(own[part], hits, strict=True)]
+        return mean_recall(found, truth[part])
+
+    half = len(own) // 2
+    probes = 1
+    while True:
+        index.approximation = Approximation(KIND, rows, probes, REFINE, 0.0, k, len(own) - half, seconds)
+        reached = measured(slice(half))
+        tell(f"{probes} of {partitions:,} partitions: recall@{k} {reached:.3f}")
+        if reached >= recall or probes >= partitions:
+            break
+        probes = min(2 * probes, partitions)
+    chosen = index.approximation._replace(recall=measured(slice(half, None)))
+    tell(f"recall@{k} {chosen.recall:.3f} on {chosen.queries} other vectors of the corpus")
+    write_atomic(index.path / MEASURED, (json.dumps(chosen._asdict(), indent=1) + "\n").encode())
+    return chosen
+
+
+def check_recall(recall: float) -> None:
+    """Check that a recall is a share.
+
+    Raises:
+        ValueError: if it does not lie in (0, 1].
+    """
+    if not 0 < recall <= 1:
+        raise ValueError(f"recall is a share of the neighbours and must lie in (0, 1], got {recall}")
+
+
+def partition_count(rows: int) -> int:
+    """Return the number of partitions: 250 for a million vectors, growing with the square root of their number.
+
+    Twice as many partitions are half as large, but neighbours then lie in more of them; more took longer to build and
+    gained nothing.
+
+    Example:
+        >>> partition_count(1_000_000), partition_count(100_000)
+        (250, 79)
+    """
+    return max(4, round(rows**0.5 / 4))
+
+
+def sample(index: Index, count: int, seed: int = SEED) -> tuple[list[int], np.ndarray]:
+    """Draw rows of the corpus in random order; return their numbers and vectors."""
+    rows = len(index)
+    chosen = np.random.default_rng(seed).choice(rows, size=min(count, rows), replace=False)
+    answer = index.table.take_offsets(sorted(chosen.tolist())).select(["row", "vector"]).to_arrow()
+    vectors = np.asarray(answer["vector"].combine_chunks().flatten(), dtype=np.float32).reshape(answer.num_rows, -1)
+    # Shuffled again: the first half of the rows of a corpus shows other things than the second.
+    order = np.random.default_rng(seed).permutation(answer.num_rows)
+    return np.asarray(answer["row"])[order].tolist(), vectors[order]
+
+
+def without(hits: Sequence[Hit], row: int, k: int) -> list[Hit]:
+    """Leave out the query itself, which is its own nearest neighbour."""
+    return [hit for hit in hits if hit.row != row][:k]
+
+
+def mean_recall(found: Sequence[Sequence[Hit]], truth: Sequence[Sequence[Hit]]) -> float:
+    """Compute the mean share of exact neighbours that were found; equal scores count as equal.
+
+    Example:
+        >>> from gspool.search.index.index import Hit
+        >>> a, b, c = Hit("a", 0.9, 0, None), Hit("b", 0.8, 1, None), Hit("c", 0.7, 2, None)
+        >>> mean_recall([[a, c]], [[a, b]])
+        0.5
+    """
+    shares = []
+    for mine, exact in zip(found, truth, strict=True):
+        rows, last = {hit.row for hit in exact}, min(hit.score for hit in exact)
+        shares.append(sum(hit.row in rows or hit.score >= last - TIE for hit in mine) / len(exact))
+    return min(1.0, float(np.mean(shares)))
+
+
+def read_approximation(table: Any, path: Path) -> Approximation | None:
+    """Read how the approximate index of a table was measured; None where it has none.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    file = path / MEASURED
+    if not file.is_file() or not any("vector" in index.columns for index in table.list_indices()):
+        return None
+    try:
+        return Approximation(**json.loads(file.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file} is damaged ({error}); delete it, and the index is built again") from error

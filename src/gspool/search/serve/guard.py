@@ -1,0 +1,265 @@
+"""The guard before the server: who may ask, how much may come in and how slowly, which addresses exist."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from gspool.search.serve.access import RateLimit, has_token, is_host, is_own_origin, own_headers
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Boundaries, names and the other fields of a form, around the file that the limit is about.
+FORM_BYTES = 64 * 2**10
+# What the page and programs need. Gradio has more than fifty further routes (proxies, histories, editors); whatever is
+# not named here does not exist.
+EXACT = frozenset(
+    {
+        "/",
+        "/config",
+        "/docs",
+        "/favicon.ico",
+        "/gradio_api/cancel",
+        "/gradio_api/info",
+        "/gradio_api/queue/data",
+        "/gradio_api/queue/join",
+        "/gradio_api/reset",
+        "/gradio_api/startup-events",
+        "/gradio_api/upload",
+        "/gradio_api/upload_progress",
+        "/manifest.json",
+        "/openapi.json",
+        "/theme.css",
+    }
+)
+PREFIXES = ("/api/", "/assets/", "/static/", "/gradio_api/heartbeat/")
+FILE, UPLOAD, PICTURES = "/gradio_api/file=", "/gradio_api/upload", "/api/pictures/"
+SAFE = ("GET", "HEAD", "OPTIONS")
+# A body may take this many times the limit for one pause.
+PAUSES = 10
+# An upload counts as this many bytes at least: a million small files would fill a disk too.
+LEAST_BYTES = 64 * 2**10
+# Gradio writes scripts and styles into its page; only this server's addresses are open to it.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; media-src 'self' blob:; worker-src 'self' blob:; "
+    "connect-src 'self' data: blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class Rules(NamedTuple):
+    """What the guard allows.
+
+    Args:
+        hosts: the names of the server; ``*`` is any.
+        origins: further names whose pages may send requests, see `is_own_origin`.
+        token: what every request must carry; None lets everybody in.
+        rate: how many requests a client may send.
+        max_bytes: the largest file of an upload.
+        seconds: how long a client may pause while it sends a request.
+        folder_bytes: how much the folder of uploads may hold.
+    """
+
+    hosts: tuple[str, ...] = ("*",)
+    origins: tuple[str, ...] = ()
+    token: str | None = None
+    rate: RateLimit = RateLimit(0)
+    max_bytes: int = 10 * 2**20
+    seconds: float = 30.0
+    folder_bytes: int = 256 * 2**20
+
+
+class Refusal(NamedTuple):
+    """An answer instead of the application's."""
+
+    status: int
+    detail: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Guard:
+    """An ASGI application around another one, which sees only requests that it should.
+
+    Args:
+        app: the application inside.
+        uploads: the folder in which Gradio keeps uploads: the only files that may be read by path.
+        rules: what is allowed.
+    """
+
+    def __init__(self, app: Application, uploads: Path, rules: Rules) -> None:
+        self.app, self.uploads, self.rules = app, uploads, rules
+        self.max_body = rules.max_bytes + FORM_BYTES
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or pass it on."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        scope = {**scope, "headers": own_headers(scope["headers"])}
+        refusal = self.refusal(scope)
+        if refusal is not None:
+            await _refuse(send, refusal)
+            return
+        if scope["path"] == UPLOAD:
+            await asyncio.to_thread(make_room, self.uploads, self.rules.folder_bytes - self.max_body)
+        await self._pass_on(scope, receive, send)
+
+    def refusal(self, scope: Scope) -> Refusal | None:
+        """Return why a request is refused, by what is known before its body; None if it may pass."""
+        headers, rules, method = scope["headers"], self.rules, scope["method"]
+        if not is_host(headers, rules.hosts):
+            return Refusal(400, "host not allowed; gspool serve --allow-host NAME allows it")
+        authorised = has_token(headers, rules.token)
+        # Requests that cost work count, and wrong tokens, which could be tried by the million.
+        counts = method not in SAFE or scope["path"].startswith(PICTURES) or not authorised
+        if counts and not rules.rate.allows((scope.get("client") or ("unknown", 0))[0]):
+            wait = (b"retry-after", b"60")
+            return Refusal(429, f"at most {rules.rate.per_minute} requests a minute; wait and try again", (wait,))
+        if not authorised:
+            ask = (b"www-authenticate", b'Basic realm="gspool", charset="UTF-8"')
+            return Refusal(401, "a token is needed: as a Bearer token, or as the password of HTTP Basic", (ask,))
+        if not self.exists(scope["path"]):
+            return Refusal(404, "there is nothing at this address; /docs lists all routes")
+        if method not in SAFE and not is_own_origin(headers, rules.origins):
+            return Refusal(403, "requests from pages of other sites are not allowed; --allow-host NAME allows one")
+        declared = dict(headers).get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > self.max_body:
+            return self.too_large
+        return None
+
+    @property
+    def too_large(self) -> Refusal:
+        """The answer to a request with too many bytes."""
+        return Refusal(413, f"a request may have at most {self.max_body:,} bytes; send a smaller picture")
+
+    def exists(self, path: str) -> bool:
+        """Return whether an address is one of this server's.
+
+        Example:
+            >>> guard = Guard(None, Path("/uploads"), Rules())
+            >>> guard.exists("/api/search"), guard.exists("/gradio_api/file=/etc/passwd"), guard.exists("/monitoring")
+            (True, False, False)
+        """
+        # The server has decoded the address once; a second layer of %2e%2e is always an attempt.
+        if ".." in unquote(path).split("/") or "\\" in path or "\0" in path:
+            return False
+        if path.startswith(FILE):
+            place = Path(path.removeprefix(FILE))
+            return place.is_absolute() and place.resolve().is_relative_to(self.uploads.resolve())
+        return path in EXACT or path.startswith(PREFIXES)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = _Body(receive, self.max_body, self.rules.seconds)
+        answered = False
+
+        async def sent(message: Message) -> None:
+            nonlocal answered
+            # What is inside may answer in its own way to a body that broke off; ours gives the reason.
+            if body.problem is not None and not answered:
+                return
+            if message["type"] == "http.response.start":
+                answered = True
+                present = {name.lower() for name, _ in message.get("headers", ())}
+                extra = [(name, value) for name, value in HEADERS if name not in present]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self.app(scope, body.receive, sent)
+        except Exception:
+            # The request was at fault, whatever it became on its way out; it is answered below.
+            if body.problem is None:
+                raise
+        if body.problem is not None and not answered:
+            slow = Refusal(408, f"nothing came for {self.rules.seconds:g} s; send the request faster")
+            await _refuse(send, self.too_large if body.problem == "large" else slow)
+
+
+class BodyError(Exception):
+    """A body that is too large or too slow; the guard answers, whoever catches this."""
+
+
+class _Body:
+    """Count the bytes and the seconds of a body: a request need not state its length, and may lie about it."""
+
+    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
+        self._receive, self._left, self._seconds = receive, most, seconds
+        self._ends = time.monotonic() + PAUSES * seconds
+        self._more = True
+        self.problem: str | None = None
+
+    async def receive(self) -> Message:
+        if not self._more:
+            # The body is complete; the application waits for the client to leave.
+            return await self._receive()
+        try:
+            async with asyncio.timeout(min(self._seconds, self._ends - time.monotonic())):
+                message = await self._receive()
+        except TimeoutError as error:
+            self.problem = "slow"
+            raise BodyError("the body came too slowly") from error
+        if message["type"] == "http.request":
+            self._more = message.get("more_body", False)
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                self.problem = "large"
+                raise BodyError("more bytes than a request may have")
+        return message
+
+
+def make_room(folder: Path, most: int) -> None:
+    """Delete the oldest uploads until the others take at most ``most`` bytes.
+
+    Example:
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     for age in (3, 2, 1):
+        ...         _ = (Path(name) / f"{age}.png").write_bytes(bytes(100))
+        ...         os.utime(Path(name) / f"{age}.png", (1000 - age, 1000 - age))
+        ...     make_room(Path(name), 2 * LEAST_BYTES)
+        ...     sorted(file.name for file in Path(name).iterdir())
+        ['1.png', '2.png']
+    """
+    files: list[tuple[float, int, Path]] = []
+    for file in folder.rglob("*"):
+        try:
+            if file.is_file():
+                files.append((file.stat().st_mtime, max(file.stat().st_size, LEAST_BYTES), file))
+        except OSError:
+            continue  # deleted meanwhile
+    total = sum(size for _, size, _ in files)
+    for _, size, file in sorted(files):
+        if total <= most:
+            return
+        file.unlink(missing_ok=True)
+        if file.parent != folder and not any(file.parent.iterdir()):
+            shutil.rmtree(file.parent, ignore_errors=True)
+        total -= size
+
+
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    body = json.dumps({"detail": refusal.detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    # Closing ends an upload that is still coming, which would otherwise be read to its end.
+    headers += [*HEADERS, *refusal.headers, (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,153 @@
+"""A served model and its corpus: read an upload, embed, search, explain, show a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from gspool.search.explanation.image import explain
+from gspool.search.images import open_image, read_pixels
+from gspool.search.index.index import label_filter
+from gspool.search.model_source import embed_batch
+from gspool.search.serve.upload import UPLOAD_LIMITS, read_upload
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, UInt8
+    from PIL.Image import Image
+    from torch import Tensor
+
+    from gspool.models import Embedder
+    from gspool.search.explanation.image import Explanation
+    from gspool.search.images import Limits
+    from gspool.search.index.index import Index
+
+MOST_NEIGHBOURS = 100
+Result = TypeVar("Result")
+
+
+class Neighbour(NamedTuple):
+    """A picture of the corpus that was found: its number, cosine, label and file name. Its path stays in the server."""
+
+    id: int
+    score: float
+    label: str | None
+    name: str
+
+
+class UnknownPictureError(LookupError):
+    """A number that no picture of the corpus has."""
+
+
+class Lookup:
+    """A model and its corpus, asked by many at once and working on one picture at a time.
+
+    Decoding and embedding run in one thread. That bounds the memory of any number of requests: a decoded picture never
+    leaves the thread, only the crop that the model sees does.
+
+    Args:
+        model: an embedding model.
+        index: the vectors that the same model made of a corpus.
+
+    Raises:
+        ValueError: if another model made the vectors.
+    """
+
+    def __init__(self, model: Embedder, index: Index) -> None:
+        index.check_model(model)
+        self.model = model
+        self.index = index
+        self.labels = index.labels()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="lookup")
+
+    def _run(self, work: Callable[[], Result]) -> Result:
+        return self._worker.submit(work).result()
+
+    def read(self, file: IO[bytes], limits: Limits = UPLOAD_LIMITS) -> UInt8[Tensor, "3 H W"]:
+        """Read an upload and crop it for the model.
+
+        Raises:
+            UploadRefusedError: see `read_upload`.
+        """
+        # One byte more than allowed tells a file that is too long from one that just fits.
+        return self._run(lambda: read_upload(file.read(limits.max_bytes + 1), self.model, limits))
+
+    def embed(self, pixels: UInt8[Tensor, "3 H W"]) -> Float[Tensor, " D"]:
+        """Return the unit vector of an image."""
+        return self._run(lambda: embed_batch(self.model, pixels[None]).embedding[0].float().cpu())
+
+    def explain(self, pixels: UInt8[Tensor, "3 H W"]) -> Explanation:
+        """Compute where the model looks in an image.
+
+        Raises:
+            ValueError: if its pooling layer has no weights.
+        """
+        return self._run(lambda: explain(self.model, pixels))
+
+    def search(
+        self, pixels: UInt8[Tensor, "3 H W"], k: int = 10, threshold: float = -1.0, labels: Sequence[str] = ()
+    ) -> list[Neighbour]:
+        """Find the pictures of the corpus that are nearest to an image, best first.
+
+        Args:
+            pixels: what to look for.
+            k: at most this many.
+            threshold: leave out those with a smaller cosine.
+            labels: only pictures with one of these labels; all, if empty.
+
+        Raises:
+            ValueError: if ``k`` or ``threshold`` is out of range, or no picture has one of the labels.
+        """
+        if not 1 <= k <= MOST_NEIGHBOURS:
+            raise ValueError(f"k is the number of neighbours, from 1 to {MOST_NEIGHBOURS}, got {k}")
+        if not -1 <= threshold <= 1:
+            raise ValueError(f"threshold is a cosine and lies in [-1, 1], got {threshold}")
+        unknown = sorted(set(labels) - set(self.labels))
+        if unknown:
+            some = ", ".join(self.labels[:5]) or "none"
+            raise ValueError(
+                f"no picture of the corpus has the label {', '.join(unknown[:5])}; it has {len(self.labels)} labels: "
+                f"{some}{', ...' if len(self.labels) > 5 else ''}"
+            )
+        hits = self.index.search(self.embed(pixels)[None], k, label_filter(labels) if labels else None)[0]
+        # Rounding makes 1.0000001 of a picture's cosine with itself.
+        near = [Neighbour(hit.row, min(hit.score, 1.0), hit.label, os.path.basename(hit.path)) for hit in hits]
+        return [neighbour for neighbour in near if neighbour.score >= threshold]
+
+    def thumbnail(self, number: int, side: int) -> Image:
+        """Return a picture of the corpus by its number, its longer side at most ``side``.
+
+        Raises:
+            UnknownPictureError: if there is no such number.
+            BrokenImageError: if its file is gone, or no longer a picture.
+        """
+        path = self._path(number)
+
+        def reduced() -> Image:
+            image = open_image(path, name=f"picture {number}")
+            image.thumbnail((side, side))
+            return image
+
+        return self._run(reduced)
+
+    def pixels(self, number: int) -> UInt8[Tensor, "3 H W"]:
+        """Return a picture of the corpus as the model sees it.
+
+        Raises:
+            UnknownPictureError: if there is no such number.
+            BrokenImageError: if its file is gone, or no longer a picture.
+        """
+        path = self._path(number)
+        return self._run(lambda: read_pixels(path, self.model, name=f"picture {number}")[0])
+
+    def _path(self, number: int) -> str:
+        if number < 0 or number >= 2**63:
+            raise UnknownPictureError(f"there is no picture {number} in this corpus")
+        # The number is an int: nothing in the condition was written by a stranger.
+        rows: list[dict[str, Any]] = (
+            self.index.table.search().where(f"row = {int(number)}").select(["path"]).limit(1).to_list()
+        )
+        if not rows:
+            raise UnknownPictureError(f"there is no picture {number} in this corpus of {len(self.index):,}")
+        return str(rows[0]["path"])

@@ -1,0 +1,157 @@
+"""Run the server: take a port, print where it is, close slow connections, end cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gspool.search.serve.access import is_loopback
+from gspool.search.serve.app import LOOPBACK
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+# Open pages keep a connection for ever; after Ctrl-C nobody wants to wait for them.
+SECONDS_TO_END = 1
+# Connections of the whole server, and of one client elsewhere; a page needs about seven.
+MOST_CONNECTIONS, MOST_CONNECTIONS_EACH = 512, 64
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, closed where the head of a request does not come in time, or one client opens too many.
+
+    uvicorn itself waits for ever for the first request, and for the rest of one that has begun. Bodies have a limit of
+    their own, in the guard.
+    """
+
+    def __init__(self, *arguments: Any, seconds: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._seconds = seconds
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        if not is_loopback(address):
+            clients = [getattr(other, "client", None) or ("", 0) for other in self.connections]
+            if sum(client[0] == address for client in clients) > MOST_CONNECTIONS_EACH:
+                transport.abort()
+                return
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; wait for the rest of a head, if it is not complete."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        super().connection_lost(exc)
+        self._stop_watch()
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_watch()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self._seconds, self.transport.abort)
+
+    def _stop_watch(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[tuple[socket.socket, int]]:
+    """Take a port before anything slow begins; yield it with its number, which is free with 0.
+
+    Raises:
+        ValueError: if the address is not this machine's, or the port is taken or not allowed.
+
+    Example:
+        >>> with listening("127.0.0.1", 0) as (listener, port):
+        ...     port > 0
+        True
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as problem:
+            raise ValueError(
+                f"cannot listen at {host}, port {port} ({problem.strerror or problem}); choose another --port "
+                "(0 takes a free one), or an address of this machine as --host"
+            ) from problem
+        yield listener, listener.getsockname()[1]
+
+
+def served_names(host: str, more: Sequence[str]) -> tuple[str, ...]:
+    """Return the host names that requests may ask for; all, for a server on all addresses without given names.
+
+    Example:
+        >>> served_names("127.0.0.1", ["search.example.org"])
+        ('127.0.0.1', 'localhost', '::1', '127.0.0.1', 'search.example.org')
+        >>> served_names("0.0.0.0", [])
+        ('*',)
+    """
+    if host in ("0.0.0.0", "::") and not more:
+        return ("*",)
+    return (*LOOPBACK, host.lower(), *(name.lower() for name in more))
+
+
+def run_server(app: FastAPI, listener: socket.socket, address: str, seconds: float) -> None:
+    """Serve until Ctrl-C or SIGTERM, then print that it stopped.
+
+    Args:
+        app: the application.
+        listener: a bound socket.
+        address: where it is, for the printed lines.
+        seconds: how long a client may take for the head of a request.
+    """
+    print(f"page    {address}\napi     {address}/docs\nCtrl-C stops it", flush=True)
+    config = uvicorn.Config(
+        app,
+        http=partial(Connection, seconds=seconds),  # type: ignore[arg-type]
+        log_level="critical",
+        ws="none",
+        server_header=False,
+        # Anybody can write X-Forwarded-For: the address of a client is that of its connection.
+        proxy_headers=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=SECONDS_TO_END,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        # The server has ended in order by now, and raises the signal again.
+        print()
+    print("stopped", flush=True)
+
+
+def open_tunnel(port: int) -> str:
+    """Ask Gradio's service for a public address that leads here, for as long as this process runs.
+
+    Raises:
+        ValueError: if the service cannot be reached.
+    """
+    import secrets
+
+    from gradio import networking
+
+    try:
+        return networking.setup_tunnel("127.0.0.1", port, secrets.token_urlsafe(32), None, None)
+    except (OSError, RuntimeError) as problem:
+        raise ValueError(
+            f"no public address could be opened ({problem}); --share needs the internet and Gradio's service. "
+            "Leave it out, and use a reverse proxy of your own"
+        ) from problem

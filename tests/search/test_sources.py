@@ -1,0 +1,155 @@
+"""A corpus is listed from folders, globs, lists and files, always in one order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gspool.search import embed_corpus
+from gspool.search.corpus.sources import list_images
+
+# The tree of these tests holds a file of notes.
+NOTES_ARE_MEANT = pytest.mark.filterwarnings("ignore:.*left out by name .*notes.txt:UserWarning")
+
+
+def names(*sources) -> list[tuple[str, str | None]]:
+    return [(Path(image.path).name, image.label) for image in list_images(sources)]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b/2.JPG", "b/deep/1.png", "a/3.webp", "a/notes.txt", "top.jpeg", ".hidden/4.png", "a/.5.png"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return tmp_path
+
+
+@NOTES_ARE_MEANT
+def test_a_folder_is_walked_in_order_and_labelled_by_its_first_folders(tree):
+    assert names(tree) == [("3.webp", "a"), ("2.JPG", "b"), ("1.png", "b"), ("top.jpeg", None)]
+
+
+def test_below_split_folders_the_second_folder_is_the_label(tmp_path):
+    for name in ("train/ant/1.png", "test/bee/2.png", "test/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert names(tmp_path) == [("3.png", None), ("2.png", "bee"), ("1.png", "ant")]
+    (tmp_path / "vectors.lance").mkdir()
+    assert ("1.png", "ant") in names(tmp_path)
+    (tmp_path / "cat").mkdir()
+    assert ("1.png", "train") in names(tmp_path)
+
+
+def test_paths_are_absolute_wherever_the_call_is_made(tree, monkeypatch):
+    monkeypatch.chdir(tree)
+    relative = [image.path for image in list_images(["b", "top.jpeg", "a/*.webp"])]
+    assert relative == [str(tree / name) for name in ("b/2.JPG", "b/deep/1.png", "top.jpeg", "a/3.webp")]
+
+
+@NOTES_ARE_MEANT
+def test_globs_are_sorted_and_leave_out_what_is_no_picture(tree):
+    assert names(f"{tree}/**/*") == [("3.webp", None), ("2.JPG", None), ("1.png", None), ("top.jpeg", None)]
+    assert names(f"{tree}/[ab]/*") == [("3.webp", None), ("2.JPG", None)]
+
+
+def test_a_file_with_the_characters_of_a_glob_is_a_file(tmp_path):
+    (tmp_path / "one[1].png").touch()
+    assert names(tmp_path / "one[1].png") == [("one[1].png", None)]
+
+
+def test_lists_name_paths_from_their_own_folder_and_labels_if_they_have_them(tree):
+    list_file = tree / "list.csv"
+    list_file.write_text(f"﻿path , label,more\nb/2.JPG,two,x\n{tree}/top.jpeg,,y\nmissing.png\n", encoding="utf-8")
+    assert names(list_file) == [("2.JPG", "two"), ("top.jpeg", None), ("missing.png", None)]
+    assert next(iter(list_images([list_file]))).path == os.path.join(tree, "b", "2.JPG")
+    list_file.write_text("path\nb/2.JPG\n")
+    assert names(list_file) == [("2.JPG", None)]
+
+
+@NOTES_ARE_MEANT
+def test_sources_follow_each_other(tree):
+    assert [name for name, _ in names(tree / "top.jpeg", tree / "a", tree / "top.jpeg")] == [
+        "top.jpeg",
+        "3.webp",
+        "top.jpeg",
+    ]
+
+
+def test_wrong_sources_are_named(tree):
+    (tree / "empty").mkdir()
+    (tree / "bad.csv").write_text("file,label\n1.png,a\n")
+    (tree / "gap.csv").write_text("path,label\n1.png,a\n,b\n")
+    (tree / "none.csv").write_text("path\n")
+    for source, error, word in (
+        (tree / "nowhere", FileNotFoundError, "nowhere"),
+        (f"{tree}/*.gif", ValueError, "no pictures"),
+        (tree / "empty", ValueError, "no pictures"),
+        (tree / "bad.csv", ValueError, "no column path"),
+        (tree / "gap.csv", ValueError, "line 3"),
+        (tree / "none.csv", ValueError, "lists no images"),
+    ):
+        with pytest.raises(error, match=word):
+            names(source)
+    with pytest.raises(ValueError, match="no images were named"):
+        names()
+
+
+def test_files_left_out_by_their_names_are_counted_and_named(tree):
+    for name in ("scan.tif", "old.gif", "bare"):
+        (tree / "b" / name).touch()
+    with pytest.warns(
+        UserWarning, match=r"4 files are left out by name .a/notes\.txt, b/bare, b/old\.gif, \.\.\..; pictures end"
+    ):
+        assert len(names(tree)) == 4
+    with pytest.warns(UserWarning, match=r"1 file is left out by name .notes\.txt.;"):
+        assert names(str(tree / "a" / "*")) == [("3.webp", None)]
+
+
+def test_the_folder_of_a_class_may_be_a_link_as_in_training(tmp_path):
+    for name in ("elsewhere/1.png", "elsewhere/deep/2.png", "pictures/bee/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "pictures" / "ant").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "deep" / "round").symlink_to(tmp_path / "elsewhere")
+    assert names(tmp_path / "pictures") == [("1.png", "ant"), ("2.png", "ant"), ("3.png", "bee")]
+
+
+def test_what_embed_writes_into_the_folder_is_no_picture_left_out(tree, recwarn):
+    for notes in tree.rglob("notes.txt"):
+        notes.unlink()
+    before = names(tree)
+    (tree / "vectors.lance" / "data").mkdir(parents=True)
+    for name in ("vectors.lance/data/0.lance", "vectors.lance/data/odd.png", "v.npz", "v.npz.bad.csv"):
+        (tree / name).touch()
+    assert names(tree) == before
+    assert not recwarn.list
+
+
+def test_a_class_that_leads_back_into_the_folder_is_listed_once(tmp_path):
+    for name in ("pictures/ant/1.png", "pictures/bee/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "pictures" / "cat").symlink_to(tmp_path / "pictures")
+    (tmp_path / "pictures" / "dog").symlink_to(tmp_path / "pictures" / "ant")
+    assert names(tmp_path / "pictures") == [("1.png", "ant"), ("2.png", "bee")]
+
+
+def test_lists_that_cannot_be_read_are_one_sentence(tmp_path):
+    (tmp_path / "latin.csv").write_bytes("path\ncafé.png\n".encode("latin-1"))
+    (tmp_path / "long.csv").write_text(f"path\n{'x' * 200_000}.png\n")
+    for name, word in (("latin.csv", "line 2.*UTF-8"), ("long.csv", "line 2")):
+        with pytest.raises(ValueError, match=word):
+            names(tmp_path / name)
+
+
+def test_pipes_and_devices_in_a_list_are_named_and_never_waited_for(small_model, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "pipe.csv")
+    lines = ["pipe.png", "/dev/zero", "/dev/stdin", "gone.png", "nul\0.png"]
+    (tmp_path / "list.csv").write_text("\n".join(["path", *lines]) + "\n")
+    result = embed_corpus(small_model, [tmp_path / "list.csv", tmp_path / "pipe.csv"], tmp_path / "v.lance")
+    assert (result.rows, result.bad) == (0, 6)
+    assert result.bad_list.read_text().count("not a regular file") == 4
