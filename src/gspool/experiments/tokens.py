@@ -329,10 +329,10 @@ def layer_table(record: Record) -> str:
             {
                 "layer": row["layer"],
                 "MAP@R": plus_minus(row["MAP@R"], row["std"]),
-                "median": float(median(run["MAP@R"] for run in each)),
+                "MAP@R, median": float(median(run["MAP@R"] for run in each)),
                 "P@1": row["P@1"],
-                "overlapping hulls, of 120 pairs": fmean(run[PAIRS] for run in each),
-                "median ": float(median(run[PAIRS] for run in each)),
+                "overlapping pairs of 120": fmean(run[PAIRS] for run in each),
+                "overlapping pairs, median": float(median(run[PAIRS] for run in each)),
                 "seeds without overlap": row["seeds without overlap"],
                 "samples inside another hull, %": row["samples inside another hull, percent"],
                 "weight on background": row["weight on background"],
