@@ -239,7 +239,10 @@ def run(options: RunOptions) -> None:
     tables, first = study.tables(seeds), study.variants()
     # All that depends on nothing at once, so that no process waits for the last training of a table.
     ready = [*(each for table in tables.values() for each in table.values()), *first.values()]
-    if not study.train("the paper's settings and single changes", dict(enumerate(ready))) and not study.failures:
+    if not study.train("the paper's settings and single changes", dict(enumerate(ready))):
+        # An empty result must not replace one that is not.
+        if study.failures:
+            raise RuntimeError("; ".join(study.failures))
         raise ValueError("time ran out before any training ended, nothing was written; give more --seconds")
     tried, best = search(partial(study.train, "search"), first, 0 if options.quick else ROUNDS)
     chosen = {place: training for place, (_, training) in best.items()}
