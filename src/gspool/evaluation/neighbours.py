@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.evaluation.checked_input import as_embeddings
-from gspool.evaluation.metric_space import Distance, MetricSpace
 from gspool.evaluation.exact_search import search, working_memory
+from gspool.evaluation.metric_space import Distance, MetricSpace
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gspool.evaluation.checked_input import as_embeddings, as_labels, as_ranks
-from gspool.evaluation.neighbours import open_space
 from gspool.evaluation.exact_search import Classes, search, working_memory
+from gspool.evaluation.neighbours import open_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
