@@ -392,6 +392,22 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_tables_and_resumes(
     assert {**again, "seconds": 0} == {**value, "seconds": 0}
 
 
+def test_a_run_in_which_everything_fails_leaves_the_result_alone(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(project / "results" / "collage.json", tmp_path)
+    before = (tmp_path / "collage.json").read_bytes()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(collage, "pretrain_missing", lambda *_: [])
+    monkeypatch.setattr(collage, "run_grid", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        collage.run(RunOptions(results=tmp_path, work=tmp_path / "work"))
+    assert (tmp_path / "collage.json").read_bytes() == before
+
+
 def test_without_time_for_any_training_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path), "--seconds", "0.001"]
     assert commands.run("reproduce", words) == 1

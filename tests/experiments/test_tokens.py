@@ -12,8 +12,8 @@ import torch
 from scipy import stats
 from scipy.optimize import linprog
 
-from gspool.experiments import commands, tokens
-from gspool.experiments.tokens import RANGE, TokenModel, TokenSettings, TokenTask, draw_samples, hull_overlap
+from gspool.experiments import commands, tokens, tokens_training
+from gspool.experiments.tokens_training import RANGE, TokenModel, TokenSettings, TokenTask, draw_samples, hull_overlap
 from gspool.provenance import read_result
 
 TINY = TokenSettings(epochs=3, evaluate_every=1, samples_per_class=8, prototypes=8, lr=1e-2)
@@ -130,7 +130,7 @@ def test_a_tiny_run_is_written_drawn_and_not_repeated(tmp_path: Path, monkeypatc
     results = tmp_path / "quick" / "results"
     assert read_result(results / "tokens.json")["value"]["shown_seed"] == 1
     assert (results / "images" / "tokens.png").stat().st_size > 5_000
-    monkeypatch.setattr(tokens, "TokenTask", None)
+    monkeypatch.setattr(tokens_training, "TokenTask", None)
     assert commands.run("reproduce", [*words, "--seeds", "1"]) == 0
 
 

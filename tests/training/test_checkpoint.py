@@ -100,9 +100,12 @@ def test_the_checkpoint_before_the_last_is_kept_and_used_with_a_warning(tmp_path
         file.write(b"rot")
     with pytest.warns(UserWarning, match=r"last\.pt is damaged.*going on from .*previous\.pt, step 2"):
         assert read_newest(tmp_path)["step"] == 2
-    (tmp_path / LAST).unlink()
+    # The damaged file is out of the way, and does not become the fallback of the next checkpoint.
+    assert not (tmp_path / LAST).exists()
     with pytest.warns(UserWarning, match=r"going on from .*previous\.pt"):
         assert read_newest(tmp_path)["step"] == 2
+    write_checkpoint(tmp_path / LAST, content(4))
+    assert read_checkpoint(tmp_path / PREVIOUS)["step"] == 2
     (tmp_path / PREVIOUS).write_bytes(b"rot")
     (tmp_path / LAST).write_bytes(b"rot")
     with pytest.raises(CheckpointError, match="Delete both"):

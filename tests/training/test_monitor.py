@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from gspool.training.loop import cosine_factor, one_cycle_factor
+from gspool.training.loop import rate_factor
 from gspool.training.monitor import Monitor
 
 VALUES = [0.1, 0.3, 0.2, 0.3, 0.25, 0.4, 0.1, 0.1, 0.1, 0.1]
@@ -51,10 +51,10 @@ def test_a_restored_monitor_goes_on_alike():
     assert [second.judge(step, VALUES[step]) for step in range(5, len(VALUES))] == verdicts[5:]
 
 
-@pytest.mark.parametrize("factor", [cosine_factor, one_cycle_factor])
+@pytest.mark.parametrize("name", ["cosine", "one-cycle"])
 @pytest.mark.parametrize("ramp", [0.0, 0.1, 0.5])
-def test_rates_rise_then_fall_to_nothing(factor, ramp):
-    factors = [factor(step, 200, ramp) for step in range(201)]
+def test_rates_rise_then_fall_to_nothing(name, ramp):
+    factors = [rate_factor(name, step, 200, ramp) for step in range(201)]
     peak = round(200 * ramp)
     assert factors[peak] == pytest.approx(1.0)
     assert factors[200] == pytest.approx(0.0, abs=1e-12)

@@ -20,23 +20,19 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import torch
+from typing import Any
 
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_backbone import fit_head, pretrain_missing, read_backbone
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.collage_data import (
-    Collages,
     Sets,
     collage_maps,
     model_of,
     object_maps,
     read_collages,
     sets_of,
-    stitched,
     weight_on_object,
 )
 from gspool.experiments.collage_grid import (
@@ -44,7 +40,6 @@ from gspool.experiments.collage_grid import (
     FLAVOURS,
     LOSSES,
     ROUNDS,
-    ROWS,
     ZSR,
     Training,
     Trainings,
@@ -54,20 +49,13 @@ from gspool.experiments.collage_grid import (
     single_variants,
     tuned_table,
 )
+from gspool.experiments.collage_plots import draw_bars, draw_weights, read_shown_weights, write_shown_weights
 from gspool.experiments.collage_tables import TABLES, cells_of, paper_of
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
-from gspool.experiments.plots import bars, legend_below, save, subplots
 from gspool.experiments.seeds import missing_seeds, seeds_to_write
 from gspool.experiments.tables import plus_minus
-from gspool.files import write_atomic
 from gspool.provenance import write_result
 from gspool.training.embed import evaluate_images
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int64, UInt8
-    from torch import Tensor
-
-    from gspool.data.image_set import Split
 
 SEEDS = (0, 1, 2)
 SEARCH_SEED = 0
@@ -80,8 +68,6 @@ UNFINISHED = {
     "fine_tuned": "the fine-tuned backbone",
     "tuned": "the best settings",
 }
-# Collages of each split in the picture of weights.
-SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -239,7 +225,10 @@ def run(options: RunOptions) -> None:
     tables, first = study.tables(seeds), study.variants()
     # All that depends on nothing at once, so that no process waits for the last training of a table.
     ready = [*(each for table in tables.values() for each in table.values()), *first.values()]
-    if not study.train("the paper's settings and single changes", dict(enumerate(ready))) and not study.failures:
+    if not study.train("the paper's settings and single changes", dict(enumerate(ready))):
+        # An empty result must not replace one that is not.
+        if study.failures:
+            raise RuntimeError("; ".join(study.failures))
         raise ValueError("time ran out before any training ended, nothing was written; give more --seconds")
     tried, best = search(partial(study.train, "search"), first, 0 if options.quick else ROUNDS)
     chosen = {place: training for place, (_, training) in best.items()}
@@ -250,7 +239,9 @@ def run(options: RunOptions) -> None:
     if not maps.is_file() and study.seconds_left != 0 and not study.failures:
         epochs, patience = study.settings.epochs, study.settings.patience
         training = Training("gsp", "pnca", zsr=ZSR, epochs=epochs, patience=patience)
-        write_shown_weights(study.worker(), training, maps)
+        worker = study.worker()
+        model, sets, _ = worker.train(training)
+        write_shown_weights(model, sets, worker.collages, maps)
     write_result(
         path,
         {
@@ -324,101 +315,6 @@ def _means(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         values = [scale * run[name] for run in runs if run.get(name) is not None]
         found[name] = round(fmean(values), 4) if values else None
     return found
-
-
-class ShownWeights(NamedTuple):
-    """Collages of one split, the weights over them, and the quarters of their objects."""
-
-    pictures: UInt8[Tensor, "K 3 64 64"]
-    weights: Float[Tensor, "K h w"]
-    objects: Int64[Tensor, " K"]
-
-
-@torch.no_grad()
-def shown_weights(model: Any, maps: Sets, collages: Collages, split: Split) -> ShownWeights:
-    """Return collages of classes spread evenly over their list, the first of each, and the weights over them."""
-    images = maps[split]
-    firsts = [int((images.labels == label).nonzero()[0]) for label in images.labels.unique().tolist()]
-    places = torch.tensor(firsts[:: max(len(firsts) // SHOWN, 1)][:SHOWN])
-    embedded = model.eval().embed(images.evaluation_images(places))
-    parts = collages.sets[split].evaluation_images(places)
-    weights = embedded.weights.view(-1, *embedded.grid)
-    return ShownWeights(stitched(collages.tiles, parts[:, :4]).cpu(), weights.cpu(), parts[:, 4].cpu())
-
-
-def write_shown_weights(worker: CollageWorker, training: Training, path: Path) -> None:
-    """Train a model for the picture of weights, and keep what is drawn."""
-    from safetensors.torch import save as safetensors_bytes
-
-    model, maps, _ = worker.train(training)
-    content = {
-        f"{split}.{name}": value.contiguous()
-        for split in ("train", "test")
-        for name, value in shown_weights(model, maps, worker.collages, split)._asdict().items()
-    }
-    write_atomic(path, safetensors_bytes(content))
-
-
-def read_shown_weights(path: Path) -> dict[str, ShownWeights]:
-    """Read what `write_shown_weights` kept, by split."""
-    from safetensors.torch import load_file
-
-    content = load_file(path)
-    return {
-        split: ShownWeights(*(content[f"{split}.{name}"] for name in ShownWeights._fields))
-        for split in ("train", "test")
-    }
-
-
-def draw_weights(groups: Mapping[str, ShownWeights], path: Path) -> None:
-    """Draw collages with the object framed, and the weights below, each map from 0 to its largest weight."""
-    from matplotlib.patches import Rectangle
-
-    columns = [(split, shown, number) for split, shown in groups.items() for number in range(len(shown.pictures))]
-    figure, grid = subplots(2, len(columns), 1.3 * len(columns), 2.7)
-    for place, (split, shown, number) in enumerate(columns):
-        above, below = grid[0][place], grid[1][place]
-        above.imshow(shown.pictures[number].permute(1, 2, 0).numpy())
-        down, across = divmod(int(shown.objects[number]), 2)
-        frame = Rectangle((32 * across - 0.5, 32 * down - 0.5), 32, 32, fill=False, edgecolor="yellow", linewidth=2)
-        above.add_patch(frame)
-        below.imshow(shown.weights[number].numpy(), cmap="magma", vmin=0)
-        if number == 0:
-            above.set_title({"train": "training classes", "test": "test classes"}[split], fontsize=9, loc="left")
-        for axes in (above, below):
-            axes.set(xticks=[], yticks=[])
-    save(figure, path)
-
-
-def draw_bars(record: Record, path: Path) -> None:
-    """Draw the pooling table: a bar a layer, the best on top, layers with GSP in orange, diamonds for the paper."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    cells = cells_of(record, "frozen")
-    figure, grid = subplots(1, len(LOSSES), 10, 5.4, sharex=True)
-    for axes, (loss, shown) in zip(grid[0], LOSSES.items(), strict=True):
-        names = sorted((name for name in ROWS if (name, loss) in cells), key=lambda name: -cells[name, loss]["map@r"])
-        own = [cells[name, loss] for name in names]
-        bars(
-            axes,
-            names,
-            [cell["map@r"] for cell in own],
-            [cell["std"] for cell in own],
-            ["C1" if "GSP" in name else "C0" for name in names],
-            [paper_of(name, loss) for name in names],
-        )
-        axes.set(title=f"{shown}, frozen backbone", xlabel="MAP@R, %")
-    seeds = f"mean ± std, {len(record['seeds'])} seeds"
-    legend_below(
-        figure,
-        [
-            Patch(color="C1", label=f"with GSP; {seeds}"),
-            Patch(color="C0", label=f"other layers; {seeds}"),
-            Line2D([], [], marker="D", markersize=4, color="black", linestyle="", label="paper"),
-        ],
-    )
-    save(figure, path)
 
 
 def missing(record: Record) -> str:

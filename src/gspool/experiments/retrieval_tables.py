@@ -91,7 +91,7 @@ def comparison(ours: Sequence[Run] | None, theirs: Sequence[Run] | None, name: s
         name: with_interval(test),
         "over folds (95 %)": interval_over_folds(test),
         "ahead": ahead(test),
-        "deviation of a pair": number(test["std"]),
+        "deviation of a pair": number(test["std"] if test["pairs"] > 1 else None),
         "validation (95 %)": with_interval(watched),
         "validation, over folds (95 %)": interval_over_folds(watched),
     }

@@ -331,7 +331,7 @@ EXPERIMENT = Experiment(
     name="zero-shot",
     claim="attributes of five classes of CIFAR-10 predict where the other five lie, better with the regularisation",
     shows="Figure 5",
-    cost="half an hour on one CPU core, less on a GPU; if the ResNet20 of `collage` is missing, 5.5 hours on such a core "
+    cost="half an hour on one CPU core, less on a GPU; if the ResNet20 of `collage` is missing, 5.5 hours on a core "
     "or two minutes on one H200 to train it first",
     needs=("cifar10", "cifar100"),
     files=("zero_shot",),

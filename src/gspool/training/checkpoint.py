@@ -10,7 +10,7 @@ import shutil
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 
 from gspool.files import write_atomic
 
-LAST, PREVIOUS, BEST = "last.pt", "previous.pt", "best.pt"
+LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "last.damaged.pt"
 # Files of format 1 have no checksum at their end; the CRC of their zip archive is checked instead.
 FORMAT, WITHOUT_CHECKSUM = 2, 1
 SEAL = b"\nsha256 "
@@ -122,6 +122,9 @@ def read_newest(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any] | No
             content = read_checkpoint(previous, needed)
         except CheckpointError as second:
             raise CheckpointError(f"{error}; {second}. Delete both to start this run again") from second
+        # Out of the way: the next checkpoint would make it the fallback.
+        with suppress(FileNotFoundError):
+            os.replace(last, last.with_name(DAMAGED))
         warnings.warn(f"{error}; going on from {previous}, step {content.get('step')}", stacklevel=2)
         return content
 

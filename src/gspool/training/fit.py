@@ -21,6 +21,7 @@ from gspool.training.loop import LoopOutcome, run_loop
 from gspool.training.metric_learning import MetricLearning, learned_values, open_warm_start, warm_start_warning
 from gspool.training.run_folder import (
     MODEL,
+    has_begun,
     log_to,
     only_training,
     own_config,
@@ -110,7 +111,7 @@ def fit(
         if model is not None:
             _load_best(model, folder)
         return FitResult(folder=folder, **finished)
-    if model is None and not (folder / LAST).exists():
+    if model is None and not has_begun(folder):
         check_beginning(config)
     with stop_on_signal() as request:
         try:

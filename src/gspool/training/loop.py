@@ -7,6 +7,7 @@ that a run that was interrupted goes on bit for bit.
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
@@ -23,7 +24,13 @@ from gspool.training.launch import quiet
 from gspool.training.metrics_log import MetricsLog
 from gspool.training.monitor import Monitor
 from gspool.training.run_folder import log
-from gspool.training.signals import StopRequest, TrainingInterruptedError, is_one_of_several, stop_on_signal
+from gspool.training.signals import (
+    StopRequest,
+    TerminatedError,
+    TrainingInterruptedError,
+    is_one_of_several,
+    stop_on_signal,
+)
 
 if TYPE_CHECKING:
     from gspool.losses import LossParts
@@ -262,8 +269,8 @@ class _Loop:
             self.ending = "patience" if self.monitor.stopped else "time"
             return True
         if signum:
-            if self.folder is None:
-                raise KeyboardInterrupt
+            if self.folder is None:  # nothing to resume
+                raise KeyboardInterrupt if signum == signal.SIGINT else TerminatedError
             raise TrainingInterruptedError(self.folder, step, signum)
         return False
 
@@ -381,33 +388,23 @@ def _shown(name: str, value: float) -> str:
 
 def set_learning_rate(groups: Iterable[dict[str, Any]], schedule: ScheduleConfig, step: int, steps: int) -> None:
     """Set the learning rate of a step in every group, if the schedule is a function of the step."""
-    fall = {"cosine": cosine_factor, "one-cycle": one_cycle_factor}.get(schedule.name)
-    if fall is not None:
+    if schedule.name in ("cosine", "one-cycle"):
         for group in groups:
-            group["lr"] = group["full_lr"] * fall(step, steps, schedule.ramp)
+            group["lr"] = group["full_lr"] * rate_factor(schedule.name, step, steps, schedule.ramp)
 
 
-def cosine_factor(step: int, steps: int, ramp: float) -> float:
-    """Return the share of the full learning rate: a linear rise over the first ``ramp`` of the steps, then a cosine.
+def rate_factor(name: str, step: int, steps: int, ramp: float) -> float:
+    """Return the share of the full learning rate: a linear rise over ``ramp`` of the steps, then a fall to 0.
+
+    The fall of "cosine" is half a cosine, that of "one-cycle" a line.
 
     Example:
-        >>> [round(cosine_factor(step, 100, 0.1), 2) for step in (0, 10, 55, 99)]
+        >>> [round(rate_factor("cosine", step, 100, 0.1), 2) for step in (0, 10, 55, 99)]
         [0.04, 1.0, 0.5, 0.0]
     """
     rising = ramp * steps
     if step < rising:
         return LOWEST + (1 - LOWEST) * step / rising
-    return 0.5 * (1 + math.cos(math.pi * (step - rising) / (steps - rising)))
-
-
-def one_cycle_factor(step: int, steps: int, ramp: float) -> float:
-    """Return the share of the full learning rate: a linear rise over ``ramp`` of the steps, then a linear fall.
-
-    Example:
-        >>> [round(one_cycle_factor(step, 100, 0.1), 2) for step in (0, 10, 55, 99)]
-        [0.04, 1.0, 0.5, 0.01]
-    """
-    rising = ramp * steps
-    if step < rising:
-        return LOWEST + (1 - LOWEST) * step / rising
+    if name == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * (step - rising) / (steps - rising)))
     return (steps - step) / (steps - rising)
