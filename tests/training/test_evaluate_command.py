@@ -54,7 +54,7 @@ def test_other_data_goes_by_a_folder_a_list_a_name_or_a_file(run, pictures, caps
     assert figures(run, "--data", run / "data.yaml") == by_options
     assert figures(run, "--data", "glyphs") == figures(run)
     printed = capsys.readouterr().out
-    assert "all classes: 10 classes, 30 queries, gallery of 30" in printed
+    assert "all: 10 classes, 30 queries, gallery of 30" in printed
     assert "test: 100 classes, 200 queries, gallery of 200" in printed
 
 

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from gspool import data
+from gspool.data.crops import centre_boxes, draw_crops, resample
 from gspool.data.decode import decode
 from gspool.data.image_set import ImageSet
 from gspool.training import DataConfig, fit
-from gspool.training.crops import centre_boxes, draw_crops, resample
 from gspool.training.gpu_data import TensorSet, load_tensors, tensor_batches
 from gspool.training.stream import mixed_seed
 from training.tiny_run import tiny

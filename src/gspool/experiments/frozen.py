@@ -23,7 +23,7 @@ from typing import Any, Literal
 from gspool import data
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
-from gspool.experiments.experiment import Experiment, Record, RunOptions
+from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions
 from gspool.experiments.plots import save, subplots
 from gspool.experiments.tables import markdown_table, plus_minus, with_interval
 from gspool.features import FeatureConfig, extract_tokens
@@ -34,6 +34,7 @@ from gspool.training.compare_runs import Tokens, asked_of, best_variants, make_w
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
 
 FOLDS, SEEDS, TUNING_FOLDS = 4, (0, 1, 2), (0, 1)
+RESNET50, DINOV2 = "frozen_cub_resnet50_227_pnca", "frozen_cub_vit_small_patch14_dinov2_224_pnca"
 LIBRARIES = ("timm", "pytorch-metric-learning")
 Try = tuple[dict[str, Any], dict[str, Any]]
 
@@ -191,7 +192,8 @@ def run(options: RunOptions) -> None:
     chosen = options.settings or FrozenSettings()
     config, tokens = config_of(options, chosen), tokens_of(options, chosen)
     name = result_name(chosen)
-    store = RunStore(options.work / "frozen" / f"{name}{'_quick' if options.quick else ''}.jsonl")
+    path = options.work / "frozen" / f"{name}{'_quick' if options.quick else ''}.jsonl"
+    store = RunStore(path, device=options.device, libraries=LIBRARIES)
     rows = variants_of(chosen, tokens.learning.layout.class_token)
     seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     worker = functools.partial(make_worker, config, tokens, options.device)
@@ -227,15 +229,12 @@ def run(options: RunOptions) -> None:
         "tuning": [{"asked": asked, "found": store.get(asked)} for asked in tuning if store.get(asked)],
         "runs": [{"asked": asked, "found": store.get(asked)} for asked in final if store.get(asked)],
     }
-    options.results.mkdir(parents=True, exist_ok=True)
-    path = options.results / f"{name}.json"
     write_result(
-        path,
+        options.results / f"{name}.json",
         value,
         command=EXPERIMENT.command(options),
         seeds=list(seeds),
-        libraries=LIBRARIES,
-        device=options.device,
+        origins=[run.origin for run in store.runs([*tuning, *final])],
     )
     print(heads_table({"value": value}))
 
@@ -287,10 +286,10 @@ EXPERIMENT = Experiment(
     claim="on tokens of a frozen backbone, selecting tokens beats averaging them",
     shows="not in the paper, which tunes the whole network",
     cost="tokens once, then 6 tries x 2 folds and 12 final trainings for each of ten heads: minutes on one H200",
-    files=("frozen_cub_resnet50_227_pnca",),
+    files=(RESNET50, DINOV2),
     run=run,
-    tables={"heads": heads_table},
-    plots={"frozen_cub_resnet50_227_pnca": draw},
+    tables={"heads": heads_table, "dinov2": FromFile(DINOV2, heads_table)},
+    plots={"frozen_resnet50": draw, "frozen_dinov2": FromFile(DINOV2, draw)},
     needs=("cub",),
     settings=FrozenSettings,
     parallel=True,

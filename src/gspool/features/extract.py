@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from gspool import data
+from gspool.data.crops import draw_crops, resample
 from gspool.data.image_source import FileImages, SelectedImages
 from gspool.data.location import data_root
 from gspool.executor import Executor, Failure, run_tasks
@@ -271,10 +272,12 @@ class _Extractor:
         )
         cut = [centre(image)]
         if self.config.crops:
-            crop = data.train_transform(_square(pixels.crop), resize=pixels.resize)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(int(picture_fingerprint(images, index)[:12], 16) ^ self.config.seed)
-                cut += [crop(image) for _ in range(self.config.crops)]
+            # A generator of its own: threads share torch's global one.
+            seed = int(picture_fingerprint(images, index)[:12], 16) ^ self.config.seed
+            count, generator = self.config.crops, torch.Generator().manual_seed(seed)
+            boxes = draw_crops(torch.tensor([image.shape[1:]]).expand(count, 2), generator)
+            flip = torch.rand(count, generator=generator) < 0.5
+            cut += resample(image.expand(count, -1, -1, -1), boxes, _square(pixels.crop), flip).unbind(0)
         return torch.stack(cut)
 
     def _tokens(self, crops: UInt8[Tensor, "B K 3 H W"]) -> Float[Tensor, "B V T C"]:

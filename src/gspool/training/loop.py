@@ -181,6 +181,8 @@ class _Loop:
         self.best: dict[str, torch.Tensor] | None = None
         self.started = self.since_log = self.since_evaluation = time.perf_counter()
         self.seconds_before = self.training_seconds = 0.0
+        # Model and loss may have been made on different devices, of which Fabric would warn.
+        task.module.to(fabric.device)
         optimiser = task.optimiser()
         for group in optimiser.param_groups:
             group["full_lr"] = group["lr"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -121,13 +120,12 @@ def evaluate_run(
         if own is None:
             raise ValueError(f"{folder} is a model without a run, so it has no data of its own; give --data.name")
         data = own
-    name: str = split or "test"
+    name: Split = split or "test"
     if split is None and data != own and _is_undivided(data):
-        # Whatever its shares would be, nobody has trained on any of them.
-        data, name = replace(data, options={**data.options, "fractions": (0.0, 0.0, 1.0)}), "all classes"
+        name = "all"  # whatever its shares would be, nobody has trained on any of them
     model = Embedder.from_pretrained(place)
     model.to(chosen_device(device))
-    images = image_set(data, split or "test", model.pixels, progress=progress)
+    images = image_set(data, name, model.pixels, progress=progress)
     evaluation = evaluate_images(model, images, ks=ks, workers=data.workers, progress=progress)
     return evaluation._replace(split=name)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.transforms import InterpolationMode, v2
 
-from gspool.training.crops import centre_boxes, draw_crops, resample, shift_and_flip
+from gspool.data.crops import centre_boxes, draw_crops, resample, shift_and_flip
 
 BOXES = [(0, 0, 40, 60), (3, 5, 7, 11), (10, 0, 30, 33), (39, 59, 1, 1), (0, 20, 40, 17)]
 
