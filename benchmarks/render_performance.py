@@ -57,13 +57,13 @@ def introduction(result: dict[str, Any]) -> list[str]:
         "float32, bfloat16 or float16, with at most 1024 prototypes, outside `torch.func` transforms and exports. "
         '`backend="auto"` uses them wherever they can run. Measure a layer on your own machine with '
         "[`gspool bench`](bench.md).\n",
-        f"The full tables were measured on {measured(result)}. `benchmarks/render_performance.py` renders this page from "
-        "`results/gpu_*.json`. Times are in microseconds, forward and backward together, "
+        f"The full tables were measured on {measured(result)}. `benchmarks/render_performance.py` renders this page "
+        "from `results/gpu_*.json`. Times are in microseconds, forward and backward together, "
         f"mu {settings['mu']}, epsilon {settings['epsilon']}. *Eager* is the wall-clock time of ordinary calls, *one "
         "thread* the same under `torch.autograd.set_multithreading_enabled(False)`, *graph* the replay of a CUDA "
         f"graph, which is GPU time alone. {checked}\n",
-        "The floor is a lower bound: the larger of *traffic* (the tokens read twice and their gradient written once, at "
-        f"the {result['copy TB/s']} TB/s of a copy in the same run) and *cuBLAS* (the three necessary matrix products "
+        "The floor is a lower bound: the larger of *traffic* (the tokens read twice and their gradient written once, "
+        f"at the {result['copy TB/s']} TB/s of a copy in the same run) and *cuBLAS* (the three necessary matrix products "
         "at the same precision; for bfloat16 one product, where the kernels need two to keep the precision of float32 "
         "prototypes). *Extra memory* is the peak beyond the inputs and their gradients, relative to the features.\n",
     ]
@@ -129,8 +129,8 @@ def curves(growth: dict[str, Any] | None, iterations: dict[str, Any] | None) -> 
     else:
         parts += [
             "## Time by number of steps\n",
-            "The transport alone, 32 images of 64 tokens and 64 prototypes, eager: the figure of the paper, and the exact "
-            f"solver, which has no k. Measured on {measured(iterations)}.\n",
+            "The transport alone, 32 images of 64 tokens and 64 prototypes, eager: the figure of the paper, and the "
+            f"exact solver, which has no k. Measured on {measured(iterations)}.\n",
             draw_iterations(iterations, IMAGES),
         ]
     return parts
@@ -160,8 +160,8 @@ def explanation(results: dict[str, Any]) -> list[str]:
         ]
     if sums is not None:
         parts += [
-            "Two ways to sum, and other pipelines: (buffers, channels per step), for slices (buffers). Graph replays of "
-            f"one pass in microseconds, measured on {measured(sums)}.\n",
+            "Two ways to sum, and other pipelines: (buffers, channels per step), for slices (buffers). Graph replays "
+            f"of one pass in microseconds, measured on {measured(sums)}.\n",
             sums_table(sums["trials"]),
         ]
     return parts + host_share(results["host"], rows)
@@ -179,8 +179,8 @@ def host_share(host: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     ways = " and ".join(f"{time} ({way})" for way, time in launch.items())
     return [
         *parts,
-        f"Host time in microseconds of whole eager steps and their parts, measured on {measured(host)}; *nothing* is an "
-        f"autograd function that only allocates its results. One launch took {ways}.\n",
+        f"Host time in microseconds of whole eager steps and their parts, measured on {measured(host)}; *nothing* is "
+        f"an autograd function that only allocates its results. One launch took {ways}.\n",
         host_table(host["host"]),
         HOST,
     ]
