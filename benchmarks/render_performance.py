@@ -63,9 +63,9 @@ def introduction(result: dict[str, Any]) -> list[str]:
         "thread* the same under `torch.autograd.set_multithreading_enabled(False)`, *graph* the replay of a CUDA "
         f"graph, which is GPU time alone. {checked}\n",
         "The floor is a lower bound: the larger of *traffic* (the tokens read twice and their gradient written once, "
-        f"at the {result['copy TB/s']} TB/s of a copy in the same run) and *cuBLAS* (the three necessary matrix products "
-        "at the same precision; for bfloat16 one product, where the kernels need two to keep the precision of float32 "
-        "prototypes). *Extra memory* is the peak beyond the inputs and their gradients, relative to the features.\n",
+        f"at the {result['copy TB/s']} TB/s of a copy in the same run) and *cuBLAS* (the three necessary matrix "
+        "products at the same precision; for bfloat16 one product, where the kernels need two to keep the precision of "
+        "float32 prototypes). *Extra memory* is the peak beyond the inputs and their gradients, relative to the features.\n",
     ]
 
 
