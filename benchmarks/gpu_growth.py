@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/gpu_growth.py --out results    # one H200, a minute, most of it compiling
 
 Compares GSP (bfloat16, channels last), average pooling, timm's attention pooling and the published algorithm (100
-steps, float32), forward and backward. The first three are replays of CUDA graphs, GPU time alone; the published algorithm is
-timed eagerly, and only if its tensors of size B x M x N are below 2 GB.
+steps, float32), forward and backward. The first three are replays of CUDA graphs, GPU time alone; the published
+algorithm is timed eagerly, and only if its tensors of size B x M x N are below 2 GB.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def introduction(result: dict[str, Any]) -> list[str]:
         "The floor is a lower bound: the larger of *traffic* (the tokens read twice and their gradient written once, "
         f"at the {result['copy TB/s']} TB/s of a copy in the same run) and *cuBLAS* (the three necessary matrix "
         "products at the same precision; for bfloat16 one product, where the kernels need two to keep the precision of "
-        "float32 prototypes). *Extra memory* is the peak beyond the inputs and their gradients, relative to the features.\n",
+        "float32 prototypes). *Extra memory* is the peak beyond the inputs and their gradients, relative to the "
+        "features.\n",
     ]
 
 

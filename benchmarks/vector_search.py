@@ -7,8 +7,8 @@ The vectors are drawn from a mixture like those of a trained embedding: super-cl
 spread that falls from the first dimension to the last; unit length. Queries are new draws. For some queries the
 neighbours are computed in float64 and must equal those of faiss's flat index and of our exact search, or nothing is
 timed. For each recall, the fastest setting of either side that reaches it is measured: one query per call, the two
-sides taking turns, and all queries in one call. Our times include a list of hits with paths and labels, read from a table on
-disk; faiss returns row numbers from memory.
+sides taking turns, and all queries in one call. Our times include a list of hits with paths and labels, read from a
+table on disk; faiss returns row numbers from memory.
 """
 
 from __future__ import annotations
