@@ -1,14 +1,14 @@
-r"""Time to build an index over a million vectors and to answer a query, compared with faiss at the same recall.
+r"""How long an index over a million vectors takes to build and a query to answer; beside faiss at the same recall.
 
-    python benchmarks/vector_search.py                        # 1,000,000 x 128 on all cores; about 15 minutes
+    python benchmarks/vector_search.py                        # 1,000,000 x 128 on the cores there are; about 15 minutes
     python benchmarks/vector_search.py --rows 20000 --out /tmp/small.json
 
 The vectors are drawn from a mixture like those of a trained embedding: super-classes, classes of 100 images each, and a
-spread that falls from the first dimension to the last; unit length. Queries are new draws. For some queries the
-neighbours are computed in float64 and must equal those of faiss's flat index and of our exact search, or nothing is
-timed. For each recall, the fastest setting of either side that reaches it is measured: one query per call, the two
-sides taking turns, and all queries in one call. Our times include a list of hits with paths and labels, read from a
-table on disk; faiss returns row numbers from memory.
+spread that falls from the first dimension to the last; unit length. Queries are new draws. What is nearest is computed
+in float64 for some queries and must be what faiss's flat index and our exact search find, or nothing is timed. For each
+recall, the fastest setting of either side that reaches it is found and measured: one query a call, the two sides taking
+turns, and all queries in one call. Our times include everything up to a list of hits with paths and labels, read from a
+table on disk; faiss's give row numbers, from memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
         index, building = our_index(Path(folder) / "vectors.lance", vectors)
         found = index.search(queries[:20], K, exact=True)
         if [[hit.row for hit in hits] for hits in found] != truth[:20].tolist():
-            raise SystemExit("exact search differs from faiss's flat index; nothing is timed")
+            raise SystemExit("exact search differs from faiss's flat index; a wrong answer is not timed")
         hnsw, hnsw_seconds = timed(lambda: filled(graph(options), vectors))
         rows = compared(options, index, hnsw, flat, queries, truth)
         value = {
@@ -94,7 +94,7 @@ def parse() -> argparse.Namespace:
         "--construction", type=int, default=40, help="efConstruction of faiss's HNSW; 40 is its default"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--folder", default=None, help="where the table is written; default: a temporary folder")
+    parser.add_argument("--folder", default=None, help="where the table is written; the folder for temporary files")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/vector_search.json"))
     return parser.parse_args()
@@ -112,7 +112,7 @@ class Mixture:
         self.spread = (1 + np.arange(dim, dtype=np.float32) / 16) ** -0.5
 
     def normal(self, rows: int, dim: int) -> np.ndarray:
-        """Draw numbers of mean 0 and standard deviation 1."""
+        """Draw numbers of mean 0 and deviation 1."""
         return self.random.standard_normal((rows, dim), dtype=np.float32)
 
     def __call__(self, count: int) -> np.ndarray:
@@ -132,7 +132,7 @@ def check_truth(vectors: np.ndarray, queries: np.ndarray, truth: np.ndarray, che
     )
     best = np.argsort(-scores, axis=1)[:, :K]
     if not np.array_equal(best, truth[:checked]):
-        raise SystemExit("faiss's flat index differs from the order of the float64 scores; nothing is timed")
+        raise SystemExit("faiss's flat index is not the order of the float64 scores; a wrong answer is not timed")
 
 
 def our_index(path: Path, vectors: np.ndarray) -> tuple[Index, dict[str, Any]]:
@@ -140,7 +140,7 @@ def our_index(path: Path, vectors: np.ndarray) -> tuple[Index, dict[str, Any]]:
     _, write = timed(lambda: write_table(path, vectors))
     table_bytes = folder_bytes(path)
     index = open_index(path)
-    # The first line says that building begins, the next that it has ended and the recall is measured.
+    # What is told first is that building begins, and next that it has ended and its recall is measured.
     marks: list[float] = []
 
     def tell(line: str) -> None:
@@ -181,7 +181,7 @@ def graph(options: argparse.Namespace) -> Any:
 
 
 def graph_bytes(hnsw: Any) -> int:
-    """Count the bytes of the vectors and the links of the graph, four per number."""
+    """Count the vectors and the links of the graph, four bytes a number."""
     return hnsw.ntotal * hnsw.d * 4 + faiss.vector_to_array(hnsw.hnsw.neighbors).nbytes
 
 
@@ -191,7 +191,7 @@ def filled(index: Any, vectors: np.ndarray) -> Any:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Return wall-clock time, and CPU time of all threads, which other work disturbs less."""
+    """Give the time on the wall, and that of all threads on a processor, which other work disturbs less."""
     wall, processor = time.perf_counter(), time.process_time()
     result = work()
     return result, {"seconds": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
@@ -200,7 +200,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 def compared(
     options: argparse.Namespace, index: Index, hnsw: Any, flat: Any, queries: np.ndarray, truth: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Return the latencies of both sides for each recall, measured in turns."""
+    """For each recall give the latencies of both sides, measured in turns."""
 
     def ours(asked: np.ndarray) -> list[list[int]]:
         return [[hit.row for hit in hits] for hits in index.search(asked, K)]
@@ -266,7 +266,7 @@ def recall(search: Callable, queries: np.ndarray, truth: np.ndarray) -> float:
 
 
 def per_second(search: Callable, queries: np.ndarray) -> float:
-    """Time all queries in one call."""
+    """Ask everything in one call."""
     return len(queries) / timed(lambda: search(queries))[1]["seconds"]
 
 
