@@ -1,12 +1,12 @@
-"""GSP on the CPU against the published algorithm and against the floor that no implementation can go below.
+"""Time GSP on the CPU, the published algorithm, and a lower bound for any implementation.
 
     python benchmarks/cpu_pooling.py --out results/cpu_pooling.json      # about two minutes
 
-Forward and backward of one pooling layer at three sizes, all variants in turn within one process, medians. The floor is
-the three matrix products that remain (tokens x prototypes, and its two backward products) plus average pooling.
+Forward and backward of one pooling layer at three sizes; all variants take turns in one process, medians. The floor is
+the three necessary matrix products (tokens x prototypes, and its two backward products) plus average pooling.
 "Published" is Prop. 4.2 as printed, 100 steps, with the gradient of Prop. 4.3 and distances by matrix products; "sums
-hoisted" takes its sum over prototypes out of the loop. Before anything is timed, its values and gradients are compared
-with the plain twin; a wrong result is not timed.
+hoisted" moves its sum over prototypes out of the loop. Values and gradients are compared with the plain version before
+anything is timed; a wrong result is not timed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIZES = [(32, 64, 128, 64), (32, 49, 512, 64), (16, 256, 768, 128)]
 
 
 class Problem:
-    """One size, its leaves and the gradients that come in."""
+    """One size: its leaf tensors and the incoming gradients."""
 
     def __init__(self, images: int, tokens: int, dim: int, prototypes: int, near: bool = False) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -45,16 +45,16 @@ class Problem:
         self.grad_cost = torch.randn(images * tokens, prototypes, generator=generator)
 
     def leaves(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fresh copies of tokens and prototypes that collect gradients."""
+        """Return copies of tokens and prototypes that require gradients."""
         return self.tokens.clone().requires_grad_(), self.prototypes.clone().requires_grad_()
 
     def backward(self, pooled: torch.Tensor, attributes: torch.Tensor) -> None:
-        """Send the incoming gradients back through both outputs."""
+        """Backpropagate the incoming gradients through both outputs."""
         torch.autograd.backward([pooled, attributes], [self.grad_pooled, self.grad_attributes])
 
 
 def product_distance(prototypes: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Distances as one would write them for speed, left to automatic differentiation."""
+    """Compute distances by matrix products, with automatic differentiation."""
     f, w = clip_norm(tokens), clip_norm(prototypes)
     squared = f.square().sum(-1)[:, None, :] + w.square().sum(-1)[:, None] - 2 * w @ f.transpose(1, 2)
     return squared.clamp_min(1e-12).sqrt()
@@ -94,7 +94,7 @@ def variants(problem: Problem) -> dict[str, Callable[[torch.Tensor, torch.Tensor
 
 
 def check(problem: Problem, name: str, run: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Refuse to time what is wrong."""
+    """Check the result before it is timed."""
     results = []
     for function in (run, lambda x, w: from_transport(x, distance(w, x), partial_transport)):
         x, w = problem.leaves()

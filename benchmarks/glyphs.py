@@ -3,8 +3,8 @@
     python benchmarks/glyphs.py choose          a grid of settings, two seeds, validation classes alone
     python benchmarks/glyphs.py measure         `gspool train` as it is, three other seeds, test classes
 
-Both resume: a training that is finished is read from its folder. Neither looks at what the other looks at: the choice
-never sees a test class, and the seeds of the measurement took no part in the choice.
+Both resume: finished trainings are read from their folders. They share no data: the choice never uses a test class, and
+the seeds of the measurement take no part in the choice.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 from gspool.provenance import write_result
 
 LEARNING_RATES = (2e-3, 4e-3, 8e-3, 1.6e-2)
-# Epsilon, and how many tokens are looked at before prototypes start among them; 0 starts them at random.
+# Epsilon, and the number of vectors that the warm start collects; 0 draws the prototypes at random.
 PROTOTYPE_STARTS = ((5.0, 0), (10.0, 0), (20.0, 0), (40.0, 0), (10.0, 1024), (20.0, 1024))
 CHOOSING_SEEDS, MEASURING_SEEDS = (10, 11), (0, 1, 2)
 LIBRARIES = ("pytorch-lightning", "pytorch-metric-learning", "matplotlib")
 
 
 def grid(quick: bool) -> list[dict[str, Any]]:
-    """List what is compared: the learning rate for both, smoothing and prototype start for GSP."""
+    """Return the grid: learning rates for both layers, epsilon and warm start for GSP."""
     rates = LEARNING_RATES[2:3] if quick else LEARNING_RATES
-    # Every row has the same columns, so that the result reads as a table.
+    # All rows have the same columns, so that the result is a table.
     rows: list[dict[str, Any]] = [{"pooling": "gap", "lr": lr, "epsilon": "", "warm_start": ""} for lr in rates]
     starts = ((10.0, 0),) if quick else PROTOTYPE_STARTS
     rows += [
@@ -43,7 +43,7 @@ def grid(quick: bool) -> list[dict[str, Any]]:
 
 
 def validation_figure(job: tuple[dict[str, Any], int, str, int]) -> float:
-    """Train one row of the grid and give its best MAP@R on the validation classes, in percent."""
+    """Train one row of the grid and return its best MAP@R on the validation classes, in percent."""
     from gspool.training.fit import fit
     from gspool.training.presets import changed, preset
 
@@ -72,7 +72,7 @@ def validation_figure(job: tuple[dict[str, Any], int, str, int]) -> float:
 
 
 def choose(arguments: argparse.Namespace) -> None:
-    """Try the grid and write every row of it with its mean over the seeds."""
+    """Train the grid and write every row with its mean over the seeds."""
     import torch
 
     rows = grid(arguments.quick)
@@ -99,7 +99,7 @@ def choose(arguments: argparse.Namespace) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    """Run `gspool train` for three seeds and write what it says about the test classes."""
+    """Run `gspool train` for three seeds and write the metrics on the test classes."""
     import json
 
     names = {"gsp": ".", "gap": "baseline-gap"}
@@ -143,7 +143,7 @@ if __name__ == "__main__":
     parser.add_argument("part", choices=["choose", "measure"])
     parser.add_argument("--work", type=Path, default=Path("runs/glyphs"), help="where finished trainings are kept")
     parser.add_argument("--out", type=Path, help="the result file")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings side by side")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel trainings")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--quick", action="store_true", help="two rows of the grid, to try it out")
     given = parser.parse_args()

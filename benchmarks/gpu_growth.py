@@ -1,10 +1,10 @@
-"""How the time grows with tokens, prototypes, channels and images; writes results/gpu_growth.json.
+"""Time GSP by number of tokens, prototypes, channels and images; writes results/gpu_growth.json.
 
     PYTHONPATH=src python benchmarks/gpu_growth.py --out results    # one H200, a minute, most of it compiling
 
-Beside GSP (bfloat16, channels last) stand average pooling, timm's attention pooling and the published algorithm (100
-steps, float32), forward and backward. The first three are replays of CUDA graphs, the GPU's share alone; the published
-algorithm is timed eagerly, and only where its tensors of size B x M x N stay below 2 GB.
+Compares GSP (bfloat16, channels last), average pooling, timm's attention pooling and the published algorithm (100
+steps, float32), forward and backward. The first three are replays of CUDA graphs, GPU time alone; the published
+algorithm is timed eagerly, and only if its tensors of size B x M x N are below 2 GB.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
             (arguments.out / "gpu_growth.json").write_text(json.dumps(result, indent=1) + "\n")
     wrong = [point["wrong"] for points in result["growth"].values() for point in points if "wrong" in point]
     if wrong:
-        raise SystemExit("not timed, because wrong: " + "; ".join(wrong))
+        raise SystemExit("not timed because of wrong results: " + "; ".join(wrong))
 
 
 if __name__ == "__main__":

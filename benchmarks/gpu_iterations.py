@@ -1,4 +1,4 @@
-"""Time against the number of steps k, the paper's figure; writes results/gpu_iterations.json.
+"""Time by number of steps k, as in the figure of the paper; writes results/gpu_iterations.json.
 
     PYTHONPATH=src python benchmarks/gpu_iterations.py --out results    # one H200, ten seconds
 

@@ -1,12 +1,11 @@
-"""Time GSP on a GPU beside average pooling, the published algorithm and the floor; writes results/gpu_pooling.json.
+"""Time GSP, average pooling, the published algorithm and the floor on a GPU; writes results/gpu_pooling.json.
 
     PYTHONPATH=src python benchmarks/gpu_pooling.py --out results    # one H200, about 2 minutes
 
-Every setting is checked against the plain version in float64 before it is timed; a wrong one is not timed, and the run
-fails in the end. Times are medians in microseconds, forward and backward together. ``eager`` is measured by the wall
-clock and includes everything that PyTorch and Python do, ``one thread`` the same with the backward pass in the thread
-that called it, ``compiled`` the plain version under torch.compile; ``graph`` is the replay of a CUDA graph: the GPU's
-share alone.
+Every setting is compared with the plain version in float64 before it is timed; a wrong one is not timed, and the run
+fails at the end. Times are medians in microseconds, forward and backward together. ``eager`` is wall-clock time
+including PyTorch and Python, ``one thread`` the same with the backward pass in the calling thread, ``compiled`` the
+plain version under torch.compile; ``graph`` is the replay of a CUDA graph: GPU time alone.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ KINDS = {
     "bfloat16, one product": (torch.bfloat16, "tf32"),
 }
 LAYOUTS = ("channels first", "channels last")
-# Largest error, as a part of the largest value, of weights, of token gradients and of prototype gradients.
+# Largest error relative to the largest value, of weights, token gradients and prototype gradients.
 ALLOWED = {
     "float32": (5e-6, 5e-6, 1e-5),
     "tf32": (5e-4, 5e-4, 5e-3),
@@ -82,12 +81,12 @@ class Problem:
         return self.features.transpose(1, 2) if self.first else self.features
 
     def step(self, pool: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Go forward and backward once."""
+        """Run one forward and backward pass."""
         self.features.grad = self.prototypes.grad = None
         pool(self.tokens, self.prototypes).backward(self.incoming)
 
     def gsp(self, tokens: Tensor, prototypes: Tensor) -> Tensor:
-        """Pool by the kernels."""
+        """Pool with the kernels."""
         return gsp_pool(tokens, prototypes, MU, EPSILON, backend="triton", precision=self.precision).pooled
 
     def check(self, kind: str) -> None:
@@ -101,7 +100,7 @@ class Problem:
         exact = self.prototypes.detach().double().requires_grad_()
         truth = gsp_pool(wide, exact, MU, EPSILON, backend="torch")
         truth.pooled.backward(self.incoming[few].double())
-        # The kernels take all images, as they will be timed; the loss is that of the first.
+        # The kernels get all images, as in the timing; the loss uses the first ones.
         incoming = torch.zeros_like(self.incoming)
         incoming[few] = self.incoming[few]
         tokens = self.tokens.detach().requires_grad_()
@@ -125,7 +124,7 @@ def plain(tokens: Tensor, prototypes: Tensor) -> Tensor:
 
 
 def compiled_plain() -> Callable[[Tensor, Tensor], Tensor]:
-    """Give the plain version to PyTorch's compiler, for one size."""
+    """Compile the plain version for one size."""
     torch._dynamo.reset()
     compiled: Callable[[Tensor, Tensor], Tensor] = torch.compile(plain, dynamic=False)
     return compiled
@@ -176,7 +175,7 @@ def graph_time(step: Callable[[], Any], repeats: int = 20) -> float:
 
 
 def extra_memory(problem: Problem, pool: Callable[[Tensor, Tensor], Tensor]) -> float:
-    """Peak memory of a step beyond the inputs and their gradients, as a part of the features."""
+    """Return the peak memory of a step beyond the inputs and their gradients, relative to the features."""
     problem.step(pool)
     gradients = sum(t.numel() * t.element_size() for t in (problem.features, problem.prototypes) if t.grad is not None)
     problem.features.grad = problem.prototypes.grad = None
@@ -190,7 +189,7 @@ def extra_memory(problem: Problem, pool: Callable[[Tensor, Tensor], Tensor]) -> 
 
 
 def bandwidth() -> float:
-    """Measure device-to-device copying in bytes a microsecond, read and written."""
+    """Measure device-to-device copies in bytes per microsecond, read and written."""
     source = torch.randn(2**29, device="cuda")
     target = torch.empty_like(source)
     return 2 * source.numel() * 4 / graph_time(lambda: target.copy_(source), 5)
@@ -234,7 +233,7 @@ def measure_row(size: tuple[int, int, int, int], kind: str, layout: str, speed: 
 
 
 def with_rivals(kind: str, layout: str) -> bool:
-    """Say where the published algorithm and the plain version are timed as well."""
+    """Return whether the published algorithm and the plain version are timed as well."""
     return kind == "float32" and layout == "channels first"
 
 
@@ -245,7 +244,7 @@ def measure_compiled(size: tuple[int, int, int, int]) -> float:
 
 
 def kernel_times(step: Callable[[], None], repeats: int = 3) -> dict[str, float]:
-    """Sum the microseconds of each kernel over one step, as PyTorch's profiler sees them."""
+    """Sum the microseconds of each kernel over one step, from PyTorch's profiler."""
     step()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
@@ -273,11 +272,11 @@ def compile_together(script: str, processes: int) -> None:
     command = [sys.executable, script, "--compilers", str(processes), "--warm"]
     workers = [subprocess.Popen([*command, str(part)]) for part in range(processes)]
     if any(worker.wait() for worker in workers):
-        raise SystemExit("a compiling process failed; its error stands above")
+        raise SystemExit("a compiling process failed; its error is above")
 
 
 def certificate(command: str) -> dict[str, Any]:
-    """Say where, when and with what numbers were measured."""
+    """Return where, when and with what the numbers were measured."""
     versions = {"torch": torch.__version__, "triton": __import__("triton").__version__, "cuda": torch.version.cuda}
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -303,7 +302,7 @@ def main() -> None:
     arguments = arguments_of(__doc__)
     settings = [(size, kind, layout) for layout in LAYOUTS for kind in KINDS for size in ROWS]
     if arguments.warm is not None:
-        # PyTorch's compiler keeps what it has compiled on disk, as Triton does.
+        # PyTorch's compiler caches on disk, as Triton does.
         for size in ROWS[arguments.warm :: arguments.compilers]:
             Problem(size, "float32", "channels first").step(compiled_plain())
         warm_up(settings, arguments.warm, arguments.compilers)

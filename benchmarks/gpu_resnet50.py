@@ -1,10 +1,10 @@
-"""What GSP adds to a whole network: timm's ResNet50, compiled; writes results/gpu_resnet50.json.
+"""Time GSP and GAP in a whole network, timm's ResNet50, compiled; writes results/gpu_resnet50.json.
 
     PYTHONPATH=src python benchmarks/gpu_resnet50.py --out results    # one H200, 90 seconds, most of it compiling
 
 224 pixels, batch 64, channels last, bfloat16. Inference runs the network in bfloat16; a training step is forward under
 autocast, cross-entropy, backward and SGD, with weights in float32. Both networks take turns of a few steps, so that
-neither profits from a cooler GPU and none waits for the host; the median counts.
+neither benefits from a cooler GPU or waits for the host; the median is reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BATCH, PIXELS, CLASSES, PROTOTYPES = 64, 224, 1000, 64
 POOLS = ("gap", "gsp")
 STEPS, ROUNDS = 5, 20
-# Those of GSP, in their order; a network has many more.
+# The kernels of GSP in order; a network has many more.
 KERNELS = ("clip_prototypes", "whole_image", "tile_affinity", "image_shares", "tile_sums", "image_sums")
 KERNELS += ("pool_backward", "gradient_slice", "near_gradient", "prototype_gradient")
 
@@ -73,7 +73,7 @@ def training(pool: str) -> Callable[[], Any]:
 
 
 def in_turns(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Give the median milliseconds of a step of each, all taking turns."""
+    """Return the median milliseconds per step of each; all take turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for count in range(ROUNDS + 2):
         for name, run in runs.items():
@@ -93,7 +93,7 @@ def main() -> None:
     kinds = {"inference": inference, "training": training}
     jobs = [(make, pool) for make in kinds.values() for pool in POOLS]
     if arguments.warm is not None:
-        # PyTorch's compiler keeps what it has compiled on disk.
+        # PyTorch's compiler caches on disk.
         for make, pool in jobs[arguments.warm :: arguments.compilers]:
             make(pool)()
         torch.cuda.synchronize()

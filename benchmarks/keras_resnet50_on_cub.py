@@ -1,8 +1,8 @@
-"""Does the Keras flavour of ResNet50 compute what its weights were trained for? Retrieval on birds it never saw.
+"""Check the Keras variant of ResNet50 with its ImageNet weights by retrieval on CUB.
 
 Frozen ImageNet features, averaged over the map (2048-D, cosine), of the 5,924 test images of CUB-200-2011 (classes 101
-to 200). A network with a stride, a constant or a channel out of place still runs, and retrieves far worse; `--stock`
-shows how much, with the same weights in timm's unchanged ResNet50 and its usual pixels.
+to 200). A network with a wrong stride, constant or channel order still runs but retrieves far worse; `--stock` shows
+how much, with the same weights in timm's unchanged ResNet50 and its usual preprocessing.
 
     python benchmarks/keras_resnet50_on_cub.py --data DATA --weights WEIGHTS --out results/keras_resnet50_on_cub.json
 
@@ -75,7 +75,7 @@ def measure(backbone: Backbone, arguments: argparse.Namespace) -> dict[str, floa
 
 
 def commit() -> str:
-    """Name the commit, and say so where the tree differs from it or there is none yet."""
+    """Return the commit, and whether the tree differs from it."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     if head.returncode:
         return "before the first commit"
@@ -84,14 +84,14 @@ def commit() -> str:
 
 
 def processor() -> str:
-    """Name the CPU as Linux does, or as Python can."""
+    """Return the name of the CPU."""
     cpuinfo = Path("/proc/cpuinfo")
     names = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     return next((line.split(":")[1].strip() for line in names if line.startswith("model name")), platform.processor())
 
 
 def write(values: dict[str, dict[str, float | int]], arguments: argparse.Namespace) -> None:
-    """Write the figures with everything it takes to get them again."""
+    """Write the figures with their provenance."""
     flags = (f" --every {arguments.every}" if arguments.every > 1 else "") + (" --stock" if arguments.stock else "")
     on_gpu = arguments.device.startswith("cuda")
     record = {
@@ -121,7 +121,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds CUB_200_2011")
     parser.add_argument("--weights", type=Path, required=True, help="ImageNet weights of Keras, torchvision's names")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--every", type=int, default=1, help="take every n-th image only, for a quick look")
+    parser.add_argument("--every", type=int, default=1, help="use every n-th image only, for a quick check")
     parser.add_argument(
         "--stock", action="store_true", help="measure the same weights in an unchanged ResNet50 as well"
     )
@@ -133,5 +133,5 @@ if __name__ == "__main__":
     for name in names:
         values[name] = measure(create_backbone(name, weights=arguments.weights), arguments)
         print(name, json.dumps(values[name], indent=2), flush=True)
-        # After each: what is measured is kept, should the rest be interrupted.
+        # After each one, so that an interruption keeps finished measurements.
         write(values, arguments)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def draw_growth(growth: dict[str, list[dict[str, Any]]], folder: Path) -> str:
-    """Draw the time against each size, all else fixed; give the line of Markdown that shows it."""
+    """Draw time against each size, all else fixed; return the Markdown that shows the figure."""
     position = {"B": 0, "d": 1, "n": 2, "m": 3}
     labels = {"gap": "GAP", "gsp": "GSP", "attention": "attention (timm)", "published": "published, 100 steps"}
     figure, axes = plt.subplots(1, len(growth), figsize=(3.6 * len(growth), 3.6), sharey=True, layout="constrained")
@@ -34,7 +34,7 @@ def draw_growth(growth: dict[str, list[dict[str, Any]]], folder: Path) -> str:
 
 
 def draw_iterations(result: dict[str, Any], folder: Path) -> str:
-    """Draw the time against the number of steps; give the line of Markdown that shows it."""
+    """Draw time against the number of steps; return the Markdown that shows the figure."""
     figure, axis = plt.subplots(figsize=(5, 3.4))
     steps = [point["steps"] for point in result["steps"]]
     for name, label in (

@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 
 class Goal(NamedTuple):
-    """A goal over the rows of gpu_pooling.json: the sizes it speaks of, what counts, and the limit of a row."""
+    """A goal over the rows of gpu_pooling.json: the sizes it applies to, the measured value, and the limit of a row."""
 
     name: str
     sizes: slice
@@ -48,7 +48,7 @@ def setting_name(row: Row) -> list[str]:
 
 
 def concerned(goal: Goal, rows: list[Row]) -> list[Row]:
-    """Give the rows that a goal speaks of."""
+    """Return the rows that a goal applies to."""
     sizes = list(dict.fromkeys(tuple(row["size"]) for row in rows))
     return [row for row in rows if tuple(row["size"]) in sizes[goal.sizes]]
 
@@ -58,7 +58,7 @@ def missed(goal: Goal, rows: list[Row]) -> list[Row]:
 
 
 def goals_table(rows: list[Row]) -> str:
-    """Say for each goal in how many of its settings it is met; settings are sizes times layouts."""
+    """Count for each goal the settings (sizes times layouts) in which it is met."""
     lines = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         mine = [row for row in rows if row["kind"] == kind]
@@ -68,7 +68,7 @@ def goals_table(rows: list[Row]) -> str:
 
 
 def single_goals_table(rows: list[Row], network: dict[str, Any] | None) -> str:
-    """The goals that are one number: against the published algorithm, and in a network."""
+    """The goals with one number: speed-up over the published algorithm, and slow-down in a network."""
     against = [row["eager"]["published"] / row["eager"]["gsp"] for row in rows if "published" in row["eager"]]
     faster = sum(ratio >= TIMES_PUBLISHED for ratio in against)
     span = f"{min(against):.0f} to {max(against):.0f} times"
@@ -116,7 +116,7 @@ def comparison_table(rows: list[Row]) -> str:
 
 
 def missed_table(goal: Goal, rows: list[Row]) -> str:
-    """The settings that miss a goal of time, with what it was and the profile that says where the time went."""
+    """The settings that miss a goal of time, with the goal and the time of each kernel."""
     names = list(dict.fromkeys(name for row in rows for name in row.get("kernels", {})))
     lines = []
     for row in rows:
@@ -127,7 +127,7 @@ def missed_table(goal: Goal, rows: list[Row]) -> str:
 
 
 def missed_eager_table(rows: list[Row]) -> str:
-    """The settings that miss the goal of eager steps: the host's time stands between eager and graph."""
+    """The settings that miss the goal of eager steps; the difference between eager and graph is host time."""
     lines = [
         [
             *setting_name(row),
@@ -143,7 +143,7 @@ def missed_eager_table(rows: list[Row]) -> str:
 
 
 def sweep_table(trials: list[Row]) -> str:
-    """Of each sweep over tiles: how many were tried, the fastest and the slowest."""
+    """For each sweep over tiles: the number tried, the fastest and the slowest."""
     lines = []
     for key in dict.fromkeys((tuple(t["size"]), t["kind"], t["layout"], t["pass"]) for t in trials):
         mine = [t for t in trials if (tuple(t["size"]), t["kind"], t["layout"], t["pass"]) == key]
@@ -153,7 +153,7 @@ def sweep_table(trials: list[Row]) -> str:
 
 
 def sums_table(trials: list[Row]) -> str:
-    """Each choice of how tokens are summed, in the order they were tried; (buffers, channels) where not the rule's."""
+    """Each way to sum tokens, in the order tried; (buffers, channels) where they differ from the default."""
 
     def choice(trial: Row) -> str:
         tile = "" if trial["tile"] is None else f" ({trial['tile'][0]}, {trial['tile'][1]})"

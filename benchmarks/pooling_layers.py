@@ -3,8 +3,8 @@
     python benchmarks/pooling_layers.py --out results/pooling_layers_cpu.json                     # a few minutes
     python benchmarks/pooling_layers.py --device cuda --out results/pooling_layers_h200.json      # one minute
 
-Each layer pools the same batch of feature maps, forward and backward, in training mode; all layers take turns within
-one process and the median counts. Operations are those of matrix products and convolutions, forward.
+Each layer pools the same batch of feature maps, forward and backward, in training mode; all layers take turns in one
+process and the median is reported. Operations are those of matrix products and convolutions, forward.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gspool import pooling
 from gspool.bench.timing import Budget, TrainingStep, in_turns
 from gspool.provenance import write_result
 
-# The sizes that the paper's table names, where a layer comes in several.
+# Layers with several sizes in the paper's table.
 SEVERAL: dict[str, dict[str, dict[str, Any]]] = {
     "otp": {"otp (8x16)": {"prototypes": 8, "token_dim": 16}, "otp (64x128)": {"prototypes": 64, "token_dim": 128}},
     "vlad": {"vlad (8x16)": {"prototypes": 8, "token_dim": 16}, "vlad (64x128)": {"prototypes": 64, "token_dim": 128}},
@@ -30,7 +30,7 @@ SEVERAL: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def layers(dim: int) -> dict[str, pooling.PoolingLayer]:
-    """Make every layer of the registry, in all its sizes."""
+    """Return every layer of the registry in all its sizes."""
     made = {}
     for name in pooling.list():
         for title, options in SEVERAL.get(name, {name: {}}).items():
@@ -61,7 +61,7 @@ def main() -> None:
     # Positive, as after the last ReLU of a backbone.
     features = torch.randn(arguments.images, arguments.dim, arguments.size, arguments.size, device=device).relu()
     made = layers(arguments.dim)
-    # Counted on the CPU, because a fused kernel does not tell what it does inside.
+    # Counted on the CPU, because the counter cannot see inside a fused kernel.
     counted = {name: operations(layer, features[:2].cpu()) for name, layer in made.items()}
     made = {name: layer.to(device) for name, layer in made.items()}
     steps = {name: TrainingStep(layer, features) for name, layer in made.items()}

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/render_performance.py
 
-Every number of the page comes from results/gpu_*.json; what was not measured is not on it, and said so.
+Every number on the page comes from results/gpu_*.json. Missing measurements are named as missing.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ def measured(result: dict[str, Any]) -> str:
 
 def introduction(result: dict[str, Any]) -> list[str]:
     wrong = result.get("wrong", [])
-    checked = "Every setting was checked against the plain version in float64 before it was timed"
-    checked += f"; these failed and were not: {'; '.join(wrong)}." if wrong else "."
+    checked = "Every setting was compared with the plain version in float64 before it was timed"
+    checked += f"; these failed and were not timed: {'; '.join(wrong)}." if wrong else "."
     settings = result["settings"]
     return [
         "# Performance on a GPU\n",
         '`backend="triton"` runs the kernels for tensors on a CUDA device of compute capability 8.0 or newer, in '
         "float32, bfloat16 or float16, with at most 1024 prototypes, outside `torch.func` transforms and exports. "
-        '`backend="auto"` takes them wherever they can run. What a layer costs on your machine is measured by '
+        '`backend="auto"` uses them wherever they can run. Measure a layer on your own machine with '
         "[`gspool bench`](bench.md).\n",
-        f"The full tables: {measured(result)}; rendered from `results/gpu_*.json` by "
-        "`benchmarks/render_performance.py`. Times are microseconds for forward and backward together, "
-        f"mu {settings['mu']}, epsilon {settings['epsilon']}. *Eager* is the wall clock of ordinary calls, *one "
+        f"The full tables were measured on {measured(result)}. `benchmarks/render_performance.py` renders this page "
+        "from `results/gpu_*.json`. Times are in microseconds, forward and backward together, "
+        f"mu {settings['mu']}, epsilon {settings['epsilon']}. *Eager* is the wall-clock time of ordinary calls, *one "
         "thread* the same under `torch.autograd.set_multithreading_enabled(False)`, *graph* the replay of a CUDA "
-        f"graph: the GPU's share alone. {checked}\n",
-        "The floor is the larger of *traffic*, the tokens read twice and their gradient written once at the "
-        f"{result['copy TB/s']} TB/s of a copy in the same run, and *cuBLAS*, the three products that cannot be "
-        "avoided, at the same precision (for bfloat16, one product; the kernels take two where they keep the digits of "
-        "float32 prototypes). *Extra memory* is the peak beyond the inputs and their gradients, as a part of the "
+        f"graph, which is GPU time alone. {checked}\n",
+        "The floor is a lower bound: the larger of *traffic* (the tokens read twice and their gradient written once, "
+        f"at the {result['copy TB/s']} TB/s of a copy in the same run) and *cuBLAS* (the three necessary matrix "
+        "products at the same precision; for bfloat16 one product, where the kernels need two to keep the precision of "
+        "float32 prototypes). *Extra memory* is the peak beyond the inputs and their gradients, relative to the "
         "features.\n",
     ]
 
@@ -73,11 +73,11 @@ def introduction(result: dict[str, Any]) -> list[str]:
 def goals(results: dict[str, Any]) -> list[str]:
     rows, resnet50 = results["pooling"]["rows"], results["resnet50"]
     return [
-        "## What was hoped for\n",
-        "In how many settings (sizes times layouts) each goal is met, counted from the tables below.\n",
+        "## Goals\n",
+        "The number of settings (sizes times layouts) in which each goal is met, counted from the tables below.\n",
         goals_table(rows),
         single_goals_table(rows, None if resnet50 is None else resnet50["network"]),
-        "## Against the published algorithm\n",
+        "## Comparison with the published algorithm\n",
         f"float32, channels first, eager. The goal was {TIMES_PUBLISHED} times.\n",
         comparison_table([row for row in rows if "published" in row["eager"]]),
     ]
@@ -85,7 +85,7 @@ def goals(results: dict[str, Any]) -> list[str]:
 
 def network(result: dict[str, Any] | None) -> list[str]:
     if result is None:
-        return ["GSP against GAP in a compiled ResNet50: `benchmarks/gpu_resnet50.py`, not measured yet.\n"]
+        return ["GSP and GAP in a compiled ResNet50 (`benchmarks/gpu_resnet50.py`): not measured yet.\n"]
     size = result["network"]
     limits = " and ".join(f"{limit:.0%} ({name})" for name, limit in NETWORK_LIMITS.items())
     parts = [
@@ -97,7 +97,7 @@ def network(result: dict[str, Any] | None) -> list[str]:
     ]
     for name, kernels in size.get("kernels", {}).items():
         times = ", ".join(f"{kernel.replace('_', ' ')} {time:.0f}" for kernel, time in kernels.items())
-        parts.append(f"Microseconds of GSP's kernels in one step, {name}: {times}.\n")
+        parts.append(f"Microseconds per kernel of GSP in one step, {name}: {times}.\n")
     return parts
 
 
@@ -116,54 +116,53 @@ def full_tables(rows: list[dict[str, Any]]) -> list[str]:
 def curves(growth: dict[str, Any] | None, iterations: dict[str, Any] | None) -> list[str]:
     parts = []
     if growth is None:
-        parts.append("The sweeps over n, m, d and B: `benchmarks/gpu_growth.py`, not measured yet.\n")
+        parts.append("The sweeps over n, m, d and B (`benchmarks/gpu_growth.py`): not measured yet.\n")
     else:
         parts += [
-            "## Growth\n",
-            "GSP in bfloat16, channels last; GAP and timm's attention pooling alike; graph replays. The published "
-            "algorithm in float32, eager, where its tensors of size B x M x N have room. Measured on "
+            "## Scaling\n",
+            "GSP, GAP and timm's attention pooling in bfloat16, channels last, graph replays. The published algorithm "
+            "in float32, eager, where its tensors of size B x M x N fit. Measured on "
             f"{measured(growth)}.\n",
             draw_growth(growth["growth"], IMAGES),
         ]
     if iterations is None:
-        parts.append("The time against k: `benchmarks/gpu_iterations.py`, not measured yet.\n")
+        parts.append("Time by number of steps k (`benchmarks/gpu_iterations.py`): not measured yet.\n")
     else:
         parts += [
-            "## Against the number of steps\n",
-            "The transport alone, 32 images of 64 tokens and 64 prototypes, eager: the paper's figure with the exact "
-            f"solver beside it, which has no k. Measured on {measured(iterations)}.\n",
+            "## Time by number of steps\n",
+            "The transport alone, 32 images of 64 tokens and 64 prototypes, eager: the figure of the paper, and the "
+            f"exact solver, which has no k. Measured on {measured(iterations)}.\n",
             draw_iterations(iterations, IMAGES),
         ]
     return parts
 
 
 def explanation(results: dict[str, Any]) -> list[str]:
-    """For every goal that is missed: where the time went, and what was tried."""
+    """For every missed goal: where the time goes, and what was tried."""
     rows = results["pooling"]["rows"]
     parts = ["## Where the time goes, and what was tried\n"]
     for goal in (LARGE, SMALL):
         slow = missed(goal, rows)
         if slow:
             parts += [
-                f"**{goal.name[0].upper()}{goal.name[1:]}** is missed here; after the goal, the microseconds of each "
-                "kernel, as PyTorch's profiler sees them.\n",
+                f"Settings that miss **{goal.name}**, with the microseconds of each kernel from PyTorch's profiler.\n",
                 missed_table(goal, slow),
             ]
     large = missed(MEMORY, rows)
     if large:
         listed = "; ".join(f"{', '.join(setting_name(row))}: {100 * MEMORY.value(row):.1f} %" for row in large)
-        parts.append(f"**Extra memory** is above the goal here: {listed}.\n")
+        parts.append(f"Settings that miss the goal for **extra memory**: {listed}.\n")
     parts.append(TRIED)
     tiles, sums = results["tiles"], results["sums"]
     if tiles is not None:
         parts += [
-            f"The sweep over tiles, graph replays of one pass in microseconds, measured on {measured(tiles)}.\n",
+            f"Sweep over tile sizes, graph replays of one pass in microseconds, measured on {measured(tiles)}.\n",
             sweep_table(tiles["trials"]),
         ]
     if sums is not None:
         parts += [
-            "Both ways to sum, and other pipelines: (buffers, channels a step), for slices (buffers). Graph replays of "
-            f"one pass in microseconds, measured on {measured(sums)}.\n",
+            "Two ways to sum, and other pipelines: (buffers, channels per step), for slices (buffers). Graph replays "
+            f"of one pass in microseconds, measured on {measured(sums)}.\n",
             sums_table(sums["trials"]),
         ]
     return parts + host_share(results["host"], rows)
@@ -171,19 +170,18 @@ def explanation(results: dict[str, Any]) -> list[str]:
 
 def host_share(host: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     slow = missed(EAGER, rows)
-    parts = ["## The host\n"]
+    parts = ["## Host time\n"]
     if slow:
         parts += [
-            f"**{EAGER.name[0].upper()}{EAGER.name[1:]}** is missed here. What an eager step takes beyond its graph is "
-            "the host's.\n",
+            f"Settings that miss **{EAGER.name}**. The difference between eager and graph is host time.\n",
             missed_eager_table(slow),
         ]
     launch = host.get("one launch", host.get("one launch of nine arguments", {}))
     ways = " and ".join(f"{time} ({way})" for way, time in launch.items())
     return [
         *parts,
-        f"Microseconds of the host in whole eager steps and their parts, measured on {measured(host)}; *nothing* is an "
-        f"autograd function that only allocates its results. One launch took {ways}.\n",
+        f"Host time in microseconds of whole eager steps and their parts, measured on {measured(host)}; *nothing* is "
+        f"an autograd function that only allocates its results. One launch took {ways}.\n",
         host_table(host["host"]),
         HOST,
     ]
@@ -198,38 +196,36 @@ def page(results: dict[str, Any]) -> str:
 
 
 TRIED = """\
-**Both gradients in one kernel** (still used for small problems, float16, more than 128 prototypes, and bfloat16
-maps, channels first, whose rows of tokens are not a multiple of 16 bytes): each tile adds its part to every entry
-of the prototypes' gradient, by atomic additions that move more bytes than the tokens do. Elsewhere `pool backward`
-writes the pulls where the tokens' gradient will stand, and `gradient slice` lets a program own 128 channels and
-walk over the tokens: one addition a program instead of one a tile.
+**Both gradients in one kernel** (used for small problems, float16, more than 128 prototypes, and bfloat16 maps,
+channels first, whose token rows are not a multiple of 16 bytes): each tile adds its part to every entry of the
+prototype gradient by atomic additions, which move more bytes than the tokens. Elsewhere `pool backward` writes the
+pulls into the buffer of the token gradient, and in `gradient slice` each program owns 128 channels and loops over
+the tokens: one addition per program instead of one per tile.
 
-**Larger tiles, more warps, deeper pipelines** were swept (below). What bounds the products is the traffic of the
-prototypes from the L2 cache, read once a tile, in bfloat16 twice for their two halves; larger tiles halve it, but
-leave one program a multiprocessor, whose waiting nobody hides.
+**Larger tiles, more warps, deeper pipelines** were swept (below). The products are bound by the traffic of the
+prototypes from the L2 cache, which are read once per tile, in bfloat16 twice for their two halves. Larger tiles
+halve this traffic, but leave one program per multiprocessor, whose latency is then not hidden.
 
-**Sums of tokens by weight** (`tile sums`) cross all warps in every step of the loop where channels lie side by
-side. As a product with the weights in three parts they do not, but the parts take shared memory, and by that the
-second program of a multiprocessor where the pipeline is deep.
+**Weighted sums of tokens** (`tile sums`) cross all warps in every step of the loop if channels are contiguous. As a
+matrix product with the weights in three parts they do not, but the parts take shared memory, which with a deep
+pipeline costs the second program per multiprocessor.
 
-**Registers.** A loop over tiles that runs once, and a product that was summed apart, made the compiler keep what
-nobody needs, and spill the rest; the first is now known to run once, the second is added to where it stands.
+**Registers.** A loop over tiles that runs once, and a product accumulated separately, made the compiler keep unused
+values and spill others. The loop is now known at compile time to run once, and the product is accumulated in place.
 
-**Exact float32** splits both operands of every product in registers; the slices' kernel spills there.
+**Exact float32** splits both operands of every product in registers; the kernel of the slices spills there.
 
-**Waiting for the matrix unit in every step** is the price of a fault in Triton 3.6: a pipelined load that feeds
-both the matrix unit and ordinary arithmetic gets one buffer fewer than it needs, and the result is fast and wrong,
-differently in every run. A second product in the forward pass of images larger than a tile (the attributes need
-all distances again once the threshold is known) and a third in the backward pass are the price of keeping nothing
-of size B x M x N.
+**Waiting for the tensor cores in every step** works around a bug in Triton 3.6: a pipelined load that feeds both
+the tensor cores and other arithmetic gets one buffer too few, and the result is fast, wrong and different in every
+run. A second product in the forward pass of images larger than a tile (the attributes need all distances again once
+the threshold is known) and a third in the backward pass are the price of keeping no tensor of size B x M x N.
 """
 
 HOST = """\
-PyTorch runs the backward function in a thread of its own; *one thread* shows what the change of threads costs, and
-`torch.autograd.set_multithreading_enabled(False)` is open to every user. What is known to cost is left out: eager
-calls do not go through PyTorch's dispatcher, kernels are started without Triton's binder, and the backward function
-finds ready what the forward pass can know. Average pooling has no Python in its backward pass; a CUDA graph or a
-compiled model leaves it out here too.
+PyTorch runs the backward function in a separate thread; *one thread* shows the cost of the thread switch, which
+`torch.autograd.set_multithreading_enabled(False)` avoids. Known overheads are already removed: eager calls bypass
+PyTorch's dispatcher, kernels are launched without Triton's binder, and the forward pass prepares the backward pass.
+Average pooling has no Python in its backward pass; with a CUDA graph or a compiled model, GSP has none either.
 """
 
 

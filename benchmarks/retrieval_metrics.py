@@ -1,4 +1,4 @@
-r"""How fast, and in how much memory, retrieval metrics are computed; beside pytorch-metric-learning.
+r"""Measure time and memory of retrieval metrics, compared with pytorch-metric-learning.
 
     python benchmarks/retrieval_metrics.py      # 60,000 x 128 on the CPU, classes of 5, 60 and 600; 3 minutes
     python benchmarks/retrieval_metrics.py --rows 60502 --dim 512 --classes 11316 --against none \
@@ -7,8 +7,8 @@ r"""How fast, and in how much memory, retrieval metrics are computed; beside pyt
         --out results/retrieval_metrics_gpu.json
 
 The embeddings are unit vectors around random class centres. Both sides compute P@1, P@R and MAP@R and take turns;
-nothing is reported unless their results agree to 1e-5. pytorch-metric-learning searches with faiss where that is
-installed (``pip install faiss-cpu``), its default, and with its own CustomKNN.
+nothing is reported unless their results agree to 1e-5. pytorch-metric-learning uses faiss, its default, if installed
+(``pip install faiss-cpu``), and its own CustomKNN.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-# Their float32 distances misorder a neighbour here and there, which moves a metric by one part in R x rows.
+# Their float32 distances misorder a few neighbours, each of which changes a metric by one part in R x rows.
 AGREEMENT = 1e-5
 THEIR_NAMES = {"p@1": "precision_at_1", "p@r": "r_precision", "map@r": "mean_average_precision_at_r"}
 
@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
 
 def measure(options: argparse.Namespace, classes: int, knns: list[str]) -> dict[str, object]:
     embeddings, labels = clusters(options.rows, options.dim, classes, options.seed, options.device)
-    # The first call on a device loads its libraries; that is nobody's speed.
+    # The first call on a device loads its libraries and is not timed.
     retrieval_metrics(embeddings[:2048], torch.arange(2048, device=embeddings.device) % 64)
     rivals = {f"pytorch-metric-learning, {knn}": their_metrics(knn, options.device) for knn in knns}
     seconds: dict[str, list[Seconds]] = {"gspool": [], **{name: [] for name in rivals}}
@@ -123,7 +123,7 @@ def their_metrics(knn: str, device: str) -> Callable[[Tensor, Tensor], dict[str,
 
 
 class Seconds(NamedTuple):
-    """Time on the wall, and time all threads spent on a processor, which other work on the machine disturbs less."""
+    """Wall-clock time, and CPU time of all threads, which other work on the machine disturbs less."""
 
     wall: float
     processor: float
@@ -138,7 +138,7 @@ def timed(work: Callable[[], Mapping], seconds: list[Seconds]) -> Mapping:
 
 
 class ExtraMemory:
-    """The most memory in use inside a ``with`` block beyond what was in use before it, in bytes."""
+    """Peak memory inside a ``with`` block beyond the memory in use before it, in bytes."""
 
     def __init__(self, device: str) -> None:
         self.cuda, self.peak = torch.device(device).type == "cuda", 0
@@ -160,7 +160,7 @@ class ExtraMemory:
         self.watcher.join()
 
     def watch(self) -> None:
-        """Note the largest resident set until the block ends."""
+        """Record the largest resident set until the block ends."""
         while not self.done.wait(0.005):
             self.peak = max(self.peak, resident_bytes() - self.before)
 

@@ -1,8 +1,8 @@
-"""How many Newton steps does the threshold need, how exact is it then, and how exact is the published fixed point?
+"""Measure the error of the threshold by number of Newton steps, and the error of the published fixed point.
 
-Promise: with the steps that `gspool.functional.threshold` takes, the weights are off by at most 1e-12 (float64) and
+Claim: with the steps that `gspool.functional.threshold` takes, the error of the weights is at most 1e-12 (float64) and
 2e-6 (float32) of the largest one, times max(1, epsilon / 10) for the rounding of the cost. Problems beyond that are
-counted and the worst is named. The judge is a bisection in float64 that shares no code with the solver.
+counted and the worst is named. The reference is a float64 bisection that shares no code with the solver.
 
     python benchmarks/solver_steps.py [--out results/solver_steps.json]     # one CPU core, 20 seconds
 """
@@ -41,20 +41,20 @@ PUBLISHED_EPSILONS = (0.5, 5.0, 20.0)
 
 
 def problem(kind: str, n: int, m: int, generator: torch.Generator) -> torch.Tensor:
-    """Make a cost [m, n] in float64: tokens anywhere, crowded around few prototypes, or many times the same."""
+    """Return a cost [m, n] in float64: tokens that are random, clustered around prototypes, or duplicates."""
     prototypes = torch.randn(m, DIM, generator=generator, dtype=torch.float64) / DIM**0.5
     tokens = torch.randn(n, DIM, generator=generator, dtype=torch.float64) / DIM**0.5
     if kind == "clustered":
         near = prototypes[torch.randint(min(m, 3), (n,), generator=generator)] + 1e-3 * tokens
         tokens = torch.where(torch.arange(n)[:, None] % 2 == 0, near, tokens)
     if kind == "duplicate":
-        # Every third token sits on a prototype exactly; the rest repeat two others.
+        # Every third token equals a prototype; the rest repeat two others.
         tokens = torch.where(torch.arange(n)[:, None] % 3 == 0, prototypes[:1], tokens[torch.arange(n) % 2 % n])
     return distance(prototypes, tokens[None])[0]
 
 
 def bisected_weights(cost: np.ndarray, mu: float, epsilon: float) -> np.ndarray:
-    """Solve mean sigmoid(tau + l) = mu by halving an interval until it cannot be halved; no gspool code."""
+    """Solve mean sigmoid(tau + l) = mu by bisection to the last digit, without gspool code."""
     logits = -epsilon * cost
     highest = logits.max(0)
     affinity = highest + np.log(np.exp(logits - highest).sum(0))
@@ -65,7 +65,7 @@ def bisected_weights(cost: np.ndarray, mu: float, epsilon: float) -> np.ndarray:
             tau = low + (high - low) / 2
             if not low < tau < high:
                 break
-            # What is given, or for a large mu what is kept back: the smaller of the two has the digits.
+            # The transported mass, or for a large mu the residual: the smaller of the two is precise.
             given, kept = 1 / (1 + np.exp(-tau - affinity)), 1 / (1 + np.exp(tau + affinity))
             too_much = given.mean() > mu if mu <= 0.5 else kept.mean() < 1 - mu
             low, high = (low, tau) if too_much else (tau, high)
@@ -75,7 +75,7 @@ def bisected_weights(cost: np.ndarray, mu: float, epsilon: float) -> np.ndarray:
 
 @contextlib.contextmanager
 def newton_steps(steps: int):
-    """Let the solver take another number of steps."""
+    """Make the solver take another number of steps."""
     usual = dict(NEWTON_STEPS)
     NEWTON_STEPS.update(dict.fromkeys(usual, steps))
     try:
@@ -115,7 +115,7 @@ def solve_grid() -> Iterator[Solved]:
 
 
 def measure_newton() -> dict:
-    """Sum the grid up: the worst error for every number of steps, the steps that each epsilon needs, what exceeds."""
+    """Summarise the grid: worst error by number of steps, steps needed by epsilon, problems beyond the bound."""
     solved = [*solve_grid()]
     by_dtype = {}
     for dtype, allowed in ALLOWED.items():
