@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/gpu_sums.py --out results    # one H200, a minute, most of it compiling
 
-``product`` computes the sums on the tensor cores, ``reduce`` by a reduction over the threads of a tile. Each entry times
+``product`` sums on the tensor cores, ``reduce`` by a reduction over the threads of a tile. Each entry times
 one pass of one setting with one choice; ``tile`` is (buffers of the pipeline, channels per step) if not the default,
 ``slices`` the buffers of the backward kernel whose programs own slices of the channels.
 ``error`` is the largest error of the pooled vectors against a float64 sum by the same weights, ``difference`` the
