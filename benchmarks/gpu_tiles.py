@@ -4,8 +4,8 @@
 
 Each entry times one pass of one setting with one choice of tiles: tokens per tile, warps, buffers of the pipeline, and
 channels per step. Backward, ``pulls`` is the kernel that writes the pulls and ``slices`` the one whose programs own
-slices of the channels; if both are None, one kernel computes both gradients. ``difference`` is the largest difference from the
-setting's first choice, relative to the largest value, which would show a race.
+slices of the channels; if both are None, one kernel computes both gradients. ``difference`` is the largest difference
+from the setting's first choice, relative to the largest value, which would show a race.
 """
 
 from __future__ import annotations
