@@ -1,10 +1,10 @@
-"""What the host does in an eager step, where the GPU waits for it; writes results/gpu_host.json.
+"""Measure host time in eager steps, where the GPU waits; writes results/gpu_host.json.
 
     PYTHONPATH=src python benchmarks/gpu_host.py --out results    # one H200, ten seconds
 
-``nothing`` is an autograd function in Python that only allocates its results: what no such function can go below.
-``one thread`` keeps the backward pass in the thread that called it. The launch is that of the smallest kernel, once
-through Triton's binder and once prepared, as the package does it.
+``nothing`` is a Python autograd function that only allocates its results: a lower bound. ``one thread`` keeps the
+backward pass in the calling thread. The launch is that of the smallest kernel, through Triton's binder and cached, as
+the package does it.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     PYTHONPATH=src python benchmarks/gpu_sums.py --out results    # one H200, a minute, most of it compiling
 
-``product`` forms the sums on the matrix unit, ``reduce`` adds up over the threads of a tile. Each entry times one pass
-of one setting with one choice; ``tile`` is (buffers of the pipeline, channels a step) where not the package's own,
-``slices`` the buffers of the kernel that owns slices of the channels, backward.
+``product`` sums on the tensor cores, ``reduce`` by a reduction over the threads of a tile. Each entry times
+one pass of one setting with one choice; ``tile`` is (buffers of the pipeline, channels per step) if not the default,
+``slices`` the buffers of the backward kernel whose programs own slices of the channels.
 ``error`` is the largest error of the pooled vectors against a float64 sum by the same weights, ``difference`` the
-largest of all results in three runs against the setting's first choice, both as a part of the largest value. A choice
-that is wrong is not timed, and the run fails in the end.
+largest of all results in three runs against the setting's first choice, both relative to the largest value. A wrong
+choice is not timed, and the run fails at the end.
 """
 
 from __future__ import annotations

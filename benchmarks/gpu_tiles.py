@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/gpu_tiles.py --out results    # one H200, a minute, most of it compiling
 
-Each entry times one pass of one setting with one choice of tiles: tokens a tile, warps, buffers of the pipeline, and
-channels a step. Backward, ``pulls`` is the kernel that writes the pulls down and ``slices`` the one that owns slices of
-the channels; where both are None, one kernel forms both gradients. ``difference`` is the largest against the setting's
-first choice, as a part of the largest value: a race shows there.
+Each entry times one pass of one setting with one choice of tiles: tokens per tile, warps, buffers of the pipeline, and
+channels per step. Backward, ``pulls`` is the kernel that writes the pulls and ``slices`` the one whose programs own
+slices of the channels; if both are None, one kernel computes both gradients. ``difference`` is the largest difference
+from the setting's first choice, relative to the largest value, which would show a race.
 """
 
 from __future__ import annotations
