@@ -37,9 +37,9 @@ def config(root: Path, folder: Path, **changes) -> CompareConfig:
         **{
             "data": DataConfig(name="folder", root=str(root), classes_per_batch=4, images_per_class=4),
             "backbone": "timm/test_vit",
-            "backbone_options": {"img_size": 32},
+            "backbone_options": {"img_size": 32, "pretrained": False},
             "layers": "gap,gsp",
-            "grid": ["gsp.mu=0.1,0.5"],
+            "grid": "gsp.mu=0.1,0.5",
             "folds": 4,
             "use_folds": 2,
             "seeds": "0",
@@ -81,8 +81,8 @@ def test_a_second_call_trains_only_what_is_missing(pictures, tmp_path):
 
 
 def test_several_processes_find_what_one_finds(pictures, tmp_path):
-    alone = compare(config(pictures, tmp_path / "a", layers="gap", grid=[]))
-    together = compare(config(pictures, tmp_path / "b", layers="gap", grid=[], processes=2))
+    alone = compare(config(pictures, tmp_path / "a", layers="gap", grid=""))
+    together = compare(config(pictures, tmp_path / "b", layers="gap", grid="", processes=2))
     assert [line["validation"] for line in alone.lines] == pytest.approx(
         [line["validation"] for line in together.lines]
     )
@@ -91,15 +91,20 @@ def test_several_processes_find_what_one_finds(pictures, tmp_path):
 @pytest.mark.parametrize(
     ("layers", "grid", "match"),
     [
-        ("gap,nope", [], "nope"),
-        ("gap", ["gap.mu=1"], "mu"),
-        ("gap", ["gsp.mu=0.1"], "gsp"),
-        ("gsp", ["mu:0.1"], "LAYER.OPTION"),
+        ("gap,nope", "", "nope"),
+        ("gap", "gap.mu=1", "mu"),
+        ("gap", "gsp.mu=0.1", "gsp"),
+        ("gsp", "mu:0.1", "LAYER.OPTION"),
     ],
 )
 def test_wrong_layers_and_grids_are_refused(layers, grid, match):
     with pytest.raises(ValueError, match=match):
         variants_of(layers, grid, class_token=False)
+
+
+def test_a_backbone_without_its_weights_is_refused(pictures, tmp_path):
+    with pytest.raises(ValueError, match="weights FILE"):
+        compare(config(pictures, tmp_path, backbone="keras/resnet50", backbone_options={}))
 
 
 def test_too_few_classes_are_refused_before_tokens_are_computed(pictures, tmp_path):
@@ -128,6 +133,7 @@ def test_pairs_are_runs_of_one_fold_and_seed():
 def test_the_command_prints_the_winner(pictures, tmp_path, capsys):
     arguments = [
         *("--data.root", str(pictures), "--backbone", "timm/test_vit", "--backbone_options.img_size", "32"),
+        *("--backbone_options.pretrained", "false"),
         *("--layers", "gap", "--seeds", "0", "--use_folds", "1", "--trainer.max_steps", "4"),
         *("--trainer.evaluate_every", "2", "--data.classes_per_batch", "4", "--progress", "false"),
         *("--features.folder", str(tmp_path / "tokens"), "--folder", str(tmp_path / "run")),

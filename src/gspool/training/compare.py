@@ -20,6 +20,7 @@ from gspool.executor.run_store import RunStore
 from gspool.features import extract_tokens
 from gspool.files import write_atomic
 from gspool.models import create_backbone
+from gspool.models.create import begins_at_random, is_published
 from gspool.models.device import chosen_device
 from gspool.provenance import write_result
 from gspool.terminal.bar import work_bar
@@ -52,7 +53,7 @@ from gspool.training.parsing import instantiate, plain
 HELP = """Compare pooling layers on the tokens of a frozen backbone: which one is best on these pictures?
 
     gspool compare --data.root pictures/
-    gspool compare --data.root pictures/ --layers gap,gsp,ep --grid gsp.mu=0.05,0.1,0.3 --grid gsp.epsilon=10,20
+    gspool compare --data.root pictures/ --layers gap,gsp,ep --grid "gsp.mu=0.05,0.1;gsp.epsilon=10,20"
     gspool compare --data.root pictures/ --backbone keras/resnet50 --backbone_options.weights resnet50.safetensors
 
 Tokens are computed once and kept. Every head is trained on folds of the training classes, its settings are chosen on
@@ -82,7 +83,7 @@ def compare(config: CompareConfig) -> Comparison:
     used = range(config.folds)[: config.use_folds]
     learning, test = learning_set(config.data), data.create(config.data.name, config.data.root, "test", **_own(config))
     _check_classes(learning, test, config)
-    backbone = create_backbone(config.backbone, **config.backbone_options)
+    backbone = create_backbone(config.backbone, **_with_weights(config))
     device = str(chosen_device(None))
     config.trainer.accelerator = "cpu" if device == "cpu" else config.trainer.accelerator
     print(
@@ -132,6 +133,20 @@ def compare(config: CompareConfig) -> Comparison:
     winner = save_winner(config, backbone, folder, lines, runs)
     write_compare_report(config, folder, lines, runs, tokens, test)
     return Comparison(folder, lines, winner)
+
+
+def _with_weights(config: CompareConfig) -> dict[str, Any]:
+    """Return the options of the backbone; one of timm gets its published weights unless told otherwise.
+
+    Raises:
+        ValueError: if a backbone that needs a file of weights has none: tokens of random weights tell nothing.
+    """
+    options = dict(config.backbone_options)
+    if config.backbone.startswith("timm/") and "weights" not in options:
+        options.setdefault("pretrained", True)
+    elif is_published(config.backbone) and begins_at_random(config.backbone, options):
+        raise ValueError(f"{config.backbone} needs its weights: give --backbone_options.weights FILE (docs/models.md)")
+    return options
 
 
 def _own(config: CompareConfig) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,9 +26,9 @@ from gspool.training.heads import FROZEN, HeadConfig
 DEFAULT_LAYERS = "gap,gmp,gemean,delf,ep,abmilp,gsp,gemean+gsp"
 # Chosen on validation classes (docs/frozen.md); the layer's own defaults are those of tuned networks.
 FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gsp": {"mu": 0.1, "epsilon": 20.0, "prototypes": 64},
-    "gmp+gsp": {"mu": 0.1, "epsilon": 20.0, "prototypes": 64},
-    "gemean+gsp": {"mu": 0.1, "epsilon": 20.0, "prototypes": 64},
+    "gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
+    "gmp+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
+    "gemean+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
 }
 # Options of a head that `--grid` may vary beside those of its layer.
 HEAD_OPTIONS = ("start", "prototypes_from", "rate", "token_dropout", "feature_dropout", "lr", "zsr", "weight_decay")
@@ -44,7 +44,8 @@ class CompareConfig:
         backbone_options: its options, such as weights (a file) or pretrained.
         dim: length of the embedding; null keeps the channels of the backbone, so that a head can start as the identity.
         layers: names of pooling layers with commas between, or "all"; NAME+cls adds the class token.
-        grid: settings to try, such as gsp.mu=0.05,0.1,0.3; every combination of a layer's settings is a try.
+        grid: settings to try, with semicolons between: gsp.mu=0.05,0.1;gsp.epsilon=10,20. Every combination of a
+            layer's settings is a try.
         folds: parts of the training classes, each held out once for validation.
         use_folds: how many of them to train on.
         seeds: seeds with commas between.
@@ -68,7 +69,7 @@ class CompareConfig:
     backbone_options: dict[str, Any] = field(default_factory=dict)
     dim: int | None = None
     layers: str = DEFAULT_LAYERS
-    grid: list[str] = field(default_factory=list)
+    grid: str = ""
     folds: int = 4
     use_folds: int | None = None
     seeds: str = "0,1,2"
@@ -110,19 +111,19 @@ class Variant(NamedTuple):
         return " ".join([self.layer, *(f"{name}={value}" for name, value in (*self.options, *self.head))])
 
 
-def variants_of(layers: str, grid: Sequence[str], class_token: bool) -> list[Variant]:
+def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
     """List the tries: the frozen features, then every layer with every combination of its grid.
 
     Raises:
         ValueError: if a layer or an option does not exist, or a setting is not written NAME.OPTION=VALUE,VALUE.
 
     Example:
-        >>> [variant.name for variant in variants_of("gap,gsp", ["gsp.mu=0.1,0.3"], class_token=False)]
-        ['frozen gap', 'gap', 'gsp epsilon=20.0 prototypes=64 mu=0.1', 'gsp epsilon=20.0 prototypes=64 mu=0.3']
+        >>> [variant.name for variant in variants_of("gap,gsp", "gsp.mu=0.1,0.3", class_token=False)]
+        ['frozen gap', 'gap', 'gsp epsilon=10.0 prototypes=64 mu=0.1', 'gsp epsilon=10.0 prototypes=64 mu=0.3']
     """
     names = pooling.list() if layers == "all" else [name.strip() for name in layers.split(",") if name.strip()]
     settings: dict[str, dict[str, list[Any]]] = {}
-    for each in grid:
+    for each in filter(None, (word.strip() for word in grid.split(";"))):
         target, equals, values = each.partition("=")
         layer, dot, option = target.rpartition(".")
         if not (equals and dot and values):
