@@ -63,6 +63,12 @@ def choose_examples(
     return Examples(queries, neighbours, images.labels[others] == images.labels[rows][:, None], weights)
 
 
+def has_pictures(images: ImageSet | TensorSet) -> bool:
+    """Check whether a set holds images that can be shown, rather than feature maps or tokens."""
+    first = images.pixels[0] if isinstance(images, TensorSet) else images[0][0]
+    return first.dtype == torch.uint8 and first.ndim == 3
+
+
 def _pictures(images: ImageSet | TensorSet, rows: Int64[Tensor, " R"]) -> UInt8[Tensor, "R 3 H W"]:
     if isinstance(images, TensorSet):
         return images.evaluation_images(rows).cpu()

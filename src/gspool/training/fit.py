@@ -13,7 +13,7 @@ from gspool.training.build import build_loss, build_model, check_fit
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
 from gspool.training.checks import check_beginning, check_monitor
 from gspool.training.embed import Evaluation, evaluate_images, query_rows
-from gspool.training.examples import choose_examples, write_examples
+from gspool.training.examples import choose_examples, has_pictures, write_examples
 from gspool.training.gather import any_process
 from gspool.training.gpu_data import TensorSet
 from gspool.training.launch import launch, make_fabric
@@ -232,7 +232,7 @@ def _finish(
             model.save_pretrained(folder / MODEL, metrics=figures["metrics"], model_card_kwargs=card)
         if config.output.embeddings:
             _write_embeddings(folder, evaluation, test)
-        if config.output.report:
+        if config.output.report and has_pictures(test):
             write_examples(folder, choose_examples(model, test, evaluation.embeddings))
         if outcome.ending != "time":
             write_result(folder, figures)
