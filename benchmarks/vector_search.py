@@ -148,7 +148,7 @@ def our_index(path: Path, vectors: np.ndarray) -> tuple[Index, dict[str, Any]]:
         print(line, flush=True)
 
     measured, whole = timed(lambda: index.build(tell=tell))
-    told = {
+    measures = {
         "write": write,
         "bytes": table_bytes,
         "build": {"seconds": measured.seconds, "processor_seconds": marks[1] - marks[0]},
@@ -157,7 +157,7 @@ def our_index(path: Path, vectors: np.ndarray) -> tuple[Index, dict[str, Any]]:
         "measured": measured._asdict(),
         "load": load,
     }
-    return index, told
+    return index, measures
 
 
 def write_table(path: Path, vectors: np.ndarray) -> None:

@@ -112,8 +112,26 @@ def test_a_crash_leaves_the_former_file_and_the_work_since(kind, tmp_path, monke
     assert content(path) == expected(6)
     # A crash while the file is read back: what is half there is not taken for the whole.
     shutil.rmtree(tmp_path / f"vectors.{kind}.parts", ignore_errors=True)
-    LanceWriter(tmp_path / f"vectors.{kind}.parts" / "reading.lance", SETTINGS).append(some_rows(0, 2))
+    LanceWriter(tmp_path / f"vectors.{kind}.parts" / export.ASIDE, SETTINGS).append(some_rows(0, 2))
     assert open_store(path, SETTINGS).rows == 6
+
+
+def test_a_crash_while_the_working_table_is_deleted_costs_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "vectors.parquet"
+
+    def half(folder, **_):
+        for file in [*folder.rglob("*.manifest"), *folder.rglob("*.txn")]:
+            file.unlink()
+        raise KeyboardInterrupt
+
+    writer = LanceWriter(tmp_path / "vectors.parquet.parts" / "vectors.lance", SETTINGS)
+    writer.append(some_rows(0, 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(export.shutil, "rmtree", half)
+        with pytest.raises(KeyboardInterrupt):
+            finish_store(writer, path)
+    assert open_store(path, SETTINGS).rows == 3
+    assert content(path) == expected(3)
 
 
 def test_unfinished_parts_of_an_older_version_are_taken_over(tmp_path):

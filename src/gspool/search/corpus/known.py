@@ -30,7 +30,7 @@ class KnownPictures:
     Attributes:
         skipped: pictures found unchanged so far.
         relabelled: pictures so far that have another label now and are unchanged otherwise.
-        underway: the origins of pictures that `to_embed` yielded and nobody has taken out yet, by path.
+        underway: the origins of pictures that `to_embed` yielded and are not stored yet, by path.
     """
 
     def __init__(self, writer: LanceWriter, sources: Sources) -> None:

@@ -21,6 +21,8 @@ SUFFIXES = (".lance", ".parquet", ".npz")
 # Rows of a row group of Parquet, and in memory at a time.
 GROUP = 4096
 SETTINGS = "settings"
+# The name of a working table that is not whole, while it is filled or deleted.
+ASIDE = "aside.lance"
 # NumPy arrays have no missing values.
 TEXTS = ("path", "label", "source")
 UNKNOWN: dict[str, Any] = {**dict.fromkeys(COLUMNS, -1), **dict.fromkeys(TEXTS, "")}
@@ -40,7 +42,7 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     if out.suffix == ".lance":
         return LanceWriter(out, settings)
     folder = out.with_name(f"{out.name}.parts")
-    store, aside = folder / "vectors.lance", folder / "reading.lance"
+    store, aside = folder / "vectors.lance", folder / ASIDE
     parts = sorted(folder.glob("rows-*.parquet"))
     unfinished = bool(parts) or store.exists() or not out.exists()
     if not store.exists():
@@ -64,8 +66,13 @@ def finish_store(writer: LanceWriter, out: Path) -> None:
         return
     if writer.changed:
         aside = out.with_name(f".{out.name}.writing")
-        (_write_npz if out.suffix == ".npz" else _write_parquet)(aside, writer)
-        os.replace(aside, out)
+        try:
+            (_write_npz if out.suffix == ".npz" else _write_parquet)(aside, writer)
+            os.replace(aside, out)
+        finally:
+            aside.unlink(missing_ok=True)
+    # Renamed first: a crash must not leave half a table where the next run looks for a whole one.
+    os.replace(writer.path, writer.path.with_name(ASIDE))
     shutil.rmtree(writer.path.parent, ignore_errors=True)
 
 

@@ -59,7 +59,7 @@ def create_app(
 
 @contextmanager
 def private_uploads() -> Iterator[Path]:
-    """Give uploads a folder of their own, deleted with everything in it at the end."""
+    """Make a folder for uploads, and delete it with everything in it at the end."""
     before = os.environ.get("GRADIO_TEMP_DIR")
     with tempfile.TemporaryDirectory(prefix="gspool-serve-", ignore_cleanup_errors=True) as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder

@@ -69,7 +69,7 @@ class Rules(NamedTuple):
     Args:
         hosts: the names of the server; ``*`` is any.
         origins: further names whose pages may send requests, see `is_own_origin`.
-        token: what every request must carry; None lets everybody in.
+        token: what every request must carry; None if none is needed.
         rate: how many requests a client may send.
         max_bytes: the largest file of an upload.
         seconds: how long a client may pause while it sends a request.

@@ -144,7 +144,7 @@ class Lookup:
     def _path(self, number: int) -> str:
         if number < 0 or number >= 2**63:
             raise UnknownPictureError(f"there is no picture {number} in this corpus")
-        # The number is an int: nothing in the condition was written by a stranger.
+        # The number is an int: nothing in the condition comes from outside.
         rows: list[dict[str, Any]] = (
             self.index.table.search().where(f"row = {int(number)}").select(["path"]).limit(1).to_list()
         )

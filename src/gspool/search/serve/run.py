@@ -19,7 +19,7 @@ from gspool.search.serve.app import LOOPBACK
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-# Open pages keep a connection for ever; after Ctrl-C nobody wants to wait for them.
+# Open pages keep a connection for ever; do not wait for them after Ctrl-C.
 SECONDS_TO_END = 1
 # Connections of the whole server, and of one client elsewhere; a page needs about seven.
 MOST_CONNECTIONS, MOST_CONNECTIONS_EACH = 512, 64

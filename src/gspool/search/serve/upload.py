@@ -1,4 +1,4 @@
-"""Read pictures that strangers send: within limits, of known formats, or refused with a status and a reason."""
+"""Read uploaded pictures: within limits, of known formats, or refused with a status and a reason."""
 
 from __future__ import annotations
 
