@@ -69,7 +69,7 @@ def mutate(config: dict[str, Any], draw: random.Random) -> bytes:
         for key in way:
             inside = inside[key]
         kind = draw.choice(("value", "value", "nudge", "nudge", "delete", "add", "add"))
-        if kind == "nudge" and isinstance(inside[last], int | float):
+        if kind == "nudge" and isinstance(inside[last], int | float) and abs(inside[last]) < 1e300:
             inside[last] = inside[last] * draw.choice((-1, 0.5, 2, 1.0, 10**3))
         elif kind == "delete":
             del inside[last]
