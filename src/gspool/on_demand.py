@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 
@@ -56,14 +55,3 @@ def importable(package: str, homes: Mapping[str, str]) -> list[str]:
             continue
         names.append(name)
     return sorted(names)
-
-
-def at_hand(names: Iterable[str], needs: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the names whose libraries are installed, by a list of what each name needs.
-
-    Example:
-        >>> at_hand(["GSP", "page"], {"page": ("torch", "no_such_library")})
-        ['GSP']
-    """
-    missing = {library for library in set().union(*needs.values()) if find_spec(library) is None}
-    return [name for name in names if missing.isdisjoint(needs.get(name, ()))]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gspool.on_demand import at_hand, import_on_demand
+from gspool.on_demand import import_on_demand, importable
 
 if TYPE_CHECKING:
     from gspool.search.corpus.embed import EmbeddedCorpus, embed_corpus
@@ -40,52 +40,11 @@ _HOME = {
     "search_images": "query",
 }
 
-__all__ = [
-    "Answer",
-    "EmbeddedCorpus",
-    "Explanation",
-    "Hit",
-    "Index",
-    "Limits",
-    "embed_corpus",
-    "explain",
-    "fingerprint",
-    "label_filter",
-    "load_model",
-    "open_image",
-    "open_index",
-    "prepare",
-    "search_images",
-]
-_MODEL = ("huggingface_hub", "safetensors", "yaml")
-_PICTURES = ("PIL", "numpy")
-_INDEX = (*_MODEL, "filelock", "lancedb", "numpy", "pyarrow")
-_NEEDS = {
-    "Answer": (*_INDEX, "PIL"),
-    "EmbeddedCorpus": (*_INDEX, "PIL"),
-    "Explanation": ("huggingface_hub", "safetensors"),
-    "Hit": _INDEX,
-    "Index": _INDEX,
-    "Limits": _PICTURES,
-    "embed_corpus": (*_INDEX, "PIL"),
-    "explain": ("huggingface_hub", "safetensors"),
-    "fingerprint": _MODEL,
-    "label_filter": _INDEX,
-    "load_model": _MODEL,
-    "open_image": _PICTURES,
-    "open_index": _INDEX,
-    "prepare": _PICTURES,
-    "search_images": (*_INDEX, "PIL"),
-}
-
-# Hidden from type checkers: to them a module with __getattr__ has every name there is, and no slip would be noticed.
+# Hidden from type checkers: to them a module with __getattr__ has every name, and a wrong one would go unnoticed.
 if not TYPE_CHECKING:
-    __all__ = at_hand(__all__, _NEEDS)
 
     def __getattr__(name: str) -> Any:
-        """Import a public name from its file when it is first asked for."""
         return import_on_demand("gspool.search", _HOME, name, "search")
 
     def __dir__() -> list[str]:
-        """Name what can be imported."""
-        return [*__all__]
+        return importable("gspool.search", _HOME)

@@ -9,6 +9,7 @@ import torch
 from gspool import losses
 from gspool.losses import MetricLoss, ZSRLoss
 from gspool.models import Embedder, parameter_groups
+from gspool.models.pretrained import check_savable
 from gspool.training.gpu_data import TensorSet
 from gspool.training.stream import mixed_seed
 
@@ -80,8 +81,11 @@ def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, poolin
     """Embed one image, so that an error shows before training and not after the first epoch.
 
     Raises:
-        ValueError: if the image does not fit the model, or the loss needs attributes that the model does not have.
+        ValueError: if the model could not be saved, the image does not fit it, or the loss needs attributes that it does
+            not have.
     """
+    if isinstance(model, Embedder):
+        check_savable(model)
     was_training = model.training
     model.eval()
     try:
