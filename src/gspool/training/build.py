@@ -81,8 +81,8 @@ def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, poolin
     """Embed one image, so that an error shows before training and not after the first epoch.
 
     Raises:
-        ValueError: if the model could not be saved, the image does not fit it, or the loss needs attributes that it does
-            not have.
+        ValueError: if the model could not be saved, the image does not fit it, or the loss needs attributes that it
+            does not have.
     """
     if isinstance(model, Embedder):
         check_savable(model)
