@@ -124,5 +124,5 @@ def test_wrong_settings_are_refused(settings, message):
 
 
 def test_a_loss_that_cannot_meet_a_memory_is_refused_at_once():
-    with pytest.raises(ValueError, match="cannot be compared with a memory"):
+    with pytest.raises(ValueError, match="cannot be used with a memory"):
         losses.create("xbm+NPairsLoss", CLASSES, DIM)

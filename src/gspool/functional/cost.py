@@ -31,10 +31,35 @@ LONGEST = {torch.float32: 2.0**125, torch.float64: 2.0**1021}
 
 
 class Nearest(NamedTuple):
-    """Each token's nearest prototype and the distance by subtraction; both are empty where no token is close to any."""
+    """Tokens that may be close to a prototype, the nearest one of each, and its distance by subtraction.
 
-    prototype: Int[Tensor, "B N"]
-    distance: Float[Tensor, "B N"]
+    ``rows`` counts tokens through the batch, in order. Where values cannot be read, it lists all of them.
+    """
+
+    rows: Int[Tensor, K]
+    prototype: Int[Tensor, K]
+    distance: Float[Tensor, K]
+
+    def take(self, values: Float[Tensor, "B N ..."]) -> Float[Tensor, "K ..."]:
+        """Return what belongs to these tokens; a view where that is all."""
+        flat = values.flatten(0, 1)
+        return flat if self.has_all(values) else flat.index_select(0, self.rows)
+
+    def put(self, values: Float[Tensor, "B N ..."], new: Float[Tensor, "K ..."]) -> Float[Tensor, "B N ..."]:
+        """Replace what belongs to these tokens, in place where that is not all."""
+        if self.has_all(values):
+            return new.view_as(values)
+        return values.flatten(0, 1).index_put_((self.rows,), new).view_as(values)
+
+    def add(self, values: Float[Tensor, "B N ..."], more: Float[Tensor, "K ..."]) -> Float[Tensor, "B N ..."]:
+        """Add to what belongs to these tokens, in place where that is not all."""
+        if self.has_all(values):
+            return values + more.view_as(values)
+        return values.flatten(0, 1).index_add_(0, self.rows, more).view_as(values)
+
+    def has_all(self, values: Float[Tensor, "B N ..."]) -> bool:
+        """Return whether all tokens are listed."""
+        return self.rows.shape[0] == values.shape[0] * values.shape[1]
 
 
 def distance(prototypes: Float[Tensor, "M D"], tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B M N"]:
@@ -110,30 +135,34 @@ def find_nearest(
     scale: Float[Tensor, "B N"],
     clipped: Float[Tensor, "M D"],
 ) -> Nearest:
-    """Find each token's nearest prototype and its exact distance, unless nothing is near enough to need it.
+    """Find the nearest prototype and its exact distance for every token that is close enough to need it.
 
-    Looking whether anything is near is a shortcut of eager execution on the CPU; elsewhere the work is always done.
+    Finding these tokens is a shortcut of eager execution on the CPU; elsewhere the work is done for all.
     """
-    if values_can_be_read(squared) and (squared.numel() == 0 or bool(squared.amin() > CLOSE)):
-        return Nearest(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=squared.dtype))
-    index = squared.argmin(-1)
-    return Nearest(index, torch.linalg.vector_norm(offsets(tokens, scale, clipped, index), dim=-1))
+    flat = squared.flatten(0, 1)
+    if not values_can_be_read(squared):
+        rows = torch.arange(flat.shape[0], device=squared.device)
+    elif flat.shape[0] == 0:
+        rows = torch.empty(0, dtype=torch.long)
+    else:
+        rows = (flat.amin(-1) < CLOSE).nonzero()[:, 0]
+    nearest = Nearest(rows, rows, rows)
+    prototype = nearest.take(squared).argmin(-1)
+    nearest = nearest._replace(prototype=prototype)
+    return nearest._replace(distance=torch.linalg.vector_norm(offsets(tokens, scale, clipped, nearest), dim=-1))
 
 
 def offsets(
-    tokens: Float[Tensor, "B N D"],
-    scale: Float[Tensor, "B N"],
-    clipped: Float[Tensor, "M D"],
-    index: Int[Tensor, "B N"],
-) -> Float[Tensor, "B N D"]:
-    """Subtract from each clipped token the prototype of that index."""
-    chosen = clipped.index_select(0, index.flatten()).unflatten(0, index.shape)
-    return torch.addcmul(-chosen, tokens, scale[..., None])
+    tokens: Float[Tensor, "B N D"], scale: Float[Tensor, "B N"], clipped: Float[Tensor, "M D"], nearest: Nearest
+) -> Float[Tensor, "K D"]:
+    """Subtract from each clipped token its nearest prototype."""
+    chosen = clipped.index_select(0, nearest.prototype)
+    return torch.addcmul(-chosen, nearest.take(tokens), nearest.take(scale)[:, None])
 
 
-def size_of_pair(norm: Float[Tensor, "B N"], nearest: Nearest) -> Float[Tensor, "B N"]:
+def size_of_pair(norm: Float[Tensor, "B N"], nearest: Nearest) -> Float[Tensor, K]:
     """Return the length to which rounding is relative: that of the clipped token or of its offset, the larger one."""
-    return torch.maximum(norm.clamp_max(1), nearest.distance)
+    return torch.maximum(nearest.take(norm).clamp_max(1), nearest.distance)
 
 
 def refined(squared: Float[Tensor, "B N M"], nearest: Nearest, norm: Float[Tensor, "B N"]) -> Float[Tensor, "B N M"]:
@@ -141,8 +170,8 @@ def refined(squared: Float[Tensor, "B N M"], nearest: Nearest, norm: Float[Tenso
 
     ``norm`` is that of the raw tokens.
     """
-    if nearest.prototype.numel() == 0:
-        return squared.clamp_min_(0).sqrt_()
+    close = nearest.take(squared)
     rounding = TIE_ROUNDINGS * torch.finfo(squared.dtype).eps * size_of_pair(norm, nearest).square()
-    tied = squared <= (squared.amin(-1) + rounding)[..., None]
-    return torch.where(tied, nearest.distance[..., None], squared.clamp_min_(0).sqrt_())
+    tied = close <= (close.amin(-1) + rounding)[:, None]
+    distances = squared.clamp_min_(0).sqrt_()
+    return nearest.put(distances, torch.where(tied, nearest.distance[:, None], nearest.take(distances)))

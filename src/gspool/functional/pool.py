@@ -165,8 +165,8 @@ class _GSPPool(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
-        tokens, prototypes, mu, epsilon, mask, norm, position, prototype, shortest, *large = ctx.saved_tensors
-        nearest = Nearest(prototype, shortest)
+        tokens, prototypes, mu, epsilon, mask, norm, position, rows, prototype, shortest, *large = ctx.saved_tensors
+        nearest = Nearest(rows, prototype, shortest)
         plan = Plan(*large) if large else None
         saved = Saved(tokens, prototypes, mu, epsilon, mask, norm, position, nearest, plan)
         with full_precision(saved.tokens):

@@ -112,17 +112,12 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
         grad_logits = assignment * own
     else:
         grad_logits = torch.addcmul(own, mass[..., None], incoming.attributes[:, None, :]).mul_(assignment)
-    to_nearest: Tensor | None = None
-    if saved.nearest.prototype.numel():
-        index = saved.nearest.prototype[..., None]
-        to_nearest = grad_logits.gather(-1, index)[..., 0]
-        grad_logits = grad_logits.scatter(-1, index, 0)
+    nearest, index = saved.nearest, saved.nearest.prototype[:, None]
+    close = nearest.take(grad_logits)
+    to_nearest = close.gather(-1, index)[:, 0]
+    grad_logits = nearest.put(grad_logits, close.scatter(-1, index, 0))
     by_distance = (grad_logits * distances).sum(-1)
-    grad_epsilon: Tensor | None = None
-    if with_epsilon:
-        grad_epsilon = -by_distance.sum()
-        if to_nearest is not None:
-            grad_epsilon = grad_epsilon - (to_nearest * saved.nearest.distance).sum()
+    grad_epsilon = -(by_distance.sum() + (to_nearest * nearest.distance).sum()) if with_epsilon else None
 
     grad_tokens, grad_prototypes = _through_distance(
         grad_logits, to_nearest, by_distance, distances, saved, scale, clipped
@@ -145,7 +140,7 @@ def _plan_again(saved: Saved, scale: Float[Tensor, "B N"], clipped: Float[Tensor
 
 def _through_distance(
     grad_logits: Float[Tensor, "B N M"],
-    to_nearest: Float[Tensor, "B N"] | None,
+    to_nearest: Float[Tensor, K],
     by_distance: Float[Tensor, "B N"],
     distances: Float[Tensor, "B N M"],
     saved: Saved,
@@ -163,37 +158,31 @@ def _through_distance(
     factor = scale * -saved.epsilon
     # In place: on the CPU, fresh memory for every step costs more than the arithmetic.
     pull = grad_logits.mul_(factor[..., None])
-    along_offset: Tensor | None = None
-    if to_nearest is not None:
-        index, shortest = nearest
-        size = size_of_pair(saved.norm, nearest)
-        # Offsets so short that their squares underflow have no direction either.
-        shortest_known = 128 * torch.finfo(tokens.dtype).tiny ** 0.5
-        least = (eps**0.5 * size).clamp_min(shortest_known)
-        pull = pull.div_(torch.maximum(distances, least[..., None])).mul_(distances > shortest_known)
-        apart = shortest > (OFFSET_ROUNDINGS * eps * size).clamp_min(shortest_known)
-        near_pull = torch.where(apart, to_nearest * factor / shortest, 0)
-        # Not in place: under vmap the pulls are many and the offset is one.
-        along_offset = offsets(tokens, scale, clipped, index) * near_pull[..., None]
-    else:
-        pull = pull.div_(distances)
+    size = size_of_pair(saved.norm, nearest)
+    # Offsets so short that their squares underflow have no direction either.
+    shortest_known = 128 * torch.finfo(tokens.dtype).tiny ** 0.5
+    least = (eps**0.5 * size).clamp_min(shortest_known)
+    close = nearest.take(distances)
+    bounded = nearest.take(pull) / torch.maximum(close, least[:, None]) * (close > shortest_known)
+    pull = nearest.put(pull if nearest.has_all(pull) else pull.div_(distances), bounded)
+    apart = nearest.distance > (OFFSET_ROUNDINGS * eps * size).clamp_min(shortest_known)
+    near_pull = torch.where(apart, to_nearest * nearest.take(factor) / nearest.distance, 0)
+    # Not in place: under vmap the pulls are many and the offset is one.
+    along_offset = offsets(tokens, scale, clipped, nearest) * near_pull[:, None]
     # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends. That
     # part, the sum of pull (f . (f - w)), follows from the distances without another pass over the tokens.
     total = pull.sum(-1)
     squared_norm = saved.norm.clamp_max(1).square()
     along = 0.5 * (total * squared_norm - pull @ clipped.square().sum(-1) + by_distance * factor)
-    grad_tokens = torch.matmul(pull, -clipped)
-    if along_offset is not None:
-        grad_tokens += along_offset
-        along = along + (along_offset * tokens).sum(-1) * scale
+    grad_tokens = nearest.add(torch.matmul(pull, -clipped), along_offset)
+    along = nearest.add(along, (along_offset * nearest.take(tokens)).sum(-1) * nearest.take(scale))
     kept = (total - torch.where(saved.norm > 1, along, 0)) * scale
     grad_tokens = _add_product(grad_tokens, tokens, kept[..., None])
 
     pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
     grad_prototypes = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
-    if along_offset is not None:
-        unscaled = along_offset.div_(scale[..., None]).flatten(0, 1)
-        grad_prototypes = grad_prototypes.index_add(0, nearest.prototype.flatten(), unscaled, alpha=-1)
+    unscaled = along_offset / nearest.take(scale)[:, None]
+    grad_prototypes = grad_prototypes.index_add(0, nearest.prototype, unscaled, alpha=-1)
     prototype_norm = vector_length(saved.prototypes)
     along = torch.where(prototype_norm > 1, (grad_prototypes * clipped).sum(-1), 0)
     return grad_tokens, (grad_prototypes - clipped * along[:, None]) / prototype_norm.clamp_min(1)[:, None]
