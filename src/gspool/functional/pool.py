@@ -157,7 +157,7 @@ class _GSPPool(torch.autograd.Function):
         tokens, prototypes, mu, epsilon, mask, background, _ = inputs
         _, _, _, *kept_back = output
         ctx.mark_non_differentiable(*kept_back)
-        # Most losses look at one output; what nobody differentiates comes as None and costs nothing.
+        # Most losses look at one output; an output without a gradient comes as None and costs nothing.
         ctx.set_materialize_grads(False)
         ctx.background = background
         ctx.save_for_backward(tokens, prototypes, mu, epsilon, mask, *kept_back)

@@ -234,7 +234,7 @@ def pool_backward_kernel(
             clear_sums(accumulated, M * D + M)
     elif PROTOTYPES and not ATOMIC:
         accumulated += tl.program_id(0).to(tl.int64) * (M * D + M)
-    # Where there is a program for every tile, the compiler shall know: what it need not keep for a next one is free.
+    # With a program for every tile, the compiler is told so: it need not keep anything for a next tile.
     stop = tl.program_id(0) + 1 if ONCE else works
     step = 1 if ONCE else tl.num_programs(0)
     for work in range(tl.program_id(0), stop, step):
@@ -330,7 +330,7 @@ def pool_backward_kernel(
 
         # Rows that do not exist keep their offsets: any other number there would keep the stores from being wide.
         grad_row_offset, there = row * grad_stride_n, row < N
-        # There is no memory for a gradient that nobody wants.
+        # A gradient that is not wanted has no memory.
         image_grad = grad_tokens + image * grad_stride_b if TOKENS else None
         if SLICED:
             address = image_grad + grad_row_offset[:, None] + column[None, :] * grad_stride_d

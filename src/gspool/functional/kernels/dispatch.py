@@ -36,7 +36,7 @@ TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 _known_devices: dict[int, bool] = {}
 
 
-# A compiler shall take the answer as it is, and not follow the question into CUDA.
+# A constant to the compiler, which must not trace the question into CUDA.
 @torch.compiler.assume_constant_result
 def _matrix_units_fit(index: int) -> bool:
     """TF32 and bfloat16 products need an NVIDIA GPU of compute capability 8.0 or newer."""
@@ -211,14 +211,14 @@ class EagerPool(torch.autograd.Function):
             (*results, kept, clipped), plan = launchers()[0].pool_forward(tokens, prototypes, settings, keep)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tokens, prototypes, kept, clipped, mu, epsilon, settings.mask)
-        # Tensors are left to `save_for_backward`, which sees when somebody changes them.
+        # Tensors are left to `save_for_backward`, which notices when they are changed in place.
         ctx.call = settings._replace(mu=None, epsilon=None, mask=None), keep, plan.kind
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of the inputs, None for what is not a tensor."""
-        # Only where somebody records this pass is there a second gradient to refuse.
+        # A second gradient needs refusing only where this pass is recorded.
         if torch.is_grad_enabled():
             recorded: tuple[Tensor | None, ...] = _gradients_once(ctx, *incoming)
             return recorded

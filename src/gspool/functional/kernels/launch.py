@@ -62,8 +62,8 @@ DETERMINISTIC_SPLITS = 16
 class Launch:
     """One kernel, one grid and all arguments that do not change from call to call.
 
-    The first call compiles; later ones go straight to the compiled kernel. Whoever keeps a `Launch` promises that the
-    tensors of all its calls agree in dtype, in alignment to 16 bytes and in being None.
+    The first call compiles; later ones go straight to the compiled kernel. A caller that keeps a `Launch` promises that
+    the tensors of all its calls agree in dtype, in alignment to 16 bytes and in being None.
     """
 
     __slots__ = ("_constants", "_fixed", "_grid", "_kernel", "_options", "_start")
