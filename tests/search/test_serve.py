@@ -334,7 +334,7 @@ def test_many_large_pictures_at_once_take_the_memory_of_one(bounded) -> None:
         sent = people.map(lambda _: bounded.send("/api/search", large, headers=KNOWN).status, range(8))
         assert list(sent) == [200] * 8
     assert bounded.send("/api/search", png_bomb(1, 500_000), headers=KNOWN).status == 413
-    assert bounded.memory("VmHWM") - before < 700 * 2**20
+    assert bounded.memory("VmHWM") - before < 400 * 2**20
 
 
 def test_uploads_of_the_page_do_not_fill_the_disk(bounded) -> None:
