@@ -50,7 +50,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 
 def _keep_as_previous(path: Path) -> None:
-    """Give the checkpoint a second name; the first one stays until the new checkpoint is whole."""
+    """Link the checkpoint as the previous one; its own name stays until the new checkpoint is whole."""
     aside = path.with_name(f".{PREVIOUS}.part")
     aside.unlink(missing_ok=True)
     try:
