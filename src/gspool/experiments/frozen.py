@@ -34,7 +34,8 @@ from gspool.training.compare_runs import Tokens, asked_of, best_variants, make_w
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
 
 FOLDS, SEEDS, TUNING_FOLDS = 4, (0, 1, 2), (0, 1)
-RESNET50, DINOV2 = "frozen_cub_resnet50_227_pnca", "frozen_cub_vit_small_patch14_dinov2_224_pnca"
+RESNET50, LARGE = "frozen_cub_resnet50_227_pnca", "frozen_cub_resnet50_448_pnca"
+DINOV2 = "frozen_cub_vit_small_patch14_dinov2_224_pnca"
 LIBRARIES = ("timm", "pytorch-metric-learning")
 Try = tuple[dict[str, Any], dict[str, Any]]
 
@@ -286,10 +287,14 @@ EXPERIMENT = Experiment(
     claim="on tokens of a frozen backbone, selecting tokens beats averaging them",
     shows="not in the paper, which tunes the whole network",
     cost="tokens once, then 6 tries x 2 folds and 12 final trainings for each of ten heads: minutes on one H200",
-    files=(RESNET50, DINOV2),
+    files=(RESNET50, LARGE, DINOV2),
     run=run,
-    tables={"heads": heads_table, "dinov2": FromFile(DINOV2, heads_table)},
-    plots={"frozen_resnet50": draw, "frozen_dinov2": FromFile(DINOV2, draw)},
+    tables={"heads": heads_table, "large": FromFile(LARGE, heads_table), "dinov2": FromFile(DINOV2, heads_table)},
+    plots={
+        "frozen_resnet50": draw,
+        "frozen_resnet50_448": FromFile(LARGE, draw),
+        "frozen_dinov2": FromFile(DINOV2, draw),
+    },
     needs=("cub",),
     settings=FrozenSettings,
     parallel=True,
