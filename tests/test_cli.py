@@ -69,7 +69,7 @@ def test_help_of_evaluate_says_what_its_examples_pass_as_data(capsys):
     with pytest.raises(SystemExit):
         cli.main(["evaluate", "--help"])
     page = " ".join(capsys.readouterr().out.split())
-    assert "--data DATA A folder or a CSV list of pictures, a data set by name, or a YAML file" in page
+    assert "--data DATA A folder or a CSV list of images, a data set by name, or a YAML file" in page
     assert "configuration file" not in page
 
 
@@ -128,7 +128,7 @@ def test_what_the_operating_system_refuses_ends_in_a_line(tmp_path, capsys):
     ("words", "line"),
     [
         ("reproduce benchmark --protocol foo", "--protocol is one of fair, conventional, got foo"),
-        ("reproduce benchmark --arms foo", "--arms is one of paper, search, both, got foo"),
+        ("reproduce benchmark --arms foo", "--arms is one of paper, search, both, or null, got foo"),
         ("reproduce benchmark --processes 1.5", "--processes is a whole number, got 1.5"),
         ("reproduce benchmark --seconds nan", "--seconds is a number, got nan"),
         ("reproduce mu --train maybe", "--train is true or false, got maybe"),
@@ -173,7 +173,7 @@ def test_a_wrong_command_is_answered_with_the_right_one(capsys):
         (["--preset", "paper/cub"], "--model.backbone_options.weights FILE"),
         (["--preset", "paper/collage"], "resnet20 would begin with random weights"),
         (["--model.backbone", "timm/resnet18"], "--model.backbone_options.pretrained true"),
-        (["--model.backbone", "keras/resnet50"], "--from_scratch if random weights are meant"),
+        (["--model.backbone", "keras/resnet50"], "--from_scratch"),
         (["--from_scratch", "true", "--model.backbone_options.weights", "a.pth"], "leave one of them out"),
         (["--trainer.monitor", "accuracy"], "trainer.monitor must be one of p@1"),
         (["--download"], "glyphs is none of them"),

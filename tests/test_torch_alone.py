@@ -32,7 +32,7 @@ pool = GSP(dim=8, prototypes=4, learn_mu=True, warm_start=4)
 pooled, weights, attributes = pool.pool(torch.randn(4, 8, 3, 3))
 loss = pooled.sum() + ZSRLoss(num_classes=4, dim=8)(attributes, torch.tensor([0, 1, 2, 3]))
 loss.backward()
-timms = {"avgmax", "catavgmax", "attention", "simpool", "lse"}
+timms = {"avgmax", "catavgmax", "attention", "simpool", "lse", "map", "clip"}
 for name in pooling.list():
     if name not in timms:
         pooling.create_embedding(name, dim=16, out_dim=128)
@@ -87,7 +87,7 @@ for name in COMMANDS:
     outcome = run(body)
     assert outcome.returncode == 0, outcome.stderr
     told = outcome.stderr.splitlines()
-    assert len(told) == len(outcome.stdout.splitlines()) == 9
+    assert len(told) == len(outcome.stdout.splitlines()) == 10
     for line, answer in zip(told, outcome.stdout.splitlines(), strict=True):
         name, status, extra = answer.split()
         assert status == "1"

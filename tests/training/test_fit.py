@@ -342,7 +342,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_folder_free(co
         (lambda c: setattr(c.loss, "name", "c3"), "there is no loss 'c3'"),
         (
             lambda c: setattr(c.data, "classes_per_batch", 500),
-            r"no class may come twice in a batch.*--data.classes_per_batch \d+ --data.images_per_class \d+",
+            r"500 classes a batch.*the data has 200.*classes_per_batch",
         ),
         (lambda c: setattr(c.data, "options", {"sede": 1}), "no option 'sede', did you mean 'seed'"),
         (lambda c: setattr(c.data, "transform_options", {"flip": 0}), "'none' has no options"),

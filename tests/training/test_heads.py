@@ -118,7 +118,7 @@ def test_training_never_ends_worse_on_validation_than_it_starts():
 
 def test_the_same_seed_gives_the_same_head_and_learning_helps():
     results = [
-        train_head(build_head("delf", LAYOUT, None, {}, HeadConfig(), seed=1), settings(seed=1), learnable())
+        train_head(build_head("delf", LAYOUT, 4, {}, HeadConfig(start="random"), seed=1), settings(seed=1), learnable())
         for _ in range(2)
     ]
     assert results[0].test == results[1].test

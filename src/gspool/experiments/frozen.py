@@ -268,17 +268,20 @@ def _settings(chosen: Mapping[str, Any]) -> str:
 
 
 def draw(record: Record, path: Path) -> None:
-    """Draw test against validation MAP@R of every head."""
-    figure, axes = subplots(width=6.0, height=4.0)
+    """Draw the test MAP@R of every head, best validation on top."""
+    lines = summary(record["value"]["runs"])[::-1]
+    figure, axes = subplots(width=6.0, height=0.8 + 0.28 * len(lines))
     axis = axes[0, 0]
-    for line in summary(record["value"]["runs"]):
-        colour = "tab:red" if "gsp" in line["row"] else "tab:grey" if "frozen" in line["row"] else "tab:blue"
-        axis.errorbar(line["validation"], line["test"], yerr=line["std"] or None, fmt="o", color=colour, capsize=2)
-        axis.annotate(
-            line["row"], (line["validation"], line["test"]), xytext=(4, 3), textcoords="offset points", size=8
-        )
-    axis.set_xlabel("MAP@R on validation classes, percent")
-    axis.set_ylabel("MAP@R on test classes, percent")
+    colours = ["tab:orange" if "gsp" in line["row"] else "tab:blue" for line in lines]
+    axis.barh([line["row"] for line in lines], [line["test"] for line in lines], color=colours, height=0.7)
+    axis.errorbar(
+        [line["test"] for line in lines],
+        range(len(lines)),
+        xerr=[line["std"] for line in lines],
+        fmt="none",
+        ecolor="black",
+    )
+    axis.set_xlabel("MAP@R on test classes, percent; heads sorted by validation classes")
     save(figure, path)
 
 

@@ -63,19 +63,19 @@ class AIM(PoolingLayer):
         tokens = without_padding(as_tokens(x, self.dim), valid).to(self.key.weight.dtype)
         tokens = self._normalised(tokens, valid)
         heads = (self.num_heads, -1)
-        queries = self.queries.unflatten(1, heads)
-        keys, values = self.key(tokens).unflatten(2, heads), self.value(tokens).unflatten(2, heads)
+        queries = self.queries.unflatten(1, heads).transpose(0, 1)
+        keys, values = (part(tokens).unflatten(2, heads).transpose(1, 2) for part in (self.key, self.value))
         scale = (self.dim // self.num_heads) ** -0.5
-        scores = torch.einsum("qhc,bnhc->bhqn", queries.to(keys.dtype), keys).to(computing_dtype(x)) * scale
+        scores = (queries.to(keys.dtype) @ keys.mT).to(computing_dtype(x)) * scale
         weights = attention_weights(scores.flatten(1, 2), valid).unflatten(1, (self.num_heads, -1))
-        attended = torch.einsum("bhqn,bnhc->bqhc", weights.to(values.dtype), values).flatten(2)
+        attended = (weights.to(values.dtype) @ values).transpose(1, 2).flatten(2)
         if self.block is not None:
             attended = self.block(attended, self.queries)
         return Pooled(attended.mean(1).to(x.dtype), weights=weights.mean((1, 2)))
 
     def _normalised(self, tokens: Float[Tensor, "B N C"], valid: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B N C"]:
         if valid is None or not self.training:
-            return self.norm(tokens.flatten(0, 1)).unflatten(0, tokens.shape[:2])
+            return self.norm(tokens.mT.contiguous()).mT
         # In training the statistics are those of the real tokens alone.
         normalised = torch.zeros_like(tokens)
         normalised[valid] = self.norm(tokens[valid]).to(tokens.dtype)

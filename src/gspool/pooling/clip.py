@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from gspool.functional.results import Pooled
 from gspool.pooling.layer import PoolingLayer, as_tokens
 from gspool.pooling.timm_pools import refuse_mask, timm_layer
@@ -50,4 +52,7 @@ class CLIPPool(PoolingLayer):
         as_tokens(x, self.dim)
         if x.ndim != 4:
             raise ValueError(f"clip has positions and needs a map [B, C, H, W], got tokens {tuple(x.shape)}")
+        # timm cannot reshape an empty batch; a graph must not depend on the size of one.
+        if not torch.compiler.is_compiling() and not len(x):
+            return Pooled(x.sum((2, 3))[:, :1].expand(-1, self.out_dim))
         return Pooled(self.timm(x).to(x.dtype))

@@ -54,10 +54,10 @@ class EP(PoolingLayer):
         precise = computing_dtype(x)
         with full_precision(x):
             # The scores decide the weights through an exponential; they are not left to autocast.
-            scores = torch.einsum("qc,bnc->bqn", self.queries.to(precise), tokens.to(precise)) / self.dim**0.5
-            attention = attention_weights(scores, valid)
-        values = self.embed(tokens).unflatten(2, (len(self.queries), -1))
-        pooled = torch.einsum("bqn,bnqd->bqd", attention.to(values.dtype), values).flatten(1)
+            scores = tokens.to(precise) @ self.queries.to(precise).T / self.dim**0.5
+            attention = attention_weights(scores.mT, valid)
+        values = self.embed(tokens).unflatten(2, (len(self.queries), -1)).transpose(1, 2)
+        pooled = (attention.to(values.dtype).unsqueeze(2) @ values).flatten(1)
         return Pooled(pooled.to(x.dtype), weights=attention.mean(1))
 
     def extra_repr(self) -> str:

@@ -137,7 +137,7 @@ def write_compare_report(
             f"seeds {config.seeds}. The saved model is in the folder {WINNER}."
         ),
         table=f"<table><tr>{head}</tr>{body}</table>",
-        plot=report_figures.scatter([(line["row"], line["validation"], line["test"]) for line in lines]),
+        plot=report_figures.bars([(line["row"], line["validation"], line["test"]) for line in lines]),
         weights=_weight_maps(config, folder, lines, runs, tokens, test),
         version=__version__,
     )

@@ -81,16 +81,20 @@ def weights(examples: Examples) -> str | None:
     return _as_html(figure, "images, and the weights of their tokens")
 
 
-def scatter(points: Sequence[tuple[str, float, float]]) -> str:
-    """Draw test against validation MAP@R, one named point a head."""
-    figure, axes = _figure(1, 1, 6.5, 4.5)
+def bars(points: Sequence[tuple[str, float, float]]) -> str:
+    """Draw validation and test MAP@R of every head, the first on top."""
+    figure, axes = _figure(1, 1, 6.5, 0.9 + 0.35 * len(points))
     axis = axes[0][0]
-    for name, validation, test in points:
-        axis.plot(validation, test, "o", color="tab:red" if "gsp" in name else "tab:blue")
-        axis.annotate(name, (validation, test), xytext=(5, 3), textcoords="offset points", fontsize=8)
-    axis.set_xlabel("MAP@R on validation classes, percent")
-    axis.set_ylabel("MAP@R on test classes, percent")
-    return _as_html(figure, "MAP@R on test classes against validation classes")
+    places = range(len(points))
+    axis.barh(
+        [place - 0.2 for place in places], [point[1] for point in points], height=0.38, label="validation classes"
+    )
+    axis.barh([place + 0.2 for place in places], [point[2] for point in points], height=0.38, label="test classes")
+    axis.set_yticks(list(places), [point[0] for point in points])
+    axis.invert_yaxis()
+    axis.set_xlabel("MAP@R, percent")
+    axis.legend(loc="lower right")
+    return _as_html(figure, "MAP@R of the heads on validation and test classes")
 
 
 def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, Tensor]) -> str:
