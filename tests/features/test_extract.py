@@ -128,6 +128,23 @@ def test_several_processes_write_the_tokens_of_one(pictures, tmp_path):
     assert len({location.shard for location in together.locations}) == 2
 
 
+def test_damaged_tokens_are_found_and_computed_again(pictures, tmp_path):
+    settings = config(tmp_path, views=["centre"])
+    (first,) = extract_tokens(Counting(), [pictures], settings, name="counting")
+    expected = first.load("cpu").memory
+    (store,) = (tmp_path / "tokens").iterdir()
+    shard = next(store.glob("*.bin"))
+    content = bytearray(shard.read_bytes())
+    content[33] ^= 4
+    shard.write_bytes(content)
+    backbone = Counting()
+    with pytest.warns(UserWarning, match="damaged and computed again"):
+        (again,) = extract_tokens(backbone, [pictures], settings, name="counting")
+    assert backbone.seen == 11
+    again.store.check()
+    torch.testing.assert_close(again.load("cpu").memory, expected)
+
+
 def test_the_budget_is_told_before_any_work(pictures, tmp_path):
     backbone = Counting()
     with pytest.raises(ValueError, match=r"10 pictures x 2 views exceed --features.budget.*int8"):

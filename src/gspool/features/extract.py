@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,6 +51,7 @@ class FeatureConfig:
         workers: threads that decode; 0 takes one a core.
         folder: where tokens are kept; ``features`` beside the data sets unless given.
         seed: of the random crops.
+        verify: compare tokens of earlier calls with their checksums, seconds for a few gigabytes.
     """
 
     views: list[View] = field(default_factory=lambda: ["centre", "mirror"])
@@ -61,6 +63,7 @@ class FeatureConfig:
     workers: int = 0
     folder: str | None = None
     seed: int = 0
+    verify: bool = True
 
     def __post_init__(self) -> None:
         if not self.views or len({*self.views}) != len(self.views) or {*self.views} - {"centre", "mirror"}:
@@ -96,6 +99,9 @@ def extract_tokens(
         executor: several processes or a Ray cluster, which must share the folder.
         advance: called with the number of pictures of every finished shard.
 
+    Warns:
+        UserWarning: if stored tokens are damaged; they are computed again.
+
     Raises:
         ValueError: if the tokens would exceed the budget or the free disk, another process computes them, maps of the
             pictures differ in size, or a picture cannot be read.
@@ -110,6 +116,10 @@ def extract_tokens(
     root = data_root() / "features" if config.folder is None else Path(config.folder).expanduser()
     store = TokenStore(root / key, layout)
     fingerprints = [[picture_fingerprint(images, index) for index in range(len(images))] for images in sets]
+    if config.verify:
+        for path in store.damaged():
+            warnings.warn(f"stored tokens are damaged and computed again ({path.stem})", stacklevel=2)
+            path.unlink()
     known = store.locations()
     missing: dict[str, tuple[int, int]] = {}
     for which, prints in enumerate(fingerprints):

@@ -150,19 +150,26 @@ class TokenStore:
             out[places] = part if scale is None else (part.float() * scale[rows][:, kept, ..., None]).to(dtype)
         return out
 
+    def damaged(self) -> list[Path]:
+        """Compare every shard with its checksum, and return the lists of those that differ."""
+        found = []
+        for path in sorted(self.folder.glob("*.json")):
+            if path.name != LAYOUT:
+                parts = {
+                    path.with_suffix(f".{name}"): expected for name, expected in _read_json(path)["sha256"].items()
+                }
+                if any(not part.is_file() or sha256_of(part) != expected for part, expected in parts.items()):
+                    found.append(path)
+        return found
+
     def check(self) -> None:
         """Compare every shard with its checksum.
 
         Raises:
-            ValueError: for the first shard that is damaged, with how to mend it.
+            ValueError: if one is damaged, with how to mend it.
         """
-        for path in sorted(self.folder.glob("*.json")):
-            if path.name == LAYOUT:
-                continue
-            for ending, expected in _read_json(path)["sha256"].items():
-                shard = path.with_suffix(f".{ending}")
-                if not shard.is_file() or sha256_of(shard) != expected:
-                    raise ValueError(f"{shard} is damaged; delete {path}, and its tokens are computed again")
+        for path in self.damaged():
+            raise ValueError(f"the tokens of {path.stem} are damaged; delete {path}, and they are computed again")
 
     def _map(self, shard: str) -> tuple[Tensor, Tensor | None]:
         if shard not in self._maps:
