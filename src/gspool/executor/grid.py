@@ -26,6 +26,7 @@ def run_grid(
     executor: Executor | None = None,
     seconds: float = 0.0,
     name: str = "trainings",
+    own_bars: bool = True,
 ) -> int:
     """Run the jobs that the store does not hold, and put each into it when it ends.
 
@@ -37,6 +38,7 @@ def run_grid(
         executor: where jobs run; this process unless given.
         seconds: no job starts after this time, and workers learn how much of it is left; 0 for no limit.
         name: what the jobs are, in the plural.
+        own_bars: whether every job of this process shows a bar of its own; if not, one bar counts the jobs.
 
     Returns:
         How many jobs are left because time ran out.
@@ -61,9 +63,8 @@ def run_grid(
     deadline = time.time() + seconds if seconds else None
     in_time = (job for job in missing if deadline is None or time.time() < deadline)
     make = functools.partial(_make_timed, make_worker, deadline)
-    # In this process every training has a bar of its own.
     several = executor.workers != 1 or executor.ray is not None
-    shown = several and len(missing) > 1 and sys.stderr.isatty()
+    shown = (several or not own_bars) and len(missing) > 1 and sys.stderr.isatty()
     done, failures = 0, []
     with (
         exit_with_line(lambda: f"stopped; {done} of {len(missing)} {name} are kept, the same command continues"),
