@@ -191,7 +191,10 @@ def compare_command(arguments: Sequence[str]) -> None:
         variants_of(config.layers, config.grid, class_token=True)
         numbers(config.seeds)
     found = compare(config)
-    show_rows(f"{config.data.name}, {config.backbone}: MAP@R in percent", table_rows(found.lines))
+    # What fits a terminal of 80 columns; the report has the rest.
+    shown = ("head", "validation", "test", "P@1", "against gap")
+    rows = [{name: row[name] for name in shown} for row in table_rows(found.lines)]
+    show_rows(f"{config.data.name}, {config.backbone}: MAP@R in percent", rows)
     print(f"best on the validation classes: {found.winner}")
     print(f"model   {found.folder / WINNER}")
     print(f"report  {found.folder / REPORT}")
