@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 class Executor(NamedTuple):
     """Where tasks run.
 
-    Args:
+    Attributes:
         workers: tasks at a time; 1 without Ray runs them in this process. 0 with Ray takes one a GPU, else one a core.
         ray: None for this machine; ``auto`` or an address for a Ray cluster, ``local`` for one that ends with the call.
         gpus: GPUs of one worker on Ray; 0.25 puts four on a GPU.
