@@ -16,9 +16,10 @@ from gspool.evaluation.statistics import (
     paired_difference,
     seed_difference,
     significance,
+    with_interval,
 )
 from gspool.experiments.experiment import Headline
-from gspool.experiments.tables import commits, headline_table, markdown_table, plus_minus, provenance, with_interval
+from gspool.experiments.tables import commits, headline_table, markdown_table, plus_minus, provenance
 from gspool.provenance import read_result, write_result
 from probe_experiment import register_probe
 

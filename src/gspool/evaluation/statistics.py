@@ -116,3 +116,18 @@ def significance(found: Found) -> Literal["ahead", "behind", "not significant"]:
         return "not significant"
     low, high = interval(found)
     return "ahead" if low > 0 else "behind" if high < 0 else "not significant"
+
+
+def with_interval(found: Mapping[str, Any] | None, digits: int = 2) -> str:
+    """Write a mean difference with its 95 % interval; empty for None.
+
+    Example:
+        >>> with_interval(seed_difference([1.0, 2.0, 3.0])), with_interval(seed_difference([-0.5]), 1)
+        ('+2.00 (-0.48 to +4.48)', '-0.5 (one pair)')
+    """
+    if found is None:
+        return ""
+    if found["pairs"] < 2:
+        return f"{found['mean']:+.{digits}f} (one pair)"
+    low, high = interval(found)
+    return f"{found['mean']:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from gspool.evaluation import PROTOCOLS
-from gspool.evaluation.statistics import deviation, seed_difference
+from gspool.evaluation.statistics import deviation, seed_difference, with_interval
 from gspool.experiments.benchmark_search import chosen_by_validation
 from gspool.experiments.experiment import Headline, Record
 from gspool.experiments.retrieval_figures import figures_of, paired_difference, place, runs_of
@@ -27,7 +27,7 @@ from gspool.experiments.retrieval_tables import (
     table,
 )
 from gspool.experiments.retrieval_variants import COMPARED, LOSSES
-from gspool.experiments.tables import plus_minus, with_interval
+from gspool.experiments.tables import plus_minus
 from gspool.losses.presets import XBM_START
 
 # Layers that the paper joins with GSP, or compares it with: it claims that the first is ahead of the second.

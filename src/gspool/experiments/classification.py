@@ -23,7 +23,7 @@ from typing import Any
 
 from gspool import data as data_sets
 from gspool.data.location import data_root
-from gspool.evaluation.statistics import seed_difference
+from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
 from gspool.experiments.classification_training import POOLINGS, make_worker
@@ -31,7 +31,7 @@ from gspool.experiments.experiment import Experiment, Headline, Record, RunOptio
 from gspool.experiments.image_fingerprint import fingerprint
 from gspool.experiments.result_names import name_beside
 from gspool.experiments.seeds import run_seeds
-from gspool.experiments.tables import markdown_table, plus_minus, with_interval
+from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.provenance import write_result
 
 SEEDS = (0, 1, 2)

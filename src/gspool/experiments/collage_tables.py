@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from gspool.evaluation.statistics import seed_difference
+from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.experiments.collage_grid import (
     AROUND,
     AS_THE_PAPER,
@@ -23,7 +23,7 @@ from gspool.experiments.collage_grid import (
     tuned_name,
     variants,
 )
-from gspool.experiments.tables import markdown_table, plus_minus, with_interval
+from gspool.experiments.tables import markdown_table, plus_minus
 
 Record = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Mapping[str, Any]]

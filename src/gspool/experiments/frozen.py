@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gspool import data
+from gspool.evaluation.statistics import with_interval
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions
 from gspool.experiments.plots import save, subplots
-from gspool.experiments.tables import markdown_table, plus_minus, with_interval
+from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.features import FeatureConfig, extract_tokens
 from gspool.models import create_backbone
 from gspool.provenance import write_result

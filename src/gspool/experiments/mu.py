@@ -17,14 +17,14 @@ from pathlib import Path
 from statistics import fmean, linear_regression
 from typing import Any
 
-from gspool.evaluation.statistics import seed_difference
+from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import curve, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import validation_by_seed
 from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
 from gspool.experiments.retrieval_tables import ahead, run_cells, table
 from gspool.experiments.retrieval_variants import Variant
-from gspool.experiments.tables import plus_minus, with_interval
+from gspool.experiments.tables import plus_minus
 
 MUS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 VARIANTS = (Variant("c2", "gap"), *(Variant("c2", "gsp", f"mu {mu:g}", {"mu": mu}) for mu in MUS))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gspool.evaluation.statistics import over_folds
+from gspool.evaluation.statistics import over_folds, with_interval
 from gspool.executor.run_store import Run
 from gspool.experiments.retrieval_figures import paired_difference
 from gspool.experiments.retrieval_paper import layer_value, paper_values
 from gspool.experiments.retrieval_variants import LARGE, LOSSES, POOLINGS, SEEDS, WIDE
-from gspool.experiments.tables import markdown_table, plus_minus, with_interval
+from gspool.experiments.tables import markdown_table, plus_minus
 
 Row = Mapping[str, Any]
 # Rows of earlier ways of training, which nothing makes any more: GAP with an embedding of its own draw, and the plain

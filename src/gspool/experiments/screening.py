@@ -19,14 +19,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from gspool.evaluation.statistics import seed_difference, significance
+from gspool.evaluation.statistics import seed_difference, significance, with_interval
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import curve, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import over_shared_seeds, validation_by_seed
 from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
 from gspool.experiments.retrieval_tables import number, table
 from gspool.experiments.retrieval_variants import Variant
-from gspool.experiments.tables import with_interval
 
 LOSSES = ("c2", "pnca")
 # The paper averages three repeats (Supp., Training Procedure); one of each makes a main effect a mean of eight.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gspool.evaluation.statistics import interval
 from gspool.experiments import registry
 from gspool.provenance import read_result
 
@@ -63,22 +62,6 @@ def plus_minus(mean: float, std: float | None, digits: int = 2) -> str:
         ('20.05 ± 0.15', '6.6')
     """
     return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
-
-
-def with_interval(found: Mapping[str, Any] | None, digits: int = 2) -> str:
-    """Write a mean difference with its 95 % interval; empty for None.
-
-    Example:
-        >>> from gspool.evaluation.statistics import seed_difference
-        >>> with_interval(seed_difference([1.0, 2.0, 3.0])), with_interval(seed_difference([-0.5]), 1)
-        ('+2.00 (-0.48 to +4.48)', '-0.5 (one pair)')
-    """
-    if found is None:
-        return ""
-    if found["pairs"] < 2:
-        return f"{found['mean']:+.{digits}f} (one pair)"
-    low, high = interval(found)
-    return f"{found['mean']:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
 def provenance(name: str, record: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from gspool import data
-from gspool.evaluation.statistics import interval
+from gspool.evaluation.statistics import with_interval
 from gspool.files import write_atomic
 from gspool.training import report_figures
 from gspool.training.compare_config import CompareConfig, configured
@@ -95,23 +95,14 @@ def table_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             "validation": f"{line['validation']:.2f}",
             "test": f"{line['test']:.2f}" + (f" ± {line['std']:.2f}" if line["runs"] > 1 else ""),
             "P@1": f"{line['p@1']:.1f}",
-            "against gap": _difference(line["against_gap"]),
-            "against the best": _difference(line["against_best"]),
+            "against gap": with_interval(line["against_gap"]),
+            "against the best": with_interval(line["against_best"]),
             "entropy": "" if line["entropy"] is None else f"{line['entropy']:.3f}",
             "parameters": f"{line['parameters']:,}",
             "seconds": f"{line['seconds']:.1f}",
         }
         for line in lines
     ]
-
-
-def _difference(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return ""
-    if found["pairs"] < 2:
-        return f"{found['mean']:+.2f} (one pair)"
-    low, high = interval(found)
-    return f"{found['mean']:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
 def write_compare_report(
