@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-import torch.nn.functional as F
 from huggingface_hub import ModelCard, ModelHubMixin
 from torch import nn
 
 from gspool.models import model_card, pretrained
 from gspool.models.backbone import Backbone, Features
 from gspool.models.create import create_backbone
-from gspool.models.embedded import Embedded
+from gspool.models.embedded import Embedded, embed_features
 from gspool.models.freezing import Freeze, freeze_parameters, hold_statistics
 from gspool.models.groups import parameter_groups
 from gspool.models.normalisation import PixelNormalisation, check_images
@@ -25,9 +23,6 @@ from gspool.pooling.embedding import create_embedding
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
-
-# Below this length a vector has no direction worth keeping; dividing by less would only blow up the gradient.
-SHORTEST = 1e-6
 
 
 class Embedder(nn.Module, ModelHubMixin):
@@ -46,6 +41,7 @@ class Embedder(nn.Module, ModelHubMixin):
         ValueError: if a name, an option or a size does not fit.
 
     Example:
+        >>> import torch
         >>> model = Embedder(backbone="resnet20", pooling="gap", dim=16).eval()
         >>> images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
         >>> model(images).shape
@@ -139,16 +135,7 @@ class Embedder(nn.Module, ModelHubMixin):
             ValueError: as `feature_map`.
         """
         features, class_token, _ = self.features(images)
-        extra = (None, class_token) if self.head.takes_class_token else ()
-        pooled = self.head.pool(features, *extra)
-        # Half precision ends here: a norm of 128 squares overflows float16, and the losses compare small angles.
-        vector = pooled.pooled.to(torch.promote_types(pooled.pooled.dtype, torch.float32))
-        return Embedded(
-            embedding=F.normalize(vector, dim=-1, eps=SHORTEST),
-            weights=pooled.weights,
-            attributes=pooled.attributes,
-            grid=(features.shape[2], features.shape[3]) if features.ndim == 4 else None,
-        )
+        return embed_features(self.head, features, class_token)
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B D"]:
         """Embed as unit vectors."""
@@ -160,6 +147,7 @@ class Embedder(nn.Module, ModelHubMixin):
         """Split the parameters for an optimiser: see `gspool.models.parameter_groups`.
 
         Example:
+            >>> import torch
             >>> model = Embedder("resnet20", pooling="gap")
             >>> groups = model.parameter_groups(lr=1e-5, weight_decay=1e-4, multipliers={"head": 10})
             >>> optimiser = torch.optim.Adam(groups, eps=1e-7)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-import torch.nn.functional as F
 from torch import nn
 
-from gspool.models.embedded import Embedded
-from gspool.models.embedder import SHORTEST
+from gspool.models.embedded import Embedded, embed_features
 from gspool.pooling.embedding import create_embedding
 
 if TYPE_CHECKING:
@@ -29,6 +26,7 @@ class FeatureMapEmbedder(nn.Module):
         **options: options of the pooling layer.
 
     Example:
+        >>> import torch
         >>> model = FeatureMapEmbedder(64, "gsp", 16, prototypes=8)
         >>> model.embed(torch.randn(2, 64, 8, 8)).embedding.shape
         torch.Size([2, 16])
@@ -49,10 +47,7 @@ class FeatureMapEmbedder(nn.Module):
 
     def embed(self, images: Float[Tensor, "B C H W"]) -> Embedded:
         """Embed feature maps [B, C, H, W], or tokens [B, N, C], as unit vectors."""
-        pooled = self.head.pool(images)
-        vector = pooled.pooled.to(torch.promote_types(pooled.pooled.dtype, torch.float32))
-        grid = (images.shape[2], images.shape[3]) if images.ndim == 4 else None
-        return Embedded(F.normalize(vector, dim=-1, eps=SHORTEST), pooled.weights, pooled.attributes, grid)
+        return embed_features(self.head, images)
 
     def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """Embed as unit vectors."""

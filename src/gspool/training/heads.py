@@ -13,8 +13,7 @@ from torch import nn
 
 from gspool.functional import clip_norm
 from gspool.models import Embedder
-from gspool.models.embedded import Embedded
-from gspool.models.embedder import SHORTEST
+from gspool.models.embedded import Embedded, embed_features
 from gspool.pooling import GSP
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import LocalEmbedding, create_embedding
@@ -101,10 +100,7 @@ class TokenHead(nn.Module):
     def embed(self, rows: Float[Tensor, "B T C"]) -> Embedded:
         """Embed stored tokens as unit vectors."""
         features, class_token = self.features(rows)
-        pooled = self.head.pool(features, *((None, class_token) if self.head.takes_class_token else ()))
-        vector = pooled.pooled.to(torch.promote_types(pooled.pooled.dtype, torch.float32))
-        grid = self.layout.grid if features.ndim == 4 else None
-        return Embedded(F.normalize(vector, dim=-1, eps=SHORTEST), pooled.weights, pooled.attributes, grid)
+        return embed_features(self.head, features, class_token)
 
     def forward(self, rows: Float[Tensor, "B T C"]) -> Float[Tensor, "B D"]:
         """Embed as unit vectors."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from gspool import functional
 from gspool.models import Embedder
-from gspool.models.embedder import SHORTEST
+from gspool.models.embedded import SHORTEST
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import as_tokens
 from gspool.search.model_source import as_input, evaluating
