@@ -194,18 +194,40 @@ def test_keys_weigh_in_a_space_of_their_own_and_pool_the_tokens():
     torch.testing.assert_close(out.pooled, torch.einsum("bn,bnc->bc", expected.weights, x))
 
 
-def test_every_group_weighs_by_itself_and_pools_its_slice():
-    layer = GSP(8, prototypes=6, mu=0.3, epsilon=5.0, groups=2)
+@pytest.mark.parametrize("role", ["foreground", "background"])
+def test_every_group_weighs_by_itself_and_pools_its_slice(role):
+    layer = GSP(8, prototypes=6, mu=0.3, epsilon=5.0, groups=2, role=role)
     x = torch.randn(2, 11, 8)
     mask = torch.ones(2, 11, dtype=torch.bool)
     mask[0, 7:] = False
     out = layer.pool(x, mask)
     for group in range(2):
-        part = F.gsp_pool(x, layer.prototypes[3 * group : 3 * group + 3], 0.3, 5.0, mask)
+        part = F.gsp_pool(x, layer.prototypes[3 * group : 3 * group + 3], 0.3, 5.0, mask, role=role)
         pooled = torch.einsum("bn,bnc->bc", part.weights, x[:, :, 4 * group : 4 * group + 4])
         torch.testing.assert_close(out.pooled[:, 4 * group : 4 * group + 4], pooled)
         torch.testing.assert_close(2 * out.attributes[:, 3 * group : 3 * group + 3], part.attributes)
     torch.testing.assert_close(out.weights.sum(1), torch.ones(2))
+
+
+@pytest.mark.parametrize("options", [{"groups": 2}, {"keys": 3}, {"keys": 3, "groups": 2, "learn_mu": True}])
+def test_gradients_with_keys_and_groups_are_exact(options):
+    layer = GSP(4, prototypes=4, mu=0.3, epsilon=5.0, **options).double()
+    x = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+
+    def pooled(x, *parameters):
+        out = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+        return out
+
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    assert torch.autograd.gradcheck(pooled, (x, *parameters))
+
+
+def test_keys_may_be_computed_from_other_features_than_those_pooled():
+    head = pooling.create_embedding("gsp", 8, 4, prototypes=5, mu=0.3, epsilon=5.0, keys=3)
+    x = torch.randn(2, 8, 3, 3)
+    tokens = x.flatten(2).mT
+    weights = F.gsp_pool(head.layer.key(tokens), head.layer.prototypes, 0.3, 5.0).weights
+    torch.testing.assert_close(head(x), torch.einsum("bn,bnc->bc", weights, head.embed(tokens)))
 
 
 @pytest.mark.parametrize("options", [{"keys": -1}, {"groups": 3}, {"keys": 4, "warm_start": 64}])

@@ -25,6 +25,7 @@ _MODULES = {
     "cifar10": "cifar",
     "cifar100": "cifar",
     "collage": "collage",
+    "cub_collage": "cub_collage",
     "distilled": "collage",
     "tokens": "tokens",
 }

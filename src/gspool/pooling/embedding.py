@@ -59,10 +59,10 @@ def create_embedding(
         if embedding is not None:
             raise ValueError(f"{name} has its embedding inside, so it cannot stand {embedding} it")
         return layer(dim, out_dim=out_dim, **options)
-    # Keys of their own are computed from the backbone's features, so the values are embedded after the pooling.
-    place = embedding or ("after" if options.get("keys") else layer.embedding)
-    if place == "after":
+    if (embedding or layer.embedding) == "after":
         return PoolThenEmbed(layer(dim, **options), out_dim)
+    if options.get("keys"):
+        options["key_dim"] = dim  # keys are computed from the backbone's features, which say more than embedded ones
     return EmbedThenPool(dim, layer(out_dim, **options))
 
 
@@ -113,7 +113,8 @@ class EmbedThenPool(PoolingLayer):
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Embed, then pool; weights and attributes are those of the layer."""
         as_tokens(x, self.dim)  # refuses wrong features in words, where the convolution would do it in numbers
-        return self.layer.pool(self.embed(without_padding(x, as_token_mask(mask, x))), mask)
+        embedded = self.embed(without_padding(x, as_token_mask(mask, x)))
+        return self.layer.pool(embedded, mask, *([x] if getattr(self.layer, "key", None) is not None else []))
 
 
 class PoolThenEmbed(PoolingLayer):

@@ -40,6 +40,7 @@ class GeMeanGSP(PoolingLayer):
         warm_start: number of vectors to see before the prototypes are set; until then the weights are uniform.
         backend: see `gspool.functional.gsp_pool`.
         precision: see `gspool.functional.gsp_pool`.
+        keys: width of a key projection of the backbone's features; 0 compares the embedded features.
 
     Raises:
         ValueError: for values outside their range; on use, for features that do not fit.
@@ -70,6 +71,7 @@ class GeMeanGSP(PoolingLayer):
         warm_start: int = 0,
         backend: Backend = "auto",
         precision: Precision = "exact",
+        keys: int = 0,
     ) -> None:
         super().__init__(dim, out_dim)
         if learn_p:
@@ -77,14 +79,14 @@ class GeMeanGSP(PoolingLayer):
         else:
             self.register_buffer("p", starting_power(p))
         self.embed = None if out_dim is None else LocalEmbedding(dim, out_dim)
-        how = (role, warm_start, backend, precision)
-        self.gsp = GSP(self.out_dim, prototypes, mu, epsilon, learn_mu, learn_epsilon, *how)
+        how = (role, warm_start, backend, precision, keys)
+        self.gsp = GSP(self.out_dim, prototypes, mu, epsilon, learn_mu, learn_epsilon, *how, key_dim=dim)
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Weigh the real tokens by GSP, take their generalized mean, embed it."""
         token_mask = as_token_mask(mask, x)
         tokens = without_padding(as_tokens(x, self.dim), token_mask)
-        selected = self.gsp.pool(tokens if self.embed is None else self.embed(tokens), token_mask)
+        selected = self.gsp.pool(tokens if self.embed is None else self.embed(tokens), token_mask, tokens)
         count = tokens.shape[1] if token_mask is None else token_mask.sum(1, keepdim=True)
         relative = count * cast("Tensor", selected.weights)
         pooled = generalized_mean(relative.unsqueeze(2) * tokens, self.p, token_mask).to(x.dtype)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast, get_args
 import torch
 from torch import nn
 
-from gspool.functional import clip_norm, greedy_centers, gsp_pool
+from gspool.functional import clip_norm, distance, greedy_centers, gsp_pool, partial_transport
 from gspool.functional.checks import epsilon_tensor, full_precision, mu_tensor
 from gspool.functional.pool import Backend, Precision, Role
 from gspool.functional.results import Pooled
@@ -46,6 +46,7 @@ class GSP(PoolingLayer):
             values come from separate spaces; 0 compares the tokens themselves.
         groups: the prototypes are divided into so many groups, each of which weighs the tokens by itself and pools its
             slice of the channels; ``weights`` and ``attributes`` are then means over the groups.
+        key_dim: channels that keys are computed from; None if they are computed from the pooled tokens.
 
     Raises:
         ValueError: for values outside their range; on use, for features that do not fit.
@@ -73,6 +74,7 @@ class GSP(PoolingLayer):
         precision: Precision = "exact",
         keys: int = 0,
         groups: int = 1,
+        key_dim: int | None = None,
     ) -> None:
         super().__init__(dim)
         if isinstance(prototypes, bool) or not isinstance(prototypes, int) or prototypes < 1:
@@ -98,7 +100,8 @@ class GSP(PoolingLayer):
             raise ValueError(f"groups divide the {prototypes} prototypes and the {dim} channels, got {groups!r}")
         if keys and warm_start:
             raise ValueError("a warm start collects tokens, not keys: leave warm_start out, or call init_prototypes")
-        self.key = LocalEmbedding(dim, keys) if keys else None
+        self.key_dim = key_dim or dim
+        self.key = LocalEmbedding(self.key_dim, keys) if keys else None
         self.groups = groups
         width = keys or dim
         self.prototypes = nn.Parameter(torch.randn(prototypes, width) / math.sqrt(width))
@@ -120,27 +123,47 @@ class GSP(PoolingLayer):
         """The sharpness; a tensor with a gradient where it is learned."""
         return self._epsilon if self.log_epsilon is None else torch.exp(self.log_epsilon.clamp(max=LOG_EPSILON_LIMIT))
 
-    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
-        """Pool a feature map [B, C, H, W] or tokens [B, N, D]; return the vector, the weights and the attributes."""
+    def pool(
+        self,
+        x: Float[Tensor, "B C H W"],
+        mask: Bool[Tensor, "B H W"] | None = None,
+        key_source: Float[Tensor, "B K H W"] | None = None,
+    ) -> Pooled:
+        """Pool a feature map [B, C, H, W] or tokens [B, N, D]; return the vector, the weights and the attributes.
+
+        ``key_source`` holds the features that keys are computed from, if they are not those that are pooled.
+        """
         tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
         if self.warm_start is not None and self.warm_start.collecting:
             return self._collect(self.warm_start, tokens, token_mask)
         if self.key is None and self.groups == 1:
-            return self._selected(tokens, self.prototypes, token_mask)
+            return gsp_pool(
+                tokens, self.prototypes, self.mu, self.epsilon, token_mask, self.backend, self.role, self.precision
+            )
         tokens = without_padding(tokens, token_mask)
-        keys = tokens if self.key is None else self.key(tokens)
-        slices = tokens.chunk(self.groups, 2)
-        selected = [self._selected(keys, part, token_mask) for part in self.prototypes.chunk(self.groups)]
-        weights = [cast("Tensor", each.weights) for each in selected]
+        keys = tokens
+        if self.key is not None:
+            source = x if key_source is None else key_source
+            keys = self.key(without_padding(as_tokens(source, self.key_dim), token_mask))
+        weights, attributes = self._selected(keys, token_mask)
         with full_precision(x):
-            parts = [(w[:, None] @ part.to(w.dtype)).squeeze(1) for w, part in zip(weights, slices, strict=True)]
-        attributes = torch.cat([cast("Tensor", each.attributes) for each in selected], 1) / self.groups
-        return Pooled(torch.cat(parts, 1).to(x.dtype), torch.stack(weights).mean(0), attributes)
+            slices = tokens.unflatten(2, (self.groups, -1)).to(weights.dtype)
+            pooled = torch.einsum("bgn,bngd->bgd", weights, slices).flatten(1)
+        return Pooled(pooled.to(x.dtype), weights.mean(1), attributes)
 
     def _selected(
-        self, tokens: Float[Tensor, "B N D"], prototypes: Float[Tensor, "M D"], mask: Bool[Tensor, "B N"] | None
-    ) -> Pooled:
-        return gsp_pool(tokens, prototypes, self.mu, self.epsilon, mask, self.backend, self.role, self.precision)
+        self, keys: Float[Tensor, "B N K"], mask: Bool[Tensor, "B N"] | None
+    ) -> tuple[Float[Tensor, "B G N"], Float[Tensor, "B M"]]:
+        """Weigh the tokens by every group: one transport problem an image and group, all solved at once."""
+        if self.groups == 1:
+            out = gsp_pool(keys, self.prototypes, self.mu, self.epsilon, mask, self.backend, self.role, self.precision)
+            return cast("Tensor", out.weights)[:, None], cast("Tensor", out.attributes)
+        with full_precision(keys):
+            cost = distance(self.prototypes, keys).unflatten(1, (self.groups, -1))
+            group_mask = None if mask is None else mask[:, None].expand(-1, self.groups, -1)
+            residual, plan = partial_transport(cost, self.mu, self.epsilon, group_mask, self.backend)
+            weights = residual / (1 - self.mu) if self.role == "background" else plan.sum(2) / self.mu
+            return weights, (plan.sum(3) / (self.mu * self.groups)).flatten(1)
 
     @torch.no_grad()
     def init_prototypes(self, features: Float[Tensor, "K D"]) -> None:
@@ -153,9 +176,9 @@ class GSP(PoolingLayer):
         Raises:
             ValueError: if the features do not fit, are too few, or are not finite.
         """
-        vectors = features if features.ndim == 2 else as_tokens(features, self.dim).flatten(0, 1)
-        if vectors.shape[-1] != self.dim:
-            raise ValueError(f"features must have {self.dim} channels, got shape {tuple(features.shape)}")
+        vectors = features if features.ndim == 2 else as_tokens(features, self.key_dim).flatten(0, 1)
+        if vectors.shape[-1] != self.key_dim:
+            raise ValueError(f"features must have {self.key_dim} channels, got shape {tuple(features.shape)}")
         if self.key is not None:
             vectors = self.key(vectors.to(self.prototypes))
         vectors = clip_norm(vectors.to(self.prototypes))
