@@ -133,21 +133,24 @@ class TokenStore:
         record = {"pictures": list(fingerprints), "sha256": checksums}
         write_atomic(self.folder / f"{name}.json", json.dumps(record).encode())
 
-    def read(self, locations: Sequence[Location], view: int | None = None) -> Tensor:
-        """Read tokens [P, V, T, C], or [P, T, C] of one view, through memory maps; int8 comes as bfloat16."""
-        views, vectors, channels = self.layout.shape
-        kept = slice(None) if view is None else view
-        shape = (len(locations), views, vectors, channels) if view is None else (len(locations), vectors, channels)
+    def read(self, locations: Sequence[Location], views: Sequence[int] | int | None = None) -> Tensor:
+        """Read tokens [P, V, T, C], or [P, T, C] of one view a picture, through memory maps; int8 comes as bfloat16."""
+        count, vectors, channels = self.layout.shape
+        shape = (len(locations), *([count] if views is None else []), vectors, channels)
         dtype = torch.bfloat16 if self.layout.precision == "int8" else DTYPES[self.layout.precision]
-        out = torch.empty(shape, dtype=dtype)
+        out = torch.empty(shape, dtype=dtype, pin_memory=torch.cuda.is_initialized())
+        wanted = [views] * len(locations) if views is None or isinstance(views, int) else views
         by_shard: dict[str, list[int]] = {}
         for place, location in enumerate(locations):
             by_shard.setdefault(location.shard, []).append(place)
         for shard, places in by_shard.items():
             numbers, scale = self._map(shard)
-            rows = torch.tensor([locations[place].row for place in places])
-            part = numbers[rows][:, kept]
-            out[places] = part if scale is None else (part.float() * scale[rows][:, kept, ..., None]).to(dtype)
+            for place in places:
+                row, view = locations[place].row, wanted[place]
+                part = numbers[row] if view is None else numbers[row, view]
+                if scale is not None:
+                    part = part.float() * (scale[row] if view is None else scale[row, view])[..., None]
+                out[place] = part
         return out
 
     def damaged(self) -> list[Path]:

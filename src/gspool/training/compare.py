@@ -43,7 +43,7 @@ from gspool.training.compare_report import (
 from gspool.training.compare_runs import (
     asked_of,
     best_variants,
-    fits_memory,
+    hold_tokens,
     make_worker,
     summary,
 )
@@ -120,8 +120,9 @@ def compare(config: CompareConfig) -> Comparison:
     (folder / HEADS).mkdir(exist_ok=True)
     write_atomic(folder / CONFIG, yaml.safe_dump(plain(config), sort_keys=False).encode())
     store = RunStore(folder / f"runs-{_settings_key(config)}.jsonl", device=device)
-    worker = partial(make_worker, config, tokens, device, fits_memory(tokens, device, config.processes), folder / HEADS)
-    run_grid(store, jobs, worker, Executor(config.processes, config.ray, config.gpus), name="heads", own_bars=False)
+    executor = Executor(config.processes, config.ray, config.gpus)
+    worker = partial(make_worker, config, tokens, device, hold_tokens(tokens, device, executor), folder / HEADS)
+    run_grid(store, jobs, worker, executor, name="heads", own_bars=False)
     best = best_variants(grid, store, list(used), [seeds[0]])
     chosen = [job for job in jobs if asked_of(job["row"], best[job["row"]], job["fold"], job["seed"]) == job]
     runs = [{"asked": job, "found": store.get(job)} for job in chosen]

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from gspool.evaluation.statistics import deviation, paired_difference
+from gspool.executor import Executor
 from gspool.executor.grid import Worker
 from gspool.executor.run_store import RunStore
 from gspool.files import write_atomic
@@ -47,8 +48,7 @@ def make_worker(
     Results are plain JSON, metrics in percent; the state of every head goes into the folder ``heads``.
     """
     if in_memory:
-        tokens.learning.load(device)
-        tokens.test.load(device, views=1)
+        load_tokens(tokens, device)
     sets: dict[int, dict[str, TensorSet]] = {}
 
     def work(asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -151,6 +151,29 @@ def _paired(own: Mapping[tuple[int, int], Any], other: Mapping[tuple[int, int], 
 def _of_fold(runs: Mapping[tuple[int, int], Any], fold: int, seed: int) -> Any:
     alone = [found for (other, _), found in runs.items() if other == fold]
     return runs.get((fold, seed), alone[0] if len(alone) == 1 else None)
+
+
+def hold_tokens(tokens: Tokens, device: str, executor: Executor) -> bool:
+    """Decide where workers find the tokens, and return whether that is in memory (``in_memory`` of `make_worker`).
+
+    Processes of this machine share one copy: in memory of the GPU, where this process loads it now and has to keep it,
+    or as memory maps of the files, which the system holds in memory once. On a Ray cluster every worker has its own.
+    """
+    several = executor.ray is None and executor.workers > 1
+    if several and device == "cpu":
+        return False
+    if not fits_memory(tokens, device, 1 if several else max(executor.workers, 1)):
+        return False
+    if several:
+        load_tokens(tokens, device)
+    return True
+
+
+def load_tokens(tokens: Tokens, device: str) -> None:
+    """Put the tokens into memory of the device, unless they are there or another process shares them."""
+    for part, views in ((tokens.learning, None), (tokens.test, 1)):
+        if not part.open_shared():
+            part.load(device, views)
 
 
 def fits_memory(tokens: Tokens, device: str, processes: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -266,7 +266,9 @@ def train_head(
             config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed
         ).to(fabric.device)
         task = MetricLearning(model, loss, config, train, validation, fabric)
-        outcome = run_loop(task, fabric, config.trainer, config.schedule)
+        # Nothing is logged between evaluations, and reading the loss would make the GPU wait.
+        trainer = replace(config.trainer, log_every=config.trainer.evaluate_every)
+        outcome = run_loop(task, fabric, trainer, config.schedule)
         best_step, steps, seconds = outcome.best_step, outcome.steps, outcome.seconds
         monitor = config.trainer.monitor
         if outcome.best_value is None or outcome.best_value <= first[monitor]:

@@ -98,7 +98,7 @@ def train_probe(
     config = replace(
         config,
         optimiser=replace(config.optimiser, multipliers=multipliers),
-        trainer=replace(config.trainer, monitor=TOP1),
+        trainer=replace(config.trainer, monitor=TOP1, log_every=config.trainer.evaluate_every),
     )
     outcome = run_loop(Probing(probe, config, train, validation), fabric, config.trainer, config.schedule)
     trained = [*(model.parameters() if learn else ()), *probe.classifier.parameters()]
