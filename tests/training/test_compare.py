@@ -164,6 +164,51 @@ def test_too_few_classes_are_refused_before_tokens_are_computed(pictures, tmp_pa
     assert not (tmp_path / "tokens").exists()
 
 
+def test_broken_pictures_are_named_and_the_comparison_goes_on(pictures, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(pictures, copy)
+    (copy / "class03" / "2.png").write_bytes(b"no picture")
+    for path in (copy / "class11").iterdir():
+        path.write_bytes(b"nor these")
+    settings = config(copy, tmp_path, layers="gap", grid="", use_folds=1)
+    settings.data.check = "skip"
+    with pytest.warns(UserWarning, match=r"(?s)broken images.*class"):
+        found = compare(settings)
+    assert [line["row"] for line in found.lines]
+    assert (found.folder / "model").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("classes", "images", "task", "match"),
+    [
+        (1, 4, "embed", "at least two"),
+        (1, 4, "classify", "at least two"),
+        (4, 4, "embed", "--folds|fractions"),
+        (8, 1, "classify", "single image"),
+    ],
+)
+def test_data_that_is_too_small_is_refused_with_what_to_do(pictures, tmp_path, classes, images, task, match):
+    for label in range(classes):
+        (tmp_path / "few" / f"class{label:02d}").mkdir(parents=True)
+        for number in range(images):
+            source = pictures / f"class{label:02d}" / f"{number}.png"
+            shutil.copy(source, tmp_path / "few" / f"class{label:02d}")
+    with pytest.raises(ValueError, match=match):
+        compare(config(tmp_path / "few", tmp_path, task=task))
+    assert not (tmp_path / "tokens").exists()
+
+
+@pytest.mark.parametrize("task", ["embed", "classify"])
+def test_two_pictures_a_class_are_enough(pictures, tmp_path, task):
+    for label in range(20):
+        target = tmp_path / "few" / f"class{label:02d}"
+        target.mkdir(parents=True)
+        for number in range(2 if task == "embed" else 3):
+            shutil.copy(pictures / target.name / f"{number}.png", target)
+    settings = config(tmp_path / "few", tmp_path, task=task, layers="gap", grid="", use_folds=1)
+    assert compare(settings).lines
+
+
 def test_pairs_are_runs_of_one_fold_and_seed():
     def made(row, fold, seed, value):
         metrics = {"map@r": value, "p@1": value}

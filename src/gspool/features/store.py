@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -111,27 +112,14 @@ class TokenStore:
         return found
 
     def write(self, fingerprints: Sequence[str], tokens: Float[Tensor, "P V T C"]) -> None:
-        """Write one shard. Its name follows from its pictures, so that a repeated write replaces itself.
+        """Write one shard; writing it again replaces it.
 
         Raises:
             ValueError: if the tokens do not have the layout.
             OSError: if the disk is full; nothing half-written counts.
         """
-        if tuple(tokens.shape[1:]) != self.layout.shape or len(tokens) != len(fingerprints):
-            raise ValueError(
-                f"a shard of {len(fingerprints)} pictures needs tokens of shape "
-                f"{(len(fingerprints), *self.layout.shape)}, got {tuple(tokens.shape)}"
-            )
-        name = hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()[:24]
-        numbers, scale = _encoded(tokens, self.layout.precision)
-        checksums = {}
-        for ending, part in (("bin", numbers), ("scale", scale)):
-            if part is not None:
-                path = self.folder / f"{name}.{ending}"
-                write_atomic(path, part.contiguous().view(torch.uint8).numpy().tobytes())
-                checksums[ending] = sha256_of(path)
-        record = {"pictures": list(fingerprints), "sha256": checksums}
-        write_atomic(self.folder / f"{name}.json", json.dumps(record).encode())
+        with ShardWriter(self) as shard:
+            shard.append(fingerprints, *encoded(tokens, self.layout.precision))
 
     def read(self, locations: Sequence[Location], views: Sequence[int] | int | None = None) -> Tensor:
         """Read tokens [P, V, T, C], or [P, T, C] of one view a picture, through memory maps; int8 comes as bfloat16."""
@@ -191,6 +179,59 @@ class TokenStore:
         return {**self.__dict__, "_maps": {}}
 
 
+class ShardWriter:
+    """Write a shard part by part; on leaving it without an error it counts, else nothing of it is left.
+
+    Its name is the fingerprint of its first picture. Content is not forced to the disk: a shard that a power cut leaves
+    half-written does not have its checksum.
+    """
+
+    def __init__(self, store: TokenStore) -> None:
+        self.store = store
+        self.fingerprints: list[str] = []
+        self.files: dict[str, tuple[Path, Any, Any]] = {}
+
+    def append(self, fingerprints: Sequence[str], numbers: Tensor, scale: Tensor | None = None) -> None:
+        """Add the `encoded` tokens of some pictures.
+
+        Raises:
+            ValueError: if the tokens do not have the layout.
+            OSError: if the disk is full.
+        """
+        expected = (len(fingerprints), *self.store.layout.shape)
+        if tuple(numbers.shape) != expected:
+            raise ValueError(
+                f"{len(fingerprints)} pictures need tokens of shape {expected}, got {tuple(numbers.shape)}"
+            )
+        for ending, part in (("bin", numbers), ("scale", scale)):
+            if part is not None:
+                if ending not in self.files:
+                    path = self.store.folder / f".{fingerprints[0]}.{ending}.part"
+                    self.files[ending] = path, path.open("wb"), hashlib.sha256()
+                _, file, digest = self.files[ending]
+                content = memoryview(part.contiguous().view(torch.uint8).flatten().numpy())
+                file.write(content)
+                digest.update(content)
+        self.fingerprints += fingerprints
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            for _, file, _ in self.files.values():
+                file.close()
+            if kind is None and self.fingerprints:
+                for ending, (path, _, _) in self.files.items():
+                    os.replace(path, self.store.folder / f"{self.fingerprints[0]}.{ending}")
+                checksums = {ending: digest.hexdigest() for ending, (_, _, digest) in self.files.items()}
+                record = json.dumps({"pictures": self.fingerprints, "sha256": checksums})
+                write_atomic(self.store.folder / f"{self.fingerprints[0]}.json", record.encode())
+        finally:
+            for path, _, _ in self.files.values():
+                path.unlink(missing_ok=True)
+
+
 def store_key(description: Mapping[str, Any]) -> str:
     """Return the folder name of a store: a hash of everything that decides the tokens besides the pictures.
 
@@ -210,13 +251,14 @@ def weights_fingerprint(named: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()[:24]
 
 
-def _encoded(tokens: Tensor, precision: Precision) -> tuple[Tensor, Tensor | None]:
+def encoded(tokens: Tensor, precision: Precision) -> tuple[Tensor, Tensor | None]:
+    """Return tokens in the numbers of a precision, and for int8 the scale of every vector."""
     if precision != "int8":
-        return tokens.to(DTYPES[precision]).cpu(), None
+        return tokens.to(DTYPES[precision]), None
     numbers = tokens.float()
     scale = (numbers.abs().amax(-1) / 127).clamp(min=1e-7).half().float()
     quantised: Int8[Tensor, ...] = (numbers / scale[..., None]).round().clamp(-127, 127).to(torch.int8)
-    return quantised.cpu(), scale.half().cpu()
+    return quantised, scale.half()
 
 
 def _mapped(path: Path, dtype: torch.dtype) -> Tensor:

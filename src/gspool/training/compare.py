@@ -103,8 +103,11 @@ def compare(config: CompareConfig) -> Comparison:
                 name=config.backbone,
                 device=device,
                 advance=lambda count: bar.advance(steps=count),
+                broken="stop" if config.data.check == "stop" else "skip",
             )
         )
+    # Broken pictures may have taken whole classes with them.
+    check_sets(tokens.learning.images, tokens.test.images, config.folds, config.task)
     grid: dict[str, list[Variant]] = {}
     for variant in variants_of(config.layers, config.grid, tokens.learning.layout.class_token):
         grid.setdefault(variant.layer if variant.learn else variant.name, []).append(variant)

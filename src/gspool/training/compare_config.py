@@ -66,7 +66,7 @@ class CompareConfig:
     """
 
     data: DataConfig = field(
-        default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4)
+        default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4, check="skip")
     )
     task: TaskName = "embed"
     backbone: str = "timm/vit_small_patch14_dinov2"

@@ -162,6 +162,8 @@ def hold_tokens(tokens: Tokens, device: str, executor: Executor) -> bool:
     several = executor.ray is None and executor.workers > 1
     if several and device == "cpu":
         return False
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()  # what the backbone needed
     if not fits_memory(tokens, device, 1 if several else max(executor.workers, 1)):
         return False
     if several:
