@@ -222,10 +222,10 @@ def _compute(
     return reasons
 
 
-def _shard_worker(extractor: Extractor, store: TokenStore) -> Callable[[list[Picture]], dict[str, str]]:
+def _shard_worker(extractor: Extractor, store: TokenStore) -> Callable[[Sequence[Picture]], dict[str, str]]:
     extractor.start()
 
-    def work(task: list[Picture]) -> dict[str, str]:
+    def work(task: Sequence[Picture]) -> dict[str, str]:
         broken: dict[str, str] = {}
         for shard in extractor.shards(store, task):
             broken |= shard.broken

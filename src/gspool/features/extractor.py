@@ -38,7 +38,7 @@ class Picture(NamedTuple):
 
     fingerprint: str
     part: int
-    index: int
+    row: int
 
 
 class Shard(NamedTuple):
@@ -101,7 +101,8 @@ class Extractor:
         left = len(pictures)
         with ThreadPoolExecutor(1, thread_name_prefix="write") as disk, full_disk_explained(store.folder):
             while left:
-                done, broken = 0, {}
+                done = 0
+                broken: dict[str, str] = {}
                 written: deque[Future[None]] = deque()
                 with ShardWriter(store) as shard:
                     while done < min(store.layout.shard_pictures, left):
@@ -157,7 +158,7 @@ class Extractor:
     def _decode(self, picture: Picture, out: UInt8[Tensor, "K 3 H W"]) -> str | None:
         """Decode a picture into its place in a batch; return why it cannot be read."""
         try:
-            out.copy_(self._crops(self.sets[picture.part], picture.index))
+            out.copy_(self._crops(self.sets[picture.part], picture.row))
         except BrokenImageError as problem:
             return str(problem)
         return None
@@ -167,13 +168,10 @@ class Extractor:
         numbers, scale = encoded(self._tokens(crops), self.config.precision)
         if not numbers.is_cuda:
             return _Computed(fingerprints, (numbers, scale), broken, None)
-        on_host = [
-            None if part is None else torch.empty(part.shape, dtype=part.dtype, pin_memory=True).copy_(part, True)
-            for part in (numbers, scale)
-        ]
+        on_host = _begin_copy(numbers), None if scale is None else _begin_copy(scale)
         event = torch.cuda.Event()
         event.record()
-        return _Computed(fingerprints, (on_host[0], on_host[1]), broken, event)
+        return _Computed(fingerprints, on_host, broken, event)
 
     def _crops(self, images: ImageSet, index: int) -> UInt8[Tensor, "K 3 H W"]:
         """Decode one picture and cut what the device sees: the centre, and random crops."""
@@ -220,6 +218,10 @@ class Extractor:
         fast = self.config.compute == "bf16" or (self.config.compute == "auto" and kind == "cuda")
         with torch.autocast(kind, torch.bfloat16, enabled=fast):
             return self.backbone.features(self.normalisation(images.to(self.device)))
+
+
+def _begin_copy(values: Tensor) -> Tensor:
+    return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
 
 
 def _append(shard: ShardWriter, batch: _Computed) -> None:

@@ -209,7 +209,7 @@ class ShardWriter:
                     path = self.store.folder / f".{fingerprints[0]}.{ending}.part"
                     self.files[ending] = path, path.open("wb"), hashlib.sha256()
                 _, file, digest = self.files[ending]
-                content = memoryview(part.contiguous().view(torch.uint8).flatten().numpy())
+                content: Any = part.contiguous().view(torch.uint8).flatten().numpy()
                 file.write(content)
                 digest.update(content)
         self.fingerprints += fingerprints
@@ -217,7 +217,7 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
             for _, file, _ in self.files.values():
                 file.close()
