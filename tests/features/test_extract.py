@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from gspool.data import ImageSet
 from gspool.data.image_source import FileImages
 from gspool.executor import Executor
 from gspool.features import FeatureConfig, extract, extract_tokens
+from gspool.features.store import ShardWriter
 from gspool.models import Backbone, Pixels, create_backbone
 from gspool.models.normalisation import PixelNormalisation
 
@@ -90,7 +94,7 @@ def test_nothing_is_computed_twice_and_changes_are_computed_again(pictures, tmp_
 
 def test_an_interrupted_extraction_goes_on_with_what_is_missing(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(extract.TokenLayout, "shard_pictures", property(lambda self: 3))
-    settings, done = config(tmp_path, views=["centre"]), []
+    settings, done = config(tmp_path, views=["centre"], batch_size=3), []
 
     def stop(count: int) -> None:
         done.append(count)
@@ -120,10 +124,12 @@ def test_random_crops_do_not_depend_on_threads_or_order(pictures, tmp_path):
 
 def test_several_processes_write_the_tokens_of_one(pictures, tmp_path):
     backbone = create_backbone("timm/test_vit", img_size=32)
-    (alone,) = extract_tokens(backbone, [pictures], config(tmp_path / "alone"), name="vit")
-    (together,) = extract_tokens(
-        backbone, [pictures], config(tmp_path / "together"), name="vit", executor=Executor(workers=2)
-    )
+    (alone,) = extract_tokens(backbone, [pictures.subset(range(9))], config(tmp_path / "alone"), name="vit")
+    pictures.images.paths[9].write_bytes(b"no picture")
+    with pytest.warns(UserWarning, match="9.png"):
+        (together,) = extract_tokens(
+            backbone, [pictures], config(tmp_path / "b"), name="vit", executor=Executor(workers=2), broken="skip"
+        )
     torch.testing.assert_close(together.load("cpu").memory, alone.load("cpu").memory)
     assert len({location.shard for location in together.locations}) == 2
 
@@ -166,6 +172,103 @@ def test_a_store_that_another_process_fills_is_refused(pictures, tmp_path):
     (store,) = (tmp_path / "tokens").iterdir()
     with lock(store / ".lock", "taken"), pytest.raises(ValueError, match="another process"):
         extract_tokens(Counting(), [pictures], settings, name="counting")
+
+
+def test_broken_pictures_are_named_and_all_others_computed(pictures, tmp_path):
+    paths = pictures.images.paths
+    paths[2].write_bytes(b"no picture")
+    paths[6].unlink()
+    backbone, settings = Counting(), config(tmp_path, views=["centre"])
+    with pytest.raises(ValueError, match=r"(?s)2 of 10 images cannot be read.*2.png.*6.png.*data.check skip"):
+        extract_tokens(backbone, [pictures], settings, name="counting")
+    with pytest.warns(UserWarning, match=r"(?s)without broken images: 2 of 10.*2.png.*6.png"):
+        (tokens,) = extract_tokens(backbone, [pictures], settings, name="counting", broken="skip")
+    assert backbone.seen == 2 + 8
+    sound = [0, 1, 3, 4, 5, 7, 8, 9]
+    assert tokens.labels.tolist() == pictures.labels[sound].tolist()
+    (expected,) = extract_tokens(backbone, [pictures.subset(sound)], settings, name="counting")
+    torch.testing.assert_close(tokens.load("cpu").memory, expected.load("cpu").memory)
+
+
+def test_a_set_of_broken_pictures_alone_is_refused(pictures, tmp_path):
+    for path in pictures.images.paths:
+        path.write_bytes(b"no picture")
+    with pytest.raises(ValueError, match="10 of 10 images"):
+        extract_tokens(Counting(), [pictures], config(tmp_path), name="counting", broken="skip")
+
+
+def test_a_full_disk_is_explained_and_finished_shards_are_kept(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(extract.TokenLayout, "shard_pictures", property(lambda self: 3))
+    settings, appended = config(tmp_path, views=["centre"], batch_size=3), []
+    append = ShardWriter.append
+
+    def full(self, *arguments):
+        appended.append(arguments)
+        if len(appended) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardWriter, "append", full)
+        with pytest.raises(OSError, match=r"is full; finished shards are kept.*same command"):
+            extract_tokens(Counting(), [pictures], settings, name="counting")
+    (store,) = (tmp_path / "tokens").iterdir()
+    assert not list(store.glob(".*.part"))
+    backbone = Counting()
+    (tokens,) = extract_tokens(backbone, [pictures], settings, name="counting")
+    assert backbone.seen == 1 + 4
+    tokens.store.check()
+
+
+class Pooled(Counting):
+    def forward(self, pixels):
+        return pixels.mean((2, 3))
+
+
+class Cropping(Counting):
+    """The map depends on the content: that of a blank picture is larger."""
+
+    def forward(self, pixels):
+        return super().forward(pixels if len(pixels) == 1 else pixels[..., 8:])
+
+
+@pytest.mark.parametrize(("backbone", "match"), [(Pooled, "no patch tokens"), (Cropping, "one size")])
+def test_a_backbone_without_tokens_or_with_maps_of_several_sizes_is_refused(pictures, tmp_path, backbone, match):
+    with pytest.raises(ValueError, match=match):
+        extract_tokens(backbone(), [pictures], config(tmp_path), name="odd")
+
+
+def test_tokens_over_ray_are_those_of_one_process(pictures, tmp_path):
+    pytest.importorskip("ray")
+    backbone = create_backbone("timm/test_vit", img_size=32)
+    (alone,) = extract_tokens(backbone, [pictures], config(tmp_path / "alone"), name="vit")
+    executor = Executor(workers=2, ray="local", cpus=0.5)
+    (together,) = extract_tokens(backbone, [pictures], config(tmp_path / "ray"), name="vit", executor=executor)
+    torch.testing.assert_close(together.load("cpu").memory, alone.load("cpu").memory)
+    assert len({location.shard for location in together.locations}) == 2
+
+
+def _sum_of(tokens) -> float:
+    assert tokens.memory is None
+    assert tokens.open_shared()
+    return float(tokens.memory.float().sum())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_processes_share_tokens_in_gpu_memory(pictures, tmp_path):
+    (tokens,) = extract_tokens(Counting(), [pictures], config(tmp_path), name="counting", device="cuda")
+    expected = float(tokens.load("cuda").memory.float().sum())
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_sum_of, (tokens,)) == pytest.approx(expected)
+
+
+def test_memory_does_not_travel_to_another_process(pictures, tmp_path):
+    (tokens,) = extract_tokens(Counting(), [pictures], config(tmp_path), name="counting")
+    tokens.load("cpu")
+    copy = pickle.loads(pickle.dumps(tokens))
+    assert copy.memory is None
+    assert not copy.open_shared()
+    torch.testing.assert_close(copy.rows(torch.tensor([3])), tokens.rows(torch.tensor([3])))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_tokens_come_back_within_the_rounding_of_their_precision(tmp_path, preci
     read = found.read([places[name] for name in "gab"]).float()
     expected = written[[6, 0, 1]]
     assert (read - expected).abs().max() <= worst * expected.abs().max()
-    torch.testing.assert_close(found.read([places["c"]], view=1), found.read([places["c"]])[:, 1])
+    torch.testing.assert_close(found.read([places["c"]], views=1), found.read([places["c"]])[:, 1])
     # int8 holds one byte a number and two for the scale of a vector.
     size = sum(path.stat().st_size for path in tmp_path.iterdir() if path.suffix in (".bin", ".scale"))
     assert size == 7 * layout.picture_bytes

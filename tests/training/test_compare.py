@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from gspool import Embedder
 from gspool.features import FeatureConfig
 from gspool.training.commands import run
 from gspool.training.compare import compare
 from gspool.training.compare_config import CompareConfig, variants_of
+from gspool.training.compare_data import create_sets, picture_fold
 from gspool.training.compare_runs import summary
 from gspool.training.config import DataConfig, TrainerConfig
 
@@ -88,6 +92,53 @@ def test_several_processes_find_what_one_finds(pictures, tmp_path):
     )
 
 
+def test_a_classifier_tests_other_pictures_of_the_classes_it_learned(pictures, tmp_path):
+    """The model embeds; with the classifier beside it, it predicts what the report says."""
+    found = compare(config(pictures, tmp_path, task="classify", layers="gap,gsp", grid=""))
+    assert {line["row"] for line in found.lines} == {"frozen gap", "frozen cls", "gap", "gsp"}
+    best = found.lines[0]
+    assert best["validation"] > 20  # of 20 classes, chance is 5 %
+    learning, test = create_sets(DataConfig(name="folder", root=str(pictures)), "classify")
+    assert learning.class_names == test.class_names
+    assert not {*learning.images.paths} & {*test.images.paths}
+    assert len(learning) + len(test) == 160
+    model = Embedder.from_pretrained(found.folder / "model")
+    classifier = load_file(found.folder / "model" / "classifier.safetensors")
+    assert json.loads((found.folder / "model" / "classes.json").read_text()) == list(test.class_names)
+    images = torch.stack([model.pixels.transform()(test.images[index]) for index in range(len(test))])
+    with torch.no_grad():
+        predicted = (model(images) @ classifier["weight"].T + classifier["bias"]).argmax(1)
+    result = json.loads((found.folder / "compare.json").read_text())["value"]
+    accuracies = [run["found"]["test"]["top1"] for run in result["runs"] if run["asked"]["row"] == found.winner]
+    accuracy = 100 * float((predicted == test.labels).double().mean())
+    assert min(abs(accuracy - each) for each in accuracies) < 4  # tokens of the comparison are rounded to bfloat16
+    page = (found.folder / "report.html").read_text()
+    assert "top-1 accuracy" in page
+    assert "MAP@R" not in page
+
+
+def test_splits_of_the_data_are_kept_where_they_share_their_classes(pictures, tmp_path):
+    for split, numbers in (("train", range(5)), ("test", range(5, 8))):
+        for label in range(3):
+            target = tmp_path / split / f"class{label:02d}"
+            target.mkdir(parents=True)
+            for number in numbers:
+                shutil.copy(pictures / target.name / f"{number}.png", target)
+    learning, test = create_sets(DataConfig(name="folder", root=str(tmp_path)), "classify")
+    assert (len(learning), len(test)) == (15, 9)
+    # Classes of glyphs are not shared: every class is divided instead.
+    learning, test = create_sets(DataConfig(name="glyphs", options={"images_per_class": 5}), "classify")
+    assert len(test) * 4 == len(learning)
+    assert {*test.labels.tolist()} == {*learning.labels.tolist()}
+
+
+def test_every_picture_validates_in_one_fold_and_a_single_one_in_none():
+    labels = torch.tensor([0] * 5 + [1] * 2 + [2] + [3] * 4)
+    held = torch.stack([picture_fold(labels, 4, fold) for fold in range(4)])
+    assert held.sum(0).tolist() == [1] * 7 + [0] + [1] * 4
+    assert held.any(1).all()
+
+
 @pytest.mark.parametrize(
     ("layers", "grid", "match"),
     [
@@ -111,6 +162,51 @@ def test_too_few_classes_are_refused_before_tokens_are_computed(pictures, tmp_pa
     with pytest.raises(ValueError, match=r"10 folds need at least 20 classes"):
         compare(config(pictures, tmp_path, folds=10))
     assert not (tmp_path / "tokens").exists()
+
+
+def test_broken_pictures_are_named_and_the_comparison_goes_on(pictures, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(pictures, copy)
+    (copy / "class03" / "2.png").write_bytes(b"no picture")
+    for path in (copy / "class11").iterdir():
+        path.write_bytes(b"nor these")
+    settings = config(copy, tmp_path, layers="gap", grid="", use_folds=1)
+    settings.data.check = "skip"
+    with pytest.warns(UserWarning, match=r"(?s)broken images.*class"):
+        found = compare(settings)
+    assert [line["row"] for line in found.lines]
+    assert (found.folder / "model").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("classes", "images", "task", "match"),
+    [
+        (1, 4, "embed", "at least two"),
+        (1, 4, "classify", "at least two"),
+        (4, 4, "embed", "--folds|fractions"),
+        (8, 1, "classify", "single image"),
+    ],
+)
+def test_data_that_is_too_small_is_refused_with_what_to_do(pictures, tmp_path, classes, images, task, match):
+    for label in range(classes):
+        (tmp_path / "few" / f"class{label:02d}").mkdir(parents=True)
+        for number in range(images):
+            source = pictures / f"class{label:02d}" / f"{number}.png"
+            shutil.copy(source, tmp_path / "few" / f"class{label:02d}")
+    with pytest.raises(ValueError, match=match):
+        compare(config(tmp_path / "few", tmp_path, task=task))
+    assert not (tmp_path / "tokens").exists()
+
+
+@pytest.mark.parametrize("task", ["embed", "classify"])
+def test_two_pictures_a_class_are_enough(pictures, tmp_path, task):
+    for label in range(20):
+        target = tmp_path / "few" / f"class{label:02d}"
+        target.mkdir(parents=True)
+        for number in range(2 if task == "embed" else 3):
+            shutil.copy(pictures / target.name / f"{number}.png", target)
+    settings = config(tmp_path / "few", tmp_path, task=task, layers="gap", grid="", use_folds=1)
+    assert compare(settings).lines
 
 
 def test_pairs_are_runs_of_one_fold_and_seed():

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,20 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from gspool import data
-from gspool.data.crops import draw_crops, resample
-from gspool.data.image_source import FileImages, SelectedImages
+from gspool.data.check import Broken, ImageCheck
 from gspool.data.location import data_root
 from gspool.executor import Executor, Failure, run_tasks
-from gspool.features.store import Precision, TokenLayout, TokenStore, store_key, weights_fingerprint
+from gspool.features.extractor import Extractor, Picture, picture_fingerprint
+from gspool.features.store import Location, Precision, TokenLayout, TokenStore, store_key, weights_fingerprint
 from gspool.features.tokens import TokenSet
 from gspool.files import lock
-from gspool.models.normalisation import PixelNormalisation
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, UInt8
-    from torch import Tensor
-
     from gspool.data import ImageSet
     from gspool.models import Backbone
 
@@ -84,6 +76,7 @@ def extract_tokens(
     device: torch.device | str = "cpu",
     executor: Executor | None = None,
     advance: Callable[[int], None] | None = None,
+    broken: Literal["stop", "skip"] = "stop",
 ) -> list[TokenSet]:
     """Return the tokens of image sets, computing those that no earlier call has kept.
 
@@ -98,44 +91,74 @@ def extract_tokens(
         device: where to compute.
         executor: several processes or a Ray cluster, which must share the folder.
         advance: called with the number of pictures of every finished shard.
+        broken: "stop" raises if pictures cannot be read, after all others are computed; "skip" leaves them out. Labels
+            and class names stay as they are.
 
     Warns:
-        UserWarning: if stored tokens are damaged; they are computed again.
+        UserWarning: if stored tokens are damaged (they are computed again), or pictures are left out, with their names.
 
     Raises:
-        ValueError: if the tokens would exceed the budget or the free disk, another process computes them, maps of the
-            pictures differ in size, or a picture cannot be read.
-        OSError: if the disk is full.
+        ValueError: if the tokens would exceed the budget or the free disk, another process computes them, the backbone
+            has no tokens or maps of several sizes, or pictures cannot be read.
+        OSError: if the disk is full; finished shards are kept.
     """
     config = config or FeatureConfig()
     backbone = backbone.eval()
-    extractor = _Extractor(backbone, config, str(device))
+    extractor = Extractor(backbone, sets, config, str(device))
     layout = extractor.layout()
     weights = weights_fingerprint(backbone.state_dict().items())
     key = store_key({"name": name, "weights": weights, "pixels": backbone.pixels.as_dict(), **_deciding(config)})
     root = data_root() / "features" if config.folder is None else Path(config.folder).expanduser()
     store = TokenStore(root / key, layout)
-    fingerprints = [[picture_fingerprint(images, index) for index in range(len(images))] for images in sets]
     if config.verify:
         for path in store.damaged():
             warnings.warn(f"stored tokens are damaged and computed again ({path.stem})", stacklevel=2)
             path.unlink()
     known = store.locations()
-    missing: dict[str, tuple[int, int]] = {}
-    for which, prints in enumerate(fingerprints):
-        for index, print_ in enumerate(prints):
-            if print_ not in known:
-                missing[print_] = (which, index)
+    fingerprints = [[_fingerprint_if_there(images, index) for index in range(len(images))] for images in sets]
+    missing = {
+        fingerprint: Picture(fingerprint, part, index)
+        for part, own in enumerate(fingerprints)
+        for index, fingerprint in enumerate(own)
+        if fingerprint not in known
+    }
     check_budget(layout, len(missing), config.budget, store.folder)
+    reasons: dict[str, str] = {}
     if missing:
         busy = f"another process is computing tokens in {store.folder}; wait until it has ended"
         with lock(store.folder / ".lock", busy, optional=True):
-            _compute(extractor, store, sets, missing, executor, advance)
+            reasons = _compute(extractor, store, [*missing.values()], executor, advance)
         known = store.locations()
     return [
-        TokenSet(images, store, [known[each] for each in prints])
-        for images, prints in zip(sets, fingerprints, strict=True)
+        _token_set(images, store, own, known, reasons, broken) for images, own in zip(sets, fingerprints, strict=True)
     ]
+
+
+def _token_set(
+    images: ImageSet,
+    store: TokenStore,
+    fingerprints: Sequence[str],
+    known: Mapping[str, Location],
+    reasons: Mapping[str, str],
+    policy: Literal["stop", "skip"],
+) -> TokenSet:
+    """Return the tokens of the pictures that could be read.
+
+    Raises:
+        ValueError: if some could not and the policy is to stop, or if none could.
+    """
+    bad = [(place, each) for place, each in enumerate(fingerprints) if each in reasons]
+    if bad:
+        sound = [place for place, each in enumerate(fingerprints) if each not in reasons]
+        found = ImageCheck(images, len(images), tuple(Broken(place, reasons[each]) for place, each in bad))
+        if policy == "stop" or not sound:
+            raise ValueError(
+                f"{images.name}/{images.split}: {found}\nRepair or remove them"
+                + (", or go on without them (--data.check skip)" if sound else "")
+            )
+        warnings.warn(f"{images.name}/{images.split} goes on without broken images: {found}", stacklevel=3)
+        images, fingerprints = images.subset(sound), [fingerprints[place] for place in sound]
+    return TokenSet(images, store, [known[each] for each in fingerprints])
 
 
 def check_budget(layout: TokenLayout, pictures: int, budget: float, folder: Path) -> int:
@@ -158,18 +181,12 @@ def check_budget(layout: TokenLayout, pictures: int, budget: float, folder: Path
     return needed
 
 
-def picture_fingerprint(images: ImageSet, index: int) -> str:
-    """Return a hash of a picture: path, size and time of a file, else the pixels."""
-    source: Any = images.images
-    if isinstance(source, SelectedImages):
-        source, index = source.source, int(source.indices[index])
-    if isinstance(source, FileImages) or hasattr(source, "paths"):
-        path = source.paths[index]
-        status = os.stat(path)
-        content: bytes = f"{os.path.abspath(path)} {status.st_size} {status.st_mtime_ns}".encode()
-    else:
-        content = source[index].contiguous().numpy().tobytes()
-    return hashlib.sha256(content).hexdigest()[:24]
+def _fingerprint_if_there(images: ImageSet, index: int) -> str:
+    """Return the fingerprint of a picture; of a missing file that of its name, until decoding finds it missing."""
+    try:
+        return picture_fingerprint(images, index)
+    except OSError:
+        return hashlib.sha256(images.describe(index).encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
 def _deciding(config: FeatureConfig) -> dict[str, Any]:
@@ -179,146 +196,39 @@ def _deciding(config: FeatureConfig) -> dict[str, Any]:
 
 
 def _compute(
-    extractor: _Extractor,
+    extractor: Extractor,
     store: TokenStore,
-    sets: Sequence[ImageSet],
-    missing: dict[str, tuple[int, int]],
+    pictures: Sequence[Picture],
     executor: Executor | None,
     advance: Callable[[int], None] | None,
-) -> None:
-    prints = list(missing)
-    size = store.layout.shard_pictures
-    if executor is not None and executor.workers > 1:
-        size = max(1, min(size, -(-len(prints) // executor.workers)))
-    shards = [prints[first : first + size] for first in range(0, len(prints), size)]
-    tasks = [[(print_, *missing[print_]) for print_ in shard] for shard in shards]
-    make_worker = partial(_shard_worker, extractor, store, tuple(sets))
-    for task, result in run_tasks(make_worker, tasks, executor):
+) -> dict[str, str]:
+    """Compute and write tokens; return why pictures could not be read, by fingerprint."""
+    reasons: dict[str, str] = {}
+    if executor is None or (executor.workers == 1 and executor.ray is None):
+        for shard in extractor.shards(store, pictures):
+            reasons |= shard.broken
+            if advance is not None:
+                advance(shard.pictures)
+        return reasons
+    size = min(store.layout.shard_pictures, max(1, -(-len(pictures) // max(executor.workers, 1))))
+    tasks = [pictures[first : first + size] for first in range(0, len(pictures), size)]
+    for task, result in run_tasks(partial(_shard_worker, extractor, store), tasks, executor):
         if isinstance(result, Failure):
-            raise ValueError(f"tokens of {len(task)} pictures could not be computed: {result.message}")
+            last = result.message.strip().splitlines()[-1]
+            raise ValueError(f"tokens of {len(task)} pictures could not be computed: {last}; finished ones are kept")
+        reasons |= result
         if advance is not None:
             advance(len(task))
+    return reasons
 
 
-def _shard_worker(
-    extractor: _Extractor, store: TokenStore, sets: tuple[ImageSet, ...]
-) -> Callable[[list[tuple[str, int, int]]], None]:
+def _shard_worker(extractor: Extractor, store: TokenStore) -> Callable[[Sequence[Picture]], dict[str, str]]:
     extractor.start()
 
-    def work(task: list[tuple[str, int, int]]) -> None:
-        rows = torch.cat(list(extractor.rows((sets[which], index) for _, which, index in task)))
-        store.write([print_ for print_, _, _ in task], rows)
+    def work(task: Sequence[Picture]) -> dict[str, str]:
+        broken: dict[str, str] = {}
+        for shard in extractor.shards(store, task):
+            broken |= shard.broken
+        return broken
 
     return work
-
-
-class _Extractor:
-    """A backbone on its device, and the pictures that run through it."""
-
-    def __init__(self, backbone: Backbone, config: FeatureConfig, device: str) -> None:
-        self.backbone, self.config, self.device = backbone, config, device
-        self.normalisation = PixelNormalisation(backbone.pixels)
-
-    def start(self) -> None:
-        self.backbone.to(self.device).eval()
-        self.normalisation.to(self.device)
-
-    def layout(self) -> TokenLayout:
-        """Run one blank picture, to learn how many tokens there are."""
-        self.start()
-        blank = torch.zeros(1, 3, *self.backbone.pixels.crop, dtype=torch.uint8)
-        features = self._features(blank)
-        grid = (features.map.shape[2], features.map.shape[3]) if features.map.ndim == 4 else None
-        registers = 0 if features.registers is None else features.registers.shape[1]
-        class_token = features.class_token is not None
-        return TokenLayout(
-            views=len(self.config.views) + self.config.crops,
-            prefix=registers + class_token,
-            class_token=class_token,
-            tokens=features.map.shape[2] * features.map.shape[3] if grid else features.map.shape[1],
-            channels=self.backbone.channels,
-            grid=grid,
-            precision=self.config.precision,
-        )
-
-    def rows(self, pictures: Iterator[tuple[ImageSet, int]]) -> Iterator[Float[Tensor, "B V T C"]]:
-        """Yield the tokens of pictures, batch by batch, in their order."""
-        batch: list[Tensor] = []
-        waiting: deque[Tensor] = deque()
-        for crops in self._decoded(pictures):
-            batch.append(crops)
-            if len(batch) == self.config.batch_size:
-                waiting.append(self._tokens(torch.stack(batch)))
-                batch = []
-            # One batch behind: the copy of the last one runs while the device computes the next.
-            if len(waiting) > 1:
-                yield self._on_host(waiting.popleft())
-        if batch:
-            waiting.append(self._tokens(torch.stack(batch)))
-        while waiting:
-            yield self._on_host(waiting.popleft())
-
-    def _decoded(self, pictures: Iterator[tuple[ImageSet, int]]) -> Iterator[UInt8[Tensor, "K 3 H W"]]:
-        workers = self.config.workers or len(os.sched_getaffinity(0))
-        ahead = 2 * self.config.batch_size + workers
-        waiting: deque[Future[Tensor]] = deque()
-        with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-            try:
-                for images, index in pictures:
-                    waiting.append(pool.submit(self._crops, images, index))
-                    if len(waiting) > ahead:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
-
-    def _crops(self, images: ImageSet, index: int) -> UInt8[Tensor, "K 3 H W"]:
-        """Decode one picture and cut what the device sees: the centre, and random crops."""
-        pixels = self.backbone.pixels
-        image = images.images[index]
-        centre = data.evaluation_transform(
-            _square(pixels.crop), resize=pixels.resize, interpolation=pixels.interpolation
-        )
-        cut = [centre(image)]
-        if self.config.crops:
-            # A generator of its own: threads share torch's global one.
-            seed = int(picture_fingerprint(images, index)[:12], 16) ^ self.config.seed
-            count, generator = self.config.crops, torch.Generator().manual_seed(seed)
-            boxes = draw_crops(torch.tensor([image.shape[1:]]).expand(count, 2), generator)
-            flip = torch.rand(count, generator=generator) < 0.5
-            cut += resample(image.expand(count, -1, -1, -1), boxes, _square(pixels.crop), flip).unbind(0)
-        return torch.stack(cut)
-
-    def _tokens(self, crops: UInt8[Tensor, "B K 3 H W"]) -> Float[Tensor, "B V T C"]:
-        if self.device.startswith("cuda"):
-            crops = crops.pin_memory().to(self.device, non_blocking=True)
-        centre = crops[:, 0]
-        views = [{"centre": centre, "mirror": centre.flip(-1)}[view] for view in self.config.views]
-        seen = torch.stack([*views, *crops[:, 1:].unbind(1)], 1)
-        rows = [self._packed(part) for part in seen.flatten(0, 1).split(self.config.batch_size)]
-        return torch.cat(rows).unflatten(0, seen.shape[:2])
-
-    def _packed(self, images: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B T C"]:
-        features = self._features(images)
-        tokens = features.map.flatten(2).mT if features.map.ndim == 4 else features.map
-        prefix = [] if features.class_token is None else [features.class_token[:, None]]
-        prefix += [] if features.registers is None else [features.registers]
-        return torch.cat([*prefix, tokens], 1)
-
-    @torch.no_grad()
-    def _features(self, images: UInt8[Tensor, "B 3 H W"]) -> Any:
-        kind = torch.device(self.device).type
-        fast = self.config.compute == "bf16" or (self.config.compute == "auto" and kind == "cuda")
-        with torch.autocast(kind, torch.bfloat16, enabled=fast):
-            return self.backbone.features(self.normalisation(images.to(self.device)))
-
-    def _on_host(self, tokens: Tensor) -> Tensor:
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.config.precision, torch.float32)
-        return tokens.to(dtype).cpu()
-
-
-def _square(crop: tuple[int, int]) -> int:
-    if crop[0] != crop[1]:
-        raise ValueError(f"tokens are computed of square crops, and the backbone wants {crop[0]} x {crop[1]} pixels")
-    return crop[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -111,43 +112,33 @@ class TokenStore:
         return found
 
     def write(self, fingerprints: Sequence[str], tokens: Float[Tensor, "P V T C"]) -> None:
-        """Write one shard. Its name follows from its pictures, so that a repeated write replaces itself.
+        """Write one shard; writing it again replaces it.
 
         Raises:
             ValueError: if the tokens do not have the layout.
             OSError: if the disk is full; nothing half-written counts.
         """
-        if tuple(tokens.shape[1:]) != self.layout.shape or len(tokens) != len(fingerprints):
-            raise ValueError(
-                f"a shard of {len(fingerprints)} pictures needs tokens of shape "
-                f"{(len(fingerprints), *self.layout.shape)}, got {tuple(tokens.shape)}"
-            )
-        name = hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()[:24]
-        numbers, scale = _encoded(tokens, self.layout.precision)
-        checksums = {}
-        for ending, part in (("bin", numbers), ("scale", scale)):
-            if part is not None:
-                path = self.folder / f"{name}.{ending}"
-                write_atomic(path, part.contiguous().view(torch.uint8).numpy().tobytes())
-                checksums[ending] = sha256_of(path)
-        record = {"pictures": list(fingerprints), "sha256": checksums}
-        write_atomic(self.folder / f"{name}.json", json.dumps(record).encode())
+        with ShardWriter(self) as shard:
+            shard.append(fingerprints, *encoded(tokens, self.layout.precision))
 
-    def read(self, locations: Sequence[Location], view: int | None = None) -> Tensor:
-        """Read tokens [P, V, T, C], or [P, T, C] of one view, through memory maps; int8 comes as bfloat16."""
-        views, vectors, channels = self.layout.shape
-        kept = slice(None) if view is None else view
-        shape = (len(locations), views, vectors, channels) if view is None else (len(locations), vectors, channels)
+    def read(self, locations: Sequence[Location], views: Sequence[int] | int | None = None) -> Tensor:
+        """Read tokens [P, V, T, C], or [P, T, C] of one view a picture, through memory maps; int8 comes as bfloat16."""
+        count, vectors, channels = self.layout.shape
+        shape = (len(locations), *([count] if views is None else []), vectors, channels)
         dtype = torch.bfloat16 if self.layout.precision == "int8" else DTYPES[self.layout.precision]
-        out = torch.empty(shape, dtype=dtype)
+        out = torch.empty(shape, dtype=dtype, pin_memory=torch.cuda.is_initialized())
+        wanted = [views] * len(locations) if views is None or isinstance(views, int) else views
         by_shard: dict[str, list[int]] = {}
         for place, location in enumerate(locations):
             by_shard.setdefault(location.shard, []).append(place)
         for shard, places in by_shard.items():
             numbers, scale = self._map(shard)
-            rows = torch.tensor([locations[place].row for place in places])
-            part = numbers[rows][:, kept]
-            out[places] = part if scale is None else (part.float() * scale[rows][:, kept, ..., None]).to(dtype)
+            for place in places:
+                row, view = locations[place].row, wanted[place]
+                part = numbers[row] if view is None else numbers[row, view]
+                if scale is not None:
+                    part = part.float() * (scale[row] if view is None else scale[row, view])[..., None]
+                out[place] = part
         return out
 
     def damaged(self) -> list[Path]:
@@ -188,6 +179,59 @@ class TokenStore:
         return {**self.__dict__, "_maps": {}}
 
 
+class ShardWriter:
+    """Write a shard part by part; on leaving it without an error it counts, else nothing of it is left.
+
+    Its name is the fingerprint of its first picture. Content is not forced to the disk: a shard that a power cut leaves
+    half-written does not have its checksum.
+    """
+
+    def __init__(self, store: TokenStore) -> None:
+        self.store = store
+        self.fingerprints: list[str] = []
+        self.files: dict[str, tuple[Path, Any, Any]] = {}
+
+    def append(self, fingerprints: Sequence[str], numbers: Tensor, scale: Tensor | None = None) -> None:
+        """Add the `encoded` tokens of some pictures.
+
+        Raises:
+            ValueError: if the tokens do not have the layout.
+            OSError: if the disk is full.
+        """
+        expected = (len(fingerprints), *self.store.layout.shape)
+        if tuple(numbers.shape) != expected:
+            raise ValueError(
+                f"{len(fingerprints)} pictures need tokens of shape {expected}, got {tuple(numbers.shape)}"
+            )
+        for ending, part in (("bin", numbers), ("scale", scale)):
+            if part is not None:
+                if ending not in self.files:
+                    path = self.store.folder / f".{fingerprints[0]}.{ending}.part"
+                    self.files[ending] = path, path.open("wb"), hashlib.sha256()
+                _, file, digest = self.files[ending]
+                content: Any = part.contiguous().view(torch.uint8).flatten().numpy()
+                file.write(content)
+                digest.update(content)
+        self.fingerprints += fingerprints
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            for _, file, _ in self.files.values():
+                file.close()
+            if kind is None and self.fingerprints:
+                for ending, (path, _, _) in self.files.items():
+                    os.replace(path, self.store.folder / f"{self.fingerprints[0]}.{ending}")
+                checksums = {ending: digest.hexdigest() for ending, (_, _, digest) in self.files.items()}
+                record = json.dumps({"pictures": self.fingerprints, "sha256": checksums})
+                write_atomic(self.store.folder / f"{self.fingerprints[0]}.json", record.encode())
+        finally:
+            for path, _, _ in self.files.values():
+                path.unlink(missing_ok=True)
+
+
 def store_key(description: Mapping[str, Any]) -> str:
     """Return the folder name of a store: a hash of everything that decides the tokens besides the pictures.
 
@@ -207,13 +251,14 @@ def weights_fingerprint(named: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()[:24]
 
 
-def _encoded(tokens: Tensor, precision: Precision) -> tuple[Tensor, Tensor | None]:
+def encoded(tokens: Tensor, precision: Precision) -> tuple[Tensor, Tensor | None]:
+    """Return tokens in the numbers of a precision, and for int8 the scale of every vector."""
     if precision != "int8":
-        return tokens.to(DTYPES[precision]).cpu(), None
+        return tokens.to(DTYPES[precision]), None
     numbers = tokens.float()
     scale = (numbers.abs().amax(-1) / 127).clamp(min=1e-7).half().float()
     quantised: Int8[Tensor, ...] = (numbers / scale[..., None]).round().clamp(-127, 127).to(torch.int8)
-    return quantised.cpu(), scale.half().cpu()
+    return quantised, scale.half()
 
 
 def _mapped(path: Path, dtype: torch.dtype) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
 from gspool.features.store import Location, TokenLayout, TokenStore
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.data import ImageSet
+
+LOADED_AT_ONCE = 128
 
 
 class TokenSet:
@@ -31,6 +35,15 @@ class TokenSet:
         self.images, self.store, self.locations = images, store, list(locations)
         self.labels = images.labels
         self.memory: Tensor | None = None
+        self._shared: tuple[Any, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Memory does not travel to another process. Of GPU memory its handle does: see `open_shared`.
+        shared = None
+        if self.memory is not None and self.memory.is_cuda:
+            with suppress(RuntimeError):
+                shared = reduce_tensor(self.memory)
+        return {**self.__dict__, "memory": None, "_shared": shared}
 
     def __len__(self) -> int:
         return len(self.locations)
@@ -48,24 +61,33 @@ class TokenSet:
 
     def load(self, device: torch.device | str, views: int | None = None) -> TokenSet:
         """Put the tokens, or only the first views of them, into the memory of a device."""
-        kept = slice(None, views)
-        parts = [
-            self.store.read(self.locations[first : first + 512])[:, kept].to(device, non_blocking=True)
-            for first in range(0, len(self), 512)
-        ]
-        self.memory = torch.cat(parts)
+        count, vectors, channels = self.layout.shape
+        kept = count if views is None else views
+        first = self.store.read(self.locations[:1])
+        self.memory = torch.empty(len(self), kept, vectors, channels, dtype=first.dtype, device=device)
+        for part in torch.arange(len(self)).split(LOADED_AT_ONCE):
+            read = self.store.read([self.locations[place] for place in part.tolist()])
+            self.memory[part[0] : part[-1] + 1].copy_(read[:, :kept], non_blocking=True)
         return self
+
+    def open_shared(self) -> bool:
+        """Open the tokens in GPU memory of the process that this one got them from; return whether they are in memory.
+
+        The other process must keep them for as long. Where the system does not share GPU memory, nothing is opened.
+        """
+        if self.memory is None and self._shared is not None:
+            rebuild, arguments = self._shared
+            with suppress(RuntimeError):
+                self.memory = rebuild(*arguments)
+        return self.memory is not None
 
     def rows(self, indices: Int64[Tensor, " B"], views: Int64[Tensor, " B"] | int = 0) -> Float[Tensor, "B T C"]:
         """Return one view of each of some pictures, from memory where they were loaded, else from disk."""
         if self.memory is not None:
             places = indices.to(self.memory.device)
             return self.memory[places, views.to(self.memory.device) if isinstance(views, torch.Tensor) else views]
-        wanted = views.tolist() if isinstance(views, torch.Tensor) else [views] * len(indices)
         chosen = [self.locations[index] for index in indices.tolist()]
-        if len({*wanted}) == 1:
-            return self.store.read(chosen, wanted[0])
-        return self.store.read(chosen)[torch.arange(len(chosen)), wanted]
+        return self.store.read(chosen, views.tolist() if isinstance(views, torch.Tensor) else views)
 
     @property
     def views(self) -> int:

@@ -15,7 +15,7 @@ from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet
 from gspool.training.launch import make_fabric
 from gspool.training.loop import LoopOutcome, Task, run_loop
-from gspool.training.stream import Batch, mixed_seed
+from gspool.training.stream import Batch, mixed_seed, seed_step
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,7 +102,7 @@ class Classification(Task):
 
     def loss(self, batch: Batch, step: int) -> LossParts:
         """Compute the cross-entropy of a batch."""
-        torch.manual_seed(mixed_seed(self.seed, step))
+        seed_step(mixed_seed(self.seed, step), batch.images.device)
         logits = self.module(batch.images).float()
         loss = F.cross_entropy(logits, batch.labels, label_smoothing=self.config.label_smoothing)
         return LossParts(total=loss, metric=loss)

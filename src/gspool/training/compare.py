@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from gspool import data
 from gspool.data import ImageSet
 from gspool.executor import Executor
 from gspool.executor.grid import run_grid
@@ -29,22 +28,22 @@ from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import checking_arguments
 from gspool.terminal.table import show_rows
 from gspool.training.compare_config import CompareConfig, Variant, numbers, variants_of
+from gspool.training.compare_data import Tokens, check_sets, create_sets
 from gspool.training.compare_report import (
     CONFIG,
     HEADS,
     REPORT,
     TABLE,
     WINNER,
+    WORDS,
     save_winner,
     table_rows,
     write_compare_report,
 )
 from gspool.training.compare_runs import (
-    Tokens,
     asked_of,
     best_variants,
-    fits_memory,
-    learning_set,
+    hold_tokens,
     make_worker,
     summary,
 )
@@ -56,9 +55,12 @@ HELP = """Compare pooling layers on the tokens of a frozen backbone: which one i
     gspool compare --data.root pictures/ --layers gap,gsp,ep --grid "gsp.mu=0.05,0.1;gsp.epsilon=10,20"
     gspool compare --data.root pictures/ --backbone keras/resnet50 --backbone_options.weights resnet50.safetensors
 
+    gspool compare --data.root pictures/ --task classify
+
 Tokens are computed once and kept. Every head is trained on folds of the training classes, its settings are chosen on
-the held-out classes, and it is judged on test classes. The best one is saved as a model for embed, search, explain,
-serve and export. The same command goes on after an interruption."""
+the held-out classes, and it is judged on test classes; --task classify trains linear classifiers and holds out pictures
+instead. The best head is saved as a model for embed, search, explain, serve and export. The same command goes on after
+an interruption."""
 
 
 class Comparison(NamedTuple):
@@ -81,13 +83,14 @@ def compare(config: CompareConfig) -> Comparison:
     check_writable(folder, "--folder")
     seeds = numbers(config.seeds)
     used = range(config.folds)[: config.use_folds]
-    learning, test = learning_set(config.data), data.create(config.data.name, config.data.root, "test", **_own(config))
-    _check_classes(learning, test, config)
+    learning, test = create_sets(config.data, config.task)
+    check_sets(learning, test, config.folds, config.task)
+    _shrink_batches(learning, config)
     backbone = create_backbone(config.backbone, **_with_weights(config))
     device = str(chosen_device(None))
     config.trainer.accelerator = "cpu" if device == "cpu" else config.trainer.accelerator
     print(
-        f"{len(learning):,} pictures of {learning.num_classes:,} classes to learn from (folds of them validate), "
+        f"{len(learning):,} pictures of {learning.num_classes:,} classes to learn from (parts of them validate), "
         f"{len(test):,} of {test.num_classes:,} to test on; {config.backbone} on {device}",
         flush=True,
     )
@@ -100,8 +103,11 @@ def compare(config: CompareConfig) -> Comparison:
                 name=config.backbone,
                 device=device,
                 advance=lambda count: bar.advance(steps=count),
+                broken="stop" if config.data.check == "stop" else "skip",
             )
         )
+    # Broken pictures may have taken whole classes with them.
+    check_sets(tokens.learning.images, tokens.test.images, config.folds, config.task)
     grid: dict[str, list[Variant]] = {}
     for variant in variants_of(config.layers, config.grid, tokens.learning.layout.class_token):
         grid.setdefault(variant.layer if variant.learn else variant.name, []).append(variant)
@@ -117,8 +123,9 @@ def compare(config: CompareConfig) -> Comparison:
     (folder / HEADS).mkdir(exist_ok=True)
     write_atomic(folder / CONFIG, yaml.safe_dump(plain(config), sort_keys=False).encode())
     store = RunStore(folder / f"runs-{_settings_key(config)}.jsonl", device=device)
-    worker = partial(make_worker, config, tokens, device, fits_memory(tokens, device, config.processes), folder / HEADS)
-    run_grid(store, jobs, worker, Executor(config.processes, config.ray, config.gpus), name="heads", own_bars=False)
+    executor = Executor(config.processes, config.ray, config.gpus)
+    worker = partial(make_worker, config, tokens, device, hold_tokens(tokens, device, executor), folder / HEADS)
+    run_grid(store, jobs, worker, executor, name="heads", own_bars=False)
     best = best_variants(grid, store, list(used), [seeds[0]])
     chosen = [job for job in jobs if asked_of(job["row"], best[job["row"]], job["fold"], job["seed"]) == job]
     runs = [{"asked": job, "found": store.get(job)} for job in chosen]
@@ -130,8 +137,8 @@ def compare(config: CompareConfig) -> Comparison:
         seeds=list(seeds),
         device=device,
     )
-    winner = save_winner(config, backbone, folder, lines, runs)
-    write_compare_report(config, folder, lines, runs, tokens, test)
+    winner = save_winner(config, backbone, folder, lines, runs, tokens.learning.images.class_names)
+    write_compare_report(config, folder, lines, runs, tokens)
     return Comparison(folder, lines, winner)
 
 
@@ -149,24 +156,10 @@ def _with_weights(config: CompareConfig) -> dict[str, Any]:
     return options
 
 
-def _own(config: CompareConfig) -> dict[str, Any]:
-    return {name: value for name, value in config.data.options.items() if name not in ("fold", "folds")}
-
-
-def _check_classes(learning: ImageSet, test: ImageSet, config: CompareConfig) -> None:
-    """Check that the folds have classes to learn from and to validate on.
-
-    Raises:
-        ValueError: if there are too few classes, or a class has a single picture.
-    """
-    if learning.num_classes < 2 * config.folds:
-        raise ValueError(
-            f"{config.folds} folds need at least {2 * config.folds} classes to learn from, so that each validates on "
-            f"two; the data has {learning.num_classes} beside {test.num_classes} test classes. Add classes, or lower "
-            "--folds"
-        )
+def _shrink_batches(learning: ImageSet, config: CompareConfig) -> None:
+    """Lower the classes of a batch to those that every fold trains on."""
     smallest = learning.num_classes - learning.num_classes // config.folds - 1
-    if config.data.classes_per_batch > smallest:
+    if config.task == "embed" and config.data.classes_per_batch > smallest:
         print(f"batches of {config.data.classes_per_batch} classes shrink to the {smallest} that every fold has")
         config.data = replace(config.data, classes_per_batch=max(smallest, 2))
 
@@ -175,6 +168,8 @@ def _settings_key(config: CompareConfig) -> str:
     """Return a hash of the settings that all heads share; runs of other settings are kept apart."""
     kept = ("data", "backbone", "backbone_options", "dim", "folds", "features", "head", "loss", "optimiser", "schedule")
     content = {name: value for name, value in plain(config).items() if name in kept}
+    if config.task != "embed":
+        content["task"] = config.task
     trainer = {name: value for name, value in asdict(config.trainer).items() if name not in ("progress", "threads")}
     return hashlib.sha256(json.dumps([content, trainer], sort_keys=True, default=str).encode()).hexdigest()[:12]
 
@@ -193,8 +188,9 @@ def compare_command(arguments: Sequence[str]) -> None:
     found = compare(config)
     # What fits a terminal of 80 columns; the report has the rest.
     shown = ("head", "validation", "test", "P@1", "against gap")
-    rows = [{name: row[name] for name in shown} for row in table_rows(found.lines)]
-    show_rows(f"{config.data.name}, {config.backbone}: MAP@R in percent", rows)
-    print(f"best on the validation classes: {found.winner}")
+    rows = [{name: row[name] for name in shown if name in row} for row in table_rows(found.lines)]
+    words = WORDS[config.task]
+    show_rows(f"{config.data.name}, {config.backbone}: {words.metric} in percent", rows)
+    print(f"best on the validation {words.held_out}: {found.winner}")
     print(f"model   {found.folder / WINNER}")
     print(f"report  {found.folder / REPORT}")

@@ -12,6 +12,7 @@ import yaml
 from gspool import pooling
 from gspool.features import FeatureConfig
 from gspool.pooling.registry import check_options, without_class_token
+from gspool.training.compare_data import TaskName
 from gspool.training.config import (
     DataConfig,
     LossConfig,
@@ -40,13 +41,15 @@ class CompareConfig:
 
     Args:
         data: what to learn from.
+        task: "embed" learns a metric and tests retrieval on classes that were not learned; "classify" trains a linear
+            classifier of the pooled vector and tests it on other pictures of the same classes.
         backbone: a name of gspool.models.list_backbones(), such as timm/vit_small_patch14_dinov2.
         backbone_options: its options, such as weights (a file) or pretrained.
         dim: length of the embedding; null keeps the channels of the backbone, so that a head can start as the identity.
         layers: names of pooling layers with commas between, or "all"; NAME+cls adds the class token.
         grid: settings to try, with semicolons between: gsp.mu=0.05,0.1;gsp.epsilon=10,20. Every combination of a
             layer's settings is a try.
-        folds: parts of the training classes, each held out once for validation.
+        folds: parts of the training classes (to classify: of the training pictures), each held out once for validation.
         use_folds: how many of them to train on.
         seeds: seeds with commas between.
         features: how tokens are computed and kept.
@@ -63,8 +66,9 @@ class CompareConfig:
     """
 
     data: DataConfig = field(
-        default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4)
+        default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4, check="skip")
     )
+    task: TaskName = "embed"
     backbone: str = "timm/vit_small_patch14_dinov2"
     backbone_options: dict[str, Any] = field(default_factory=dict)
     dim: int | None = None

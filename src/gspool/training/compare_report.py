@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from gspool import data
 from gspool.evaluation.statistics import with_interval
 from gspool.files import write_atomic
 from gspool.training import report_figures
 from gspool.training.compare_config import CompareConfig, configured
-from gspool.training.compare_runs import Tokens, head_name
+from gspool.training.compare_data import Tokens
+from gspool.training.compare_runs import head_name, main_metric
 from gspool.training.examples import spread_rows
 from gspool.training.heads import as_embedder, build_head
+from gspool.training.probe import CLASSIFIER
 from gspool.version import __version__
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gspool.data import ImageSet
     from gspool.models import Backbone
 
 CONFIG, TABLE, HEADS, WINNER, REPORT = "config.yaml", "compare.json", "heads", "model", "report.html"
+CLASSIFIER_FILE, CLASSES_FILE = "classifier.safetensors", "classes.json"
 SHOWN_HEADS, SHOWN_PICTURES = 4, 6
+
+
+class Words(NamedTuple):
+    """What a task measures, and what it holds out for validation and test."""
+
+    metric: str
+    held_out: str
+
+
+WORDS = {"embed": Words("MAP@R", "classes"), "classify": Words("top-1 accuracy", "pictures")}
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
@@ -41,12 +54,12 @@ h2 {{ margin-top: 2.5rem; }}
 <h1>{title}</h1>
 <p>{lead}</p>
 <div class="wide">{table}</div>
-<p>MAP@R in percent. Rows are sorted by the validation classes, which chose the settings; the test classes took no part
-in any choice. Differences are means over folds and seeds with 95 % intervals over the pairs.</p>
+<p>{metric} in percent. Rows are sorted by the validation {held_out}, which chose the settings; the test {held_out} took
+no part in any choice. Differences are means over folds and seeds with 95 % intervals over the pairs.</p>
 <h2>Validation and test</h2>
 {plot}
 <h2>Where the heads look</h2>
-<p>Weights of the tokens on pictures of test classes, bright where they are large, one scale for all.</p>
+<p>Weights of the tokens on test pictures, bright where they are large, one scale for all.</p>
 {weights}
 <p>Written by gspool {version}.</p>
 </body></html>
@@ -59,20 +72,23 @@ def save_winner(
     folder: Path,
     lines: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, Any]],
+    class_names: Sequence[str] = (),
 ) -> str:
     """Save the head with the best validation as a model that embeds images, and return its row.
 
-    Of its folds and seeds, the one that gains most over the frozen feature on its own validation classes is saved.
+    Of its folds and seeds, the one that gains most over the frozen feature on its own validation set is saved. A
+    classifier goes beside the model: logits are ``weight @ embedding + bias``, in the order of the class names.
     """
     winner = lines[0]["row"]
     frozen = {run["asked"]["fold"]: run["found"] for run in runs if run["asked"]["row"].startswith("frozen")}
 
     def gain(run: Mapping[str, Any]) -> float:
         start = frozen.get(run["asked"]["fold"])
-        base = 0.0 if start is None else start["validation"]["map@r"]
-        return float(run["found"]["validation"]["map@r"]) - base
+        base = 0.0 if start is None else main_metric(start["validation"])
+        return main_metric(run["found"]["validation"]) - base
 
     asked = max((run for run in runs if run["asked"]["row"] == winner), key=gain)["asked"]
+    state = load_file(folder / HEADS / f"{head_name(asked)}.safetensors")
     model = as_embedder(
         backbone,
         config.backbone,
@@ -80,10 +96,14 @@ def save_winner(
         asked["layer"],
         config.dim or backbone.channels,
         asked["options"],
-        load_file(folder / HEADS / f"{head_name(asked)}.safetensors"),
+        state,
     )
     metrics = next(run["found"]["test"] for run in runs if run["asked"] == asked)
     model.save_pretrained(folder / WINNER, metrics={name: value / 100 for name, value in metrics.items()})
+    if config.task == "classify":
+        own = {name.removeprefix(CLASSIFIER): state[name] for name in state if name.startswith(CLASSIFIER)}
+        write_atomic(folder / WINNER / CLASSIFIER_FILE, save(own))
+        write_atomic(folder / WINNER / CLASSES_FILE, json.dumps(list(class_names), indent=1).encode())
     return str(winner)
 
 
@@ -94,7 +114,7 @@ def table_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             "head": line["row"],
             "validation": f"{line['validation']:.2f}",
             "test": f"{line['test']:.2f}" + (f" ± {line['std']:.2f}" if line["runs"] > 1 else ""),
-            "P@1": f"{line['p@1']:.1f}",
+            **({} if line["p@1"] is None else {"P@1": f"{line['p@1']:.1f}"}),
             "against gap": with_interval(line["against_gap"]),
             "against the best": with_interval(line["against_best"]),
             "entropy": "" if line["entropy"] is None else f"{line['entropy']:.3f}",
@@ -111,10 +131,9 @@ def write_compare_report(
     lines: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, Any]],
     tokens: Tokens,
-    test: ImageSet,
 ) -> Path:
     """Write report.html: the table, a plot, and weight maps of the best heads on the same pictures."""
-    rows = table_rows(lines)
+    rows, test, words = table_rows(lines), tokens.test.images, WORDS[config.task]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in row.values()) + "</tr>" for row in rows
@@ -123,13 +142,18 @@ def write_compare_report(
     page = PAGE.format(
         title=html.escape(title),
         lead=html.escape(
-            f"{lines[0]['row']} is best on the validation classes: test MAP@R {lines[0]['test']:.2f}. Tested on "
-            f"{len(test):,} pictures of {test.num_classes:,} classes that no head has seen; {config.folds} folds, "
-            f"seeds {config.seeds}. The saved model is in the folder {WINNER}."
+            f"{lines[0]['row']} is best on the validation {words.held_out}: test {words.metric} "
+            f"{lines[0]['test']:.2f}. Tested on {len(test):,} pictures of {test.num_classes:,} classes; no head was "
+            f"trained on these {words.held_out}. {config.folds} folds, seeds {config.seeds}. The saved model is in the "
+            f"folder {WINNER}."
         ),
         table=f"<table><tr>{head}</tr>{body}</table>",
-        plot=report_figures.bars([(line["row"], line["validation"], line["test"]) for line in lines]),
-        weights=_weight_maps(config, folder, lines, runs, tokens, test),
+        metric=words.metric,
+        held_out=words.held_out,
+        plot=report_figures.bars(
+            [(line["row"], line["validation"], line["test"]) for line in lines], words.metric, words.held_out
+        ),
+        weights=_weight_maps(config, folder, lines, runs, tokens),
         version=__version__,
     )
     write_atomic(folder / REPORT, page.encode())
@@ -143,9 +167,8 @@ def _weight_maps(
     lines: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, Any]],
     tokens: Tokens,
-    test: ImageSet,
 ) -> str:
-    layout = tokens.test.layout
+    layout, test = tokens.test.layout, tokens.test.images
     places = spread_rows(test.labels, torch.arange(len(test)), SHOWN_PICTURES)
     rows = tokens.test.rows(places)
     maps: dict[str, Tensor] = {}
@@ -153,7 +176,8 @@ def _weight_maps(
         asked = next(run["asked"] for run in runs if run["asked"]["row"] == line["row"])
         _, head = configured(config, asked["head"], asked["seed"])
         model = build_head(asked["layer"], layout, config.dim, asked["options"], head, asked["seed"]).eval()
-        model.load_state_dict(load_file(folder / HEADS / f"{head_name(asked)}.safetensors"))
+        state = load_file(folder / HEADS / f"{head_name(asked)}.safetensors")
+        model.load_state_dict({name: state[name] for name in state if not name.startswith(CLASSIFIER)})
         embedded = model.embed(rows.cpu())
         if embedded.weights is not None and embedded.grid is not None:
             maps[line["row"]] = embedded.weights.float().unflatten(1, embedded.grid)

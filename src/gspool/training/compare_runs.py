@@ -1,4 +1,4 @@
-"""The trainings of a comparison: tokens cut into folds, workers that train heads on them, and what came out."""
+"""The trainings of a comparison: workers that train heads on folds of the tokens, and what came out."""
 
 from __future__ import annotations
 
@@ -8,77 +8,23 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import save as save_tensors
 
-from gspool import data
-from gspool.data import ImageSet
-from gspool.data.image_source import FileImages
-from gspool.data.registry import option_names
-from gspool.evaluation.folds import contiguous_folds
 from gspool.evaluation.statistics import deviation, paired_difference
+from gspool.executor import Executor
 from gspool.executor.grid import Worker
 from gspool.executor.run_store import RunStore
-from gspool.features import TokenSet
 from gspool.files import write_atomic
 from gspool.training.compare_config import CompareConfig, Variant, configured
-from gspool.training.config import DataConfig
+from gspool.training.compare_data import Tokens, token_sets
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import build_head, head_config, train_head
+from gspool.training.probe import TOP1, train_probe
 
-
-class Tokens(NamedTuple):
-    """What every worker trains on: tokens of the learning classes and of the test classes."""
-
-    learning: TokenSet
-    test: TokenSet
-
-
-def learning_set(config: DataConfig) -> ImageSet:
-    """Return all pictures to learn from, of which folds hold out validation classes.
-
-    Data that names a validation split of its own gives train and validation together.
-    """
-    options = {name: value for name, value in config.options.items() if name not in ("fold", "folds")}
-    train = data.create(config.name, config.root, "train", **options)
-    if "fold" in option_names(config.name):
-        return train
-    try:
-        more = data.create(config.name, config.root, "validation", **options)
-    except ValueError:
-        return train
-    names = [*train.class_names, *(name for name in more.class_names if name not in train.class_names)]
-    if not isinstance(train.images, FileImages) or not isinstance(more.images, FileImages):
-        return train
-    number = {name: label for label, name in enumerate(names)}
-    labels = [number[part.class_names[label]] for part in (train, more) for label in part.labels.tolist()]
-    return ImageSet(FileImages([*train.images.paths, *more.images.paths]), labels, names, name=train.name)
-
-
-def token_sets(tokens: Tokens, folds: int, fold: int) -> dict[str, TensorSet]:
-    """Cut the learning classes into train and validation, every view of a training picture an entry of its own."""
-    learning, test = tokens
-    fold_classes = contiguous_folds(learning.labels, folds)[fold]
-    rows = learning.entries()
-    train = TensorSet.of(rows, learning.labels.repeat_interleave(learning.views), name="tokens")
-    centre = TensorSet(rows, learning.labels, learning.views * torch.arange(len(learning)), split="validation")
-    return {
-        "train": train.of_classes(fold_classes.train_classes.tolist()),
-        "validation": centre.of_classes(fold_classes.validation_classes.tolist()),
-        "test": TensorSet(
-            test.entries(),
-            test.labels,
-            test.views * torch.arange(len(test)),
-            split="test",
-            queries=_queries(test.images),
-        ),
-    }
-
-
-def _queries(images: ImageSet) -> torch.Tensor | None:
-    return None if images.roles is None else torch.tensor([role == "query" for role in images.roles])
+METRICS = {"embed": ("p@1", "p@r", "map@r"), "classify": (TOP1,)}
 
 
 def asked_of(row: str, variant: Variant, fold: int, seed: int) -> dict[str, Any]:
@@ -102,24 +48,25 @@ def make_worker(
     Results are plain JSON, metrics in percent; the state of every head goes into the folder ``heads``.
     """
     if in_memory:
-        tokens.learning.load(device)
-        tokens.test.load(device, views=1)
+        load_tokens(tokens, device)
     sets: dict[int, dict[str, TensorSet]] = {}
 
     def work(asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         fold, seed = asked["fold"], asked["seed"]
         if fold not in sets:
             sets.clear()
-            sets[fold] = token_sets(tokens, config.folds, fold)
+            sets[fold] = token_sets(tokens, config.folds, fold, config.task)
         train, head = configured(config, asked["head"], seed)
         model = build_head(asked["layer"], tokens.learning.layout, config.dim, asked["options"], head, seed)
-        result = train_head(model, head_config(train, model), sets[fold], learn=asked["learn"])
+        if config.task == "classify":
+            result = train_probe(model, head_config(train, model, "head"), sets[fold], learn=asked["learn"])
+        else:
+            result = train_head(model, head_config(train, model), sets[fold], learn=asked["learn"])
         if heads is not None:
             write_atomic(heads / f"{head_name(asked)}.safetensors", save_tensors(result.state))
-        names = ("p@1", "p@r", "map@r")
         return {
-            "validation": {name: 100 * result.validation[name] for name in names},
-            "test": {name: 100 * result.test[name] for name in names},
+            "validation": {name: 100 * result.validation[name] for name in METRICS[config.task]},
+            "test": {name: 100 * result.test[name] for name in METRICS[config.task]},
             "entropy": result.entropy,
             "best_step": result.best_step,
             "steps": result.steps,
@@ -135,14 +82,24 @@ def head_name(asked: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(asked), sort_keys=True).encode()).hexdigest()[:16]
 
 
+def main_metric(metrics: Mapping[str, float]) -> float:
+    """Return what heads are chosen and judged by: MAP@R, or top-1 of a classifier.
+
+    Example:
+        >>> main_metric({"p@1": 50.0, "map@r": 20.0}), main_metric({"top1": 90.0})
+        (20.0, 90.0)
+    """
+    return metrics[TOP1] if TOP1 in metrics else metrics["map@r"]
+
+
 def best_variants(
     rows: Mapping[str, Sequence[Variant]], store: RunStore, folds: Sequence[int], seeds: Sequence[int]
 ) -> dict[str, Variant]:
-    """Choose the try of every row by its mean validation MAP@R; one with missing runs is not chosen."""
+    """Choose the try of every row by its mean on validation; one with missing runs is not chosen."""
 
     def validation(row: str, variant: Variant) -> float:
         found = [store.get(asked_of(row, variant, fold, seed)) for fold in folds for seed in seeds]
-        values = [each["validation"]["map@r"] for each in found if each]
+        values = [main_metric(each["validation"]) for each in found if each]
         return fmean(values) if len(values) == len(found) else float("-inf")
 
     return {row: max(variants, key=lambda each: validation(row, each)) for row, variants in rows.items()}
@@ -159,14 +116,15 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         rows.setdefault(each["asked"]["row"], {})[each["asked"]["fold"], each["asked"]["seed"]] = each["found"]
     lines = []
     for row, own in rows.items():
-        test, entropies = [found["test"]["map@r"] for found in own.values()], [f["entropy"] for f in own.values()]
+        test, entropies = [main_metric(found["test"]) for found in own.values()], [f["entropy"] for f in own.values()]
+        nearest = [found["test"]["p@1"] for found in own.values() if "p@1" in found["test"]]
         lines.append(
             {
                 "row": row,
-                "validation": fmean(found["validation"]["map@r"] for found in own.values()),
+                "validation": fmean(main_metric(found["validation"]) for found in own.values()),
                 "test": fmean(test),
                 "std": deviation(test),
-                "p@1": fmean(found["test"]["p@1"] for found in own.values()),
+                "p@1": fmean(nearest) if nearest else None,
                 "runs": len(own),
                 "entropy": None if None in entropies else fmean(entropies),
                 "parameters": next(iter(own.values()))["parameters"],
@@ -181,18 +139,43 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _paired(own: Mapping[tuple[int, int], Any], other: Mapping[tuple[int, int], Any] | None) -> dict[str, Any] | None:
-    """Summarise test MAP@R differences; the frozen feature has one run a fold, which pairs with every seed."""
+    """Summarise differences on test; the frozen feature has one run a fold, which pairs with every seed."""
     folds: dict[int, list[float]] = {}
     for fold, seed in sorted({*own, *(other or {})}):
         ours, theirs = (_of_fold(runs, fold, seed) for runs in (own, other or {}))
         if ours is not None and theirs is not None:
-            folds.setdefault(fold, []).append(ours["test"]["map@r"] - theirs["test"]["map@r"])
+            folds.setdefault(fold, []).append(main_metric(ours["test"]) - main_metric(theirs["test"]))
     return paired_difference(list(folds.values()))._asdict() if folds else None
 
 
 def _of_fold(runs: Mapping[tuple[int, int], Any], fold: int, seed: int) -> Any:
     alone = [found for (other, _), found in runs.items() if other == fold]
     return runs.get((fold, seed), alone[0] if len(alone) == 1 else None)
+
+
+def hold_tokens(tokens: Tokens, device: str, executor: Executor) -> bool:
+    """Decide where workers find the tokens, and return whether that is in memory (``in_memory`` of `make_worker`).
+
+    Processes of this machine share one copy: in memory of the GPU, where this process loads it now and has to keep it,
+    or as memory maps of the files, which the system holds in memory once. On a Ray cluster every worker has its own.
+    """
+    several = executor.ray is None and executor.workers > 1
+    if several and device == "cpu":
+        return False
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()  # what the backbone needed
+    if not fits_memory(tokens, device, 1 if several else max(executor.workers, 1)):
+        return False
+    if several:
+        load_tokens(tokens, device)
+    return True
+
+
+def load_tokens(tokens: Tokens, device: str) -> None:
+    """Put the tokens into memory of the device, unless they are there or another process shares them."""
+    for part, views in ((tokens.learning, None), (tokens.test, 1)):
+        if not part.open_shared():
+            part.load(device, views)
 
 
 def fits_memory(tokens: Tokens, device: str, processes: int) -> bool:

@@ -13,7 +13,7 @@ from gspool.data.loading import loading_processes
 from gspool.evaluation import RetrievalMetrics, retrieval_metrics
 from gspool.evaluation.progress import progress_bar
 from gspool.training.gather import gather_blocks
-from gspool.training.gpu_data import TensorSet
+from gspool.training.gpu_data import TensorSet, read_ahead
 from gspool.training.stream import ShieldedLoader
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ def _batches(
     images: ImageSet | TensorSet, shard: Shard, batch_size: int, workers: int, device: torch.device
 ) -> Iterator[Tensor]:
     if isinstance(images, TensorSet):
-        for places in torch.tensor(list(shard), dtype=torch.int64).split(batch_size):
-            if len(places):
-                yield images.evaluation_images(places)
+        parts = [part for part in torch.tensor(list(shard), dtype=torch.int64).split(batch_size) if len(part)]
+        in_memory = isinstance(images.pixels, torch.Tensor)
+        yield from map(images.evaluation_images, parts) if in_memory else read_ahead(images.evaluation_images, parts)
         return
     processes = loading_processes(workers)
     loader = ShieldedLoader(images, batch_size, sampler=shard, num_workers=processes, pin_memory=device.type == "cuda")

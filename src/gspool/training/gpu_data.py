@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from gspool.data import ImageSet
 
 Transform = Literal["crop", "shift", "none"]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+# Threads that read batches from disk, and batches that wait: enough for the memory bus, few enough for small machines.
+READERS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,17 +195,51 @@ def tensor_batches(
         [4, 4, 4]
     """
     rank, world_size = batches.place
-    labels = images.labels.to(images.device)
-    planned = -1
-    for step in range(first, last):
-        epoch, position = divmod(step, len(batches))
-        if epoch != planned:
-            batches.set_epoch(epoch)
-            plan, planned = batches.plan().flatten(1), epoch
-        places = plan[position]
-        own = places.chunk(world_size)[rank]
-        seen = images.training_images(places, seed, step, rank, world_size)
-        yield Batch(seen, labels[_sent(own, images.device)], own)
+    in_memory = isinstance(images.pixels, torch.Tensor)
+
+    def plan() -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
+        epoch = -1
+        for step in range(first, last):
+            if step // len(batches) != epoch:
+                epoch = step // len(batches)
+                batches.set_epoch(epoch)
+                places = batches.plan().flatten(1)
+                # Copied once an epoch: a step of a small model takes no longer than a few copies.
+                labels = _sent(images.labels[places], images.device)
+                unchanged = in_memory and images.transform == "none"
+                rows = _sent(images.rows[places], images.device) if unchanged else None
+            position = step % len(batches)
+            yield step, places[position], labels[position], None if rows is None else rows[position]
+
+    def batch_of(planned: tuple[int, Tensor, Tensor, Tensor | None]) -> Batch:
+        step, places, labels, rows = planned
+        if rows is None:
+            seen = images.training_images(places, seed, step, rank, world_size)
+        else:
+            seen = images.pixels.index_select(0, rows.chunk(world_size)[rank])
+        return Batch(seen, labels.chunk(world_size)[rank], places.chunk(world_size)[rank])
+
+    return map(batch_of, plan()) if in_memory else read_ahead(batch_of, plan())
+
+
+def read_ahead(read: Callable[[Item], Result], items: Iterable[Item], threads: int = READERS) -> Iterator[Result]:
+    """Yield ``read(item)`` in order, computed by threads a few items ahead, so that a step does not wait for the disk.
+
+    Example:
+        >>> list(read_ahead(lambda number: number**2, range(4)))
+        [0, 1, 4, 9]
+    """
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="read") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(read, item))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def load_tensors(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -159,6 +159,12 @@ def start_head(model: TokenHead, sample: Float[Tensor, "P T C"], seed: int = 0) 
             layer.prototypes.copy_(_lloyd(keys, layer.prototypes))
 
 
+def start_from(model: TokenHead, train: TensorSet, device: torch.device, seed: int) -> None:
+    """Put a head on its device and start it from a sample of its training set."""
+    places = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:SAMPLED_PICTURES]
+    start_head(model.to(device), train.evaluation_images(places).to(device), seed)
+
+
 def _is_class_token(head: PoolingLayer) -> bool:
     return head.takes_class_token and not isinstance(head, WithClassToken)
 
@@ -198,7 +204,10 @@ def _lloyd(points: Float[Tensor, "P D"], centres: Float[Tensor, "M D"]) -> Float
 
 
 class HeadResult(NamedTuple):
-    """A trained head: retrieval on validation and test classes (in [0, 1]), and its state at the best step."""
+    """A trained head: metrics on validation and test (in [0, 1]), and its state at the best step.
+
+    Metrics are those of retrieval, or ``top1`` of a classifier, whose weights then are part of the state.
+    """
 
     validation: dict[str, float]
     test: dict[str, float]
@@ -248,10 +257,7 @@ def train_head(
     """
     fabric = make_fabric(config.trainer)
     train, validation, test = (sets[name] for name in ("train", "validation", "test"))
-    generator = torch.Generator().manual_seed(config.trainer.seed)
-    places = torch.randperm(len(train), generator=generator)[:SAMPLED_PICTURES]
-    model.to(fabric.device)
-    start_head(model, train.evaluation_images(places).to(fabric.device), config.trainer.seed)
+    start_from(model, train, fabric.device, config.trainer.seed)
     first = evaluate_images(model, validation, ks=config.output.ks, autocast=fabric).metrics
     best_step, steps, seconds = 0, 0, 0.0
     if learn:
@@ -260,7 +266,9 @@ def train_head(
             config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed
         ).to(fabric.device)
         task = MetricLearning(model, loss, config, train, validation, fabric)
-        outcome = run_loop(task, fabric, config.trainer, config.schedule)
+        # Nothing is logged between evaluations, and reading the loss would make the GPU wait.
+        trainer = replace(config.trainer, log_every=config.trainer.evaluate_every)
+        outcome = run_loop(task, fabric, trainer, config.schedule)
         best_step, steps, seconds = outcome.best_step, outcome.steps, outcome.seconds
         monitor = config.trainer.monitor
         if outcome.best_value is None or outcome.best_value <= first[monitor]:
@@ -280,8 +288,11 @@ def train_head(
     )
 
 
-def head_config(config: TrainConfig, model: TokenHead) -> TrainConfig:
-    """Return the configuration with the learning rate of everything but the embedding multiplied by ``head.rate``."""
+def head_config(config: TrainConfig, model: TokenHead, prefix: str = "model") -> TrainConfig:
+    """Return the configuration with the learning rate of everything but the embedding multiplied by ``head.rate``.
+
+    ``prefix`` is what the trained module calls the head.
+    """
     changed = deepcopy(config)
     embeddings = {
         f"{name}.weight"
@@ -292,7 +303,7 @@ def head_config(config: TrainConfig, model: TokenHead) -> TrainConfig:
     if model.config.rate != 1:
         changed.optimiser.multipliers = {
             **changed.optimiser.multipliers,
-            **{f"model.{name}": model.config.rate for name in own},
+            **{f"{prefix}.{name}": model.config.rate for name in own},
         }
     return changed
 
@@ -309,5 +320,5 @@ def as_embedder(
     """Join a frozen backbone and a trained head to an ordinary model that embeds images."""
     model = Embedder(name, pooling, dim, backbone_options=backbone_options, pooling_options=dict(options), freeze="all")
     model.backbone.load_state_dict(backbone.state_dict())
-    model.head.load_state_dict({key.removeprefix("head."): value for key, value in state.items()})
+    model.head.load_state_dict({key.removeprefix("head."): state[key] for key in state if key.startswith("head.")})
     return model.eval()

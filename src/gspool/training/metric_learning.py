@@ -18,7 +18,7 @@ from gspool.training.embed import evaluate_images
 from gspool.training.gather import gather_rows, share_buffers
 from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import Task
-from gspool.training.stream import Batch, mixed_seed, stream_loader
+from gspool.training.stream import Batch, mixed_seed, seed_step, stream_loader
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
@@ -92,10 +92,11 @@ class MetricLearning(Task):
         seed = self.config.trainer.seed
         # Until prototypes are chosen, attributes are flat and carry nothing to regularise.
         collecting = open_warm_start(self.model) is not None
-        torch.manual_seed(mixed_seed(seed, step, 0 if self.fabric is None else self.fabric.global_rank))
+        device = batch.images.device
+        seed_step(mixed_seed(seed, step, 0 if self.fabric is None else self.fabric.global_rank), device)
         embedded = self.model.embed(_channels_last(batch.images))
         # The same seed on every process: all of them must split the batch of all alike.
-        torch.manual_seed(mixed_seed(seed, step))
+        seed_step(mixed_seed(seed, step), device)
         embeddings, labels = gather_rows(embedded.embedding), gather_rows(batch.labels)
         loss = self.metric_loss
         with torch.autocast(embeddings.device.type, enabled=False):

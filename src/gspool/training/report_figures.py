@@ -81,20 +81,19 @@ def weights(examples: Examples) -> str | None:
     return _as_html(figure, "images, and the weights of their tokens")
 
 
-def bars(points: Sequence[tuple[str, float, float]]) -> str:
-    """Draw validation and test MAP@R of every head, the first on top."""
+def bars(points: Sequence[tuple[str, float, float]], metric: str = "MAP@R", held_out: str = "classes") -> str:
+    """Draw a metric of every head on validation and test, the first on top."""
     figure, axes = _figure(1, 1, 6.5, 0.9 + 0.35 * len(points))
     axis = axes[0][0]
     places = range(len(points))
-    axis.barh(
-        [place - 0.2 for place in places], [point[1] for point in points], height=0.38, label="validation classes"
-    )
-    axis.barh([place + 0.2 for place in places], [point[2] for point in points], height=0.38, label="test classes")
+    for column, shift, split in ((1, -0.2, "validation"), (2, 0.2, "test")):
+        values = [float(point[column]) for point in points]
+        axis.barh([place + shift for place in places], values, height=0.38, label=f"{split} {held_out}")
     axis.set_yticks(list(places), [point[0] for point in points])
     axis.invert_yaxis()
-    axis.set_xlabel("MAP@R, percent")
+    axis.set_xlabel(f"{metric}, percent")
     axis.legend(loc="lower right")
-    return _as_html(figure, "MAP@R of the heads on validation and test classes")
+    return _as_html(figure, f"{metric} of the heads on validation and test {held_out}")
 
 
 def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, Tensor]) -> str:
