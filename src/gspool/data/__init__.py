@@ -24,7 +24,7 @@ from gspool.data.image_source import ArrayImages, FileImages, ImageSource
 from gspool.data.location import data_root
 from gspool.data.registry import create, list
 from gspool.data.shards import Shard
-from gspool.data.splits import Fold, class_fold, image_fold
+from gspool.data.splits import Fold, ImageSplits, class_fold, image_fold, split_images
 from gspool.data.transforms import ShiftAndFlip, evaluation_transform, train_transform
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "ImageCheck",
     "ImageSet",
     "ImageSource",
+    "ImageSplits",
     "Shard",
     "ShiftAndFlip",
     "cached",
@@ -48,5 +49,6 @@ __all__ = [
     "evaluation_transform",
     "image_fold",
     "list",
+    "split_images",
     "train_transform",
 ]

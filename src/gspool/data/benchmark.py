@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gspool.data.download import Archive, fetch
 from gspool.data.image_set import GALLERY, QUERY, ImageSet, Split
@@ -186,3 +186,20 @@ def lines_of(table: Path, fields: str, skip: int = 0) -> Iterable[list[str]]:
         ):
             raise ValueError(f"{table}, line {row}: expected {fields}, got {line!r}")
         yield values
+
+
+def read_matlab(path: Path) -> dict[str, Any]:
+    """Read a MATLAB file with its structs as records and one-element arrays unwrapped.
+
+    Raises:
+        ValueError: if it is not one.
+    """
+    import numpy as np
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(path, squeeze_me=True, struct_as_record=False)
+    except (ValueError, TypeError, OSError) as problem:
+        raise ValueError(f"{path} cannot be read as a MATLAB file ({problem})") from problem
+    # squeeze_me turns a list of one into the one: readers expect a list.
+    return {name: np.atleast_1d(value) for name, value in content.items() if not name.startswith("__")}

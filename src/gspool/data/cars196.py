@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gspool.data.benchmark import Benchmark, Count, Entry, Published
+from gspool.data.benchmark import Benchmark, Count, Entry, Published, read_matlab
 
 TRAIN_CLASSES = 98
 
@@ -29,7 +29,7 @@ def _entries(folder: Path, part: str) -> list[Entry]:
 
 def _from_one_file(path: Path) -> Iterator[Car]:
     """Read the file that lists all images."""
-    content = _matlab(path)
+    content = read_matlab(path)
     for row in content["annotations"]:
         number = int(getattr(row, "class"))
         yield Car(str(row.relative_im_path), number, str(content["class_names"][number - 1]))
@@ -37,7 +37,7 @@ def _from_one_file(path: Path) -> Iterator[Car]:
 
 def _from_devkit(folder: Path) -> Iterator[Car]:
     """Read the files of the classification task; its own split is ignored."""
-    names = _matlab(folder / "devkit" / "cars_meta.mat")["class_names"]
+    names = read_matlab(folder / "devkit" / "cars_meta.mat")["class_names"]
     file = "cars_test_annos_withlabels.mat"
     test_labels = next((place for place in (folder / file, folder / "devkit" / file) if place.exists()), None)
     if test_labels is None:
@@ -46,22 +46,9 @@ def _from_devkit(folder: Path) -> Iterator[Car]:
             "and half of them belong to the training classes here; that file is published beside the devkit"
         )
     for pictures, table in (("cars_train", folder / "devkit" / "cars_train_annos.mat"), ("cars_test", test_labels)):
-        for row in _matlab(table)["annotations"]:
+        for row in read_matlab(table)["annotations"]:
             number = int(getattr(row, "class"))
             yield Car(f"{pictures}/{row.fname}", number, str(names[number - 1]))
-
-
-def _matlab(path: Path) -> dict[str, Any]:
-    """Read a MATLAB file with its structs as records and one-element arrays unwrapped."""
-    import numpy as np
-    from scipy.io import loadmat
-
-    try:
-        content = loadmat(path, squeeze_me=True, struct_as_record=False)
-    except (ValueError, TypeError, OSError) as problem:
-        raise ValueError(f"{path} cannot be read as a MATLAB file ({problem})") from problem
-    # squeeze_me turns a list of one into the one: the readers above expect a list.
-    return {name: np.atleast_1d(value) for name, value in content.items() if not name.startswith("__")}
 
 
 cars196 = Benchmark(

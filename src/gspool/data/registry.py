@@ -22,6 +22,7 @@ _MODULES = {
     "cars196": "cars196",
     "sop": "sop",
     "inshop": "inshop",
+    "flowers": "flowers",
     "cifar10": "cifar",
     "cifar100": "cifar",
     "collage": "collage",

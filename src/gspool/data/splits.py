@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,14 @@ class Fold(NamedTuple):
 
     train: ImageSet
     validation: ImageSet
+
+
+class ImageSplits(NamedTuple):
+    """The three parts of a set whose classes are all in every part."""
+
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet
 
 
 class Parts(NamedTuple):
@@ -64,6 +73,43 @@ def image_fold(images: ImageSet, fold: int, folds: int = 10) -> Fold:
     return _named(images.subset((~is_held).nonzero().flatten()), images.subset(is_held.nonzero().flatten()))
 
 
+def split_images(
+    images: ImageSet, fractions: tuple[float, float, float] = (0.6, 0.2, 0.2), seed: int = 0
+) -> ImageSplits:
+    """Divide the images of every class into train, validation and test, for classification.
+
+    Every class has at least one image in each part. The order comes from hashes of the names of the files, so it
+    depends neither on the folder of the data nor on the order of the set, and an image that is left out moves few of
+    the others.
+
+    Raises:
+        ValueError: if a class has fewer than three images, or the fractions are not three positive numbers with sum 1.
+
+    Example:
+        >>> from gspool.data import create
+        >>> split_images(create("tokens", samples_per_class=10), seed=1).test
+        tokens/test: 32 images of 16 classes
+    """
+    if min(fractions) <= 0:
+        raise ValueError(f"train, validation and test need a positive share each, got fractions {tuple(fractions)}")
+    small = [name for name, count in zip(images.class_names, images.counts().tolist(), strict=True) if count < 3]
+    if small:
+        raise ValueError(
+            f"{images.name}/{images.split}: {len(small)} classes have fewer than three images "
+            f"({', '.join(small[:5])}); train, validation and test need one each: add images or leave these classes out"
+        )
+    parts = Parts([], [], [])
+    for label, class_name in enumerate(images.class_names):
+        rows = (images.labels == label).nonzero().flatten().tolist()
+        names = [f"{class_name}/{os.path.basename(images.describe(row))}" for row in rows]
+        for part, chosen in zip(parts, split_positions(names, fractions, seed, least=1), strict=True):
+            part += [rows[position] for position in chosen]
+    splits = ImageSplits(*(images.subset(sorted(part)) for part in parts))
+    for split, part in splits._asdict().items():
+        part.split = split
+    return splits
+
+
 def _block(count: int, fold: int, folds: int) -> range:
     """Return the positions of one block; the first blocks take what does not divide evenly."""
     size, more = divmod(count, folds)
@@ -97,8 +143,8 @@ def shuffled(names: Sequence[str], seed: int) -> list[int]:
     return sorted(range(len(names)), key=lambda row: digest(names[row]))
 
 
-def split_positions(names: Sequence[str], fractions: tuple[float, float, float], seed: int) -> Parts:
-    """Assign positions to train, validation and test by the given fractions.
+def split_positions(names: Sequence[str], fractions: tuple[float, float, float], seed: int, least: int = 0) -> Parts:
+    """Assign positions to train, validation and test by the given fractions, at least ``least`` to each.
 
     Raises:
         ValueError: if the fractions are not three numbers from 0 to 1 with sum 1.
@@ -113,6 +159,7 @@ def split_positions(names: Sequence[str], fractions: tuple[float, float, float],
             f"fractions are the shares of train, validation and test and must add up to 1, got {tuple(fractions)}"
         )
     order = shuffled(names, seed)
-    first = round(fractions[0] * len(order))
-    second = round((fractions[0] + fractions[1]) * len(order))
+    count = len(order)
+    first = min(max(round(fractions[0] * count), least), count - 2 * least)
+    second = min(max(round((fractions[0] + fractions[1]) * count), first + least), count - least)
     return Parts(sorted(order[:first]), sorted(order[first:second]), sorted(order[second:]))
