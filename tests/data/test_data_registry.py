@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gspool import data
-from gspool.data.location import ROOT_VARIABLE, data_root
+from gspool.data.registry import ROOT_VARIABLE, data_root
 
 
 def test_every_promised_name_is_there() -> None:

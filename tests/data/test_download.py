@@ -20,8 +20,7 @@ import pytest
 from gspool import data
 from gspool.data import cub, download
 from gspool.data.benchmark import Count
-from gspool.data.download import Archive, fetch
-from gspool.data.unpack import unpack
+from gspool.data.download import Archive, fetch, unpack
 from gspool.files import lock
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 3_000_000, dtype=np.uint8).tobytes()

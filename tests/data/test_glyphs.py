@@ -9,8 +9,7 @@ import torch
 from gspool import data
 from gspool.data import Distortion
 from gspool.data.glyph_alphabet import FACES, LETTERS, SYMBOLS, face_file, glyph_masks
-from gspool.data.glyph_collage import affine_maps, draw_collages, draw_tiles
-from gspool.data.glyphs import characters_of
+from gspool.data.glyphs import affine_maps, characters_of, draw_collages, draw_tiles
 
 STILL = Distortion(rotation=0, scale=(1, 1), shear=0, shift=0, paper=(0, 0), ink=(1, 1), noise=0)
 

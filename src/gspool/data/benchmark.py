@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gspool.data.download import Archive, fetch
+from gspool.data.download import Archive, fetch, unpack
 from gspool.data.image_set import GALLERY, QUERY, ImageSet, Split
 from gspool.data.image_source import FileImages
 from gspool.data.splits import class_fold
-from gspool.data.unpack import unpack
 from gspool.files import lock
 
 

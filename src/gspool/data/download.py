@@ -1,14 +1,17 @@
-"""Download a published archive: progress, resume, checksums; an incomplete file never gets the final name."""
+"""Download and unpack published archives; what is incomplete or wrong never gets the final name."""
 
 from __future__ import annotations
 
 import ftplib
 import hashlib
 import http.client
+import shutil
+import tarfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -155,6 +158,36 @@ def check_content(path: Path, archive: Archive) -> None:
                 f"{archive.file_name} has {kind} {found}, published is {published}: it is damaged or another version. "
                 f"It was moved to {wrong}; run the same command again to download it again"
             )
+
+
+def unpack(archive: Path, folder: str, into: Path) -> Path:
+    """Unpack ``archive`` and move its ``folder`` into ``into``; return where it is.
+
+    Members are written to a temporary folder, which is renamed at the end: an interrupted unpacking leaves nothing that
+    looks complete, and what it left is removed by the next. Only one process may unpack an archive at a time.
+
+    Raises:
+        ValueError: if the archive is damaged, holds members that point outside, or does not hold that folder.
+    """
+    target = into / folder
+    if target.exists():
+        return target
+    temporary = into / f".unpacking-{folder}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        try:
+            shutil.unpack_archive(archive, temporary, filter=None if archive.suffix == ".zip" else "data")
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as problem:
+            raise ValueError(f"{archive} cannot be unpacked ({problem}); delete it and fetch it again") from problem
+        unpacked = temporary / folder
+        if not unpacked.exists():
+            found = sorted(entry.name for entry in temporary.iterdir())
+            raise ValueError(f"{archive} holds {found[:5]}, expected a folder {folder}; is it another archive?")
+        unpacked.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
 
 
 def _size(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Split classes or images into parts; the same seed always gives the same parts."""
+"""Seeds, and splits of classes or images into parts; the same seed always gives the same parts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import torch
 
 if TYPE_CHECKING:
     from gspool.data.image_set import ImageSet
+
+# What NumPy and Lightning accept too, so that one seed works everywhere.
+LARGEST_SEED = 2**32 - 1
 
 
 class Fold(NamedTuple):
@@ -163,3 +166,19 @@ def split_positions(names: Sequence[str], fractions: tuple[float, float, float],
     first = min(max(round(fractions[0] * count), least), count - 2 * least)
     second = min(max(round((fractions[0] + fractions[1]) * count), first + least), count - least)
     return Parts(sorted(order[:first]), sorted(order[first:second]), sorted(order[second:]))
+
+
+def checked_seed(seed: int) -> int:
+    """Return the seed if it is valid.
+
+    Raises:
+        ValueError: if it is not an integer, or out of the range that every generator accepts.
+
+    Example:
+        >>> checked_seed(2**80)
+        Traceback (most recent call last):
+        ValueError: a seed is a whole number from 0 to 4294967295, got 1208925819614629174706176
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"a seed is a whole number from 0 to {LARGEST_SEED}, got {seed!r}")
+    return seed

@@ -19,7 +19,7 @@ import torch
 from gspool import data
 from gspool.data.crops import draw_crops, resample
 from gspool.data.image_source import FileImages, SelectedImages
-from gspool.data.location import data_root
+from gspool.data.registry import data_root
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.features.store import Precision, TokenLayout, TokenStore, store_key, weights_fingerprint
 from gspool.features.tokens import TokenSet

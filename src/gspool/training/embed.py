@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.data import ImageSet, Shard
-from gspool.data.loading import loading_processes
+from gspool.data.batches import loading_processes
 from gspool.evaluation import RetrievalMetrics, retrieval_metrics
 from gspool.evaluation.progress import progress_bar
 from gspool.training.gather import gather_blocks
