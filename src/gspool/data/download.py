@@ -13,12 +13,9 @@ import urllib.parse
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+from typing import IO, NamedTuple
 
 # Takes (bytes so far, total bytes or None).
 Report = Callable[[int, int | None], None]
@@ -201,22 +198,15 @@ def _kept(part: Path) -> str:
     return f"{_size(part):,} bytes are kept in {part}: run the same command again to continue from there"
 
 
-def _bar(archive: Archive, progress: bool) -> AbstractContextManager[Report]:
-    """Return a progress bar that takes (bytes so far, total bytes), or one that shows nothing."""
-    return _rich_bar(archive) if progress else nullcontext(lambda done, total: None)
-
-
 @contextmanager
-def _rich_bar(archive: Archive) -> Iterator[Report]:
+def _bar(archive: Archive, shown: bool) -> Iterator[Report]:
+    """Show a progress bar, or nothing."""
+    if not shown:
+        yield lambda done, total: None
+        return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn()) as bar:
         task = bar.add_task(archive.file_name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
