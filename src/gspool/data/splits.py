@@ -55,9 +55,8 @@ def class_fold(images: ImageSet, fold: int, folds: int = 4) -> Fold:
         True
     """
     _check_fold(images, fold, folds, images.num_classes, "classes")
-    classes = range(images.num_classes)
-    held = _block(images.num_classes, fold, folds)
-    return _named(images.of_classes(set(classes) - set(held)), images.of_classes(held))
+    held = torch.arange(images.num_classes).tensor_split(folds)[fold].tolist()
+    return _named(images.of_classes(set(range(images.num_classes)) - set(held)), images.of_classes(held))
 
 
 def image_fold(images: ImageSet, fold: int, folds: int = 10) -> Fold:
@@ -67,12 +66,9 @@ def image_fold(images: ImageSet, fold: int, folds: int = 10) -> Fold:
         ValueError: if there is no such fold, or a class has fewer images than there are folds.
     """
     _check_fold(images, fold, folds, int(images.counts().min()), "images in the smallest class")
-    held: list[int] = []
-    for label in range(images.num_classes):
-        rows = (images.labels == label).nonzero().flatten()
-        held += rows[_block(len(rows), fold, folds)].tolist()
     is_held = torch.zeros(len(images), dtype=torch.bool)
-    is_held[held] = True
+    for label in range(images.num_classes):
+        is_held[(images.labels == label).nonzero().flatten().tensor_split(folds)[fold]] = True
     return _named(images.subset((~is_held).nonzero().flatten()), images.subset(is_held.nonzero().flatten()))
 
 
@@ -111,13 +107,6 @@ def split_images(
     for split, part in splits._asdict().items():
         part.split = split
     return splits
-
-
-def _block(count: int, fold: int, folds: int) -> range:
-    """Return the positions of one block; the first blocks take what does not divide evenly."""
-    size, more = divmod(count, folds)
-    start = fold * size + min(fold, more)
-    return range(start, start + size + (fold < more))
 
 
 def _named(train: ImageSet, validation: ImageSet) -> Fold:
