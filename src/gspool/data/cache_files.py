@@ -69,11 +69,7 @@ class CacheFiles:
         return pixels if zlib.crc32(pixels.data) == entry & 0xFFFFFFFF else None
 
     def write(self, row: int, pixels: npt.NDArray[np.uint8]) -> None:
-        """Store the pixels of an image; on a full disk warn once and store nothing more.
-
-        Warns:
-            UserWarning: if there is no space left.
-        """
+        """Store the pixels of an image; on a full disk warn once and store nothing more."""
         if self._is_full:
             return
         entry = np.uint64(_WRITTEN | zlib.crc32(pixels.data))

@@ -4,38 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from gspool.data.benchmark import Benchmark, Count, Entry, Published, read_matlab
+from gspool.data.benchmark import Benchmark, Count, Labelled, Published, part_of_classes, read_matlab
 
 TRAIN_CLASSES = 98
 
 
-class Car(NamedTuple):
-    """One annotated image; classes are numbered from 1."""
-
-    path: str
-    number: int
-    class_name: str
-
-
-def _entries(folder: Path, part: str) -> list[Entry]:
+def _images(folder: Path) -> Iterator[Labelled]:
     whole = folder / "cars_annos.mat"
-    cars = _from_one_file(whole) if whole.exists() else _from_devkit(folder)
-    chosen = (car for car in cars if (car.number <= TRAIN_CLASSES) == (part == "train"))
-    # Both layouts list the same cars; ordered by class, folds and labels do not depend on the layout.
-    return [Entry(folder / car.path, car.class_name) for car in sorted(chosen, key=lambda car: car.number)]
+    return _from_one_file(whole) if whole.exists() else _from_devkit(folder)
 
 
-def _from_one_file(path: Path) -> Iterator[Car]:
+def _from_one_file(path: Path) -> Iterator[Labelled]:
     """Read the file that lists all images."""
     content = read_matlab(path)
     for row in content["annotations"]:
         number = int(getattr(row, "class"))
-        yield Car(str(row.relative_im_path), number, str(content["class_names"][number - 1]))
+        yield Labelled(number, str(content["class_names"][number - 1]), path.parent / str(row.relative_im_path))
 
 
-def _from_devkit(folder: Path) -> Iterator[Car]:
+def _from_devkit(folder: Path) -> Iterator[Labelled]:
     """Read the files of the classification task; its own split is ignored."""
     names = read_matlab(folder / "devkit" / "cars_meta.mat")["class_names"]
     file = "cars_test_annos_withlabels.mat"
@@ -48,7 +36,7 @@ def _from_devkit(folder: Path) -> Iterator[Car]:
     for pictures, table in (("cars_train", folder / "devkit" / "cars_train_annos.mat"), ("cars_test", test_labels)):
         for row in read_matlab(table)["annotations"]:
             number = int(getattr(row, "class"))
-            yield Car(f"{pictures}/{row.fname}", number, str(names[number - 1]))
+            yield Labelled(number, str(names[number - 1]), folder / pictures / str(row.fname))
 
 
 cars196 = Benchmark(
@@ -62,5 +50,5 @@ cars196 = Benchmark(
         page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (the images were withdrawn there; copies exist)",
     ),
     {"train": Count(8_054, 98), "test": Count(8_131, 98)},
-    _entries,
+    lambda folder, part: part_of_classes(_images(folder), part, TRAIN_CLASSES),
 )

@@ -138,12 +138,7 @@ class CifarPart(NamedTuple):
 
 
 def read_part(files: list[Path], *label_keys: str) -> CifarPart:
-    """Read the images and their labels from some files, in their order.
-
-    Raises:
-        FileNotFoundError: if a file is missing.
-        ValueError: if a file does not hold uint8 rows of 3,072 with a label each.
-    """
+    """Read the images and their labels from some files, in their order."""
     pixels = []
     labels: dict[str, list[int]] = {key: [] for key in label_keys}
     for path in files:
@@ -161,12 +156,7 @@ def read_part(files: list[Path], *label_keys: str) -> CifarPart:
 
 
 def read_names(path: Path, key: str) -> list[str]:
-    """Read the names of the classes.
-
-    Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if it has no such names.
-    """
+    """Read the names of the classes."""
     names = read_record(path).get(key)
     if not isinstance(names, list):
         raise ValueError(f"{path} has no list of names {key!r}; unpack the published archive again")
@@ -174,12 +164,7 @@ def read_names(path: Path, key: str) -> list[str]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read one file: a dictionary of arrays and lists.
-
-    Raises:
-        FileNotFoundError: if the file is missing.
-        ValueError: if it is damaged, or holds anything but arrays, numbers and text.
-    """
+    """Read one file, a dictionary of arrays and lists; refuse anything but arrays, numbers and text."""
     try:
         with path.open("rb") as file:
             # Written by Python 2, where text is bytes.

@@ -5,29 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gspool.data.benchmark import Benchmark, Count, Entry, Published, read_matlab
+from gspool.data.benchmark import Benchmark, Count, Labelled, Published, part_of_classes, read_matlab
 
 TRAIN_CLASSES = 51
 LABELS = "imagelabels.mat"
 
 
-def _entries(folder: Path, part: str) -> list[Entry]:
-    listed = _from_labels(folder) if (folder / LABELS).exists() else _from_class_folders(folder)
-    chosen = ((number, path) for number, path in listed if (number <= TRAIN_CLASSES) == (part == "train"))
-    # Ordered by class and file name: folds and labels do not depend on the layout.
-    return [Entry(path, str(number)) for number, path in sorted(chosen, key=lambda row: (row[0], row[1].name))]
-
-
-def _from_labels(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Read the official layout; its own split, setid.mat, is of images and is ignored."""
-    for row, number in enumerate(read_matlab(folder / LABELS)["labels"], start=1):
-        yield int(number), folder / "jpg" / f"image_{row:05d}.jpg"
-
-
-def _from_class_folders(folder: Path) -> Iterator[tuple[int, Path]]:
-    for path in folder.glob("*/*/*.jpg"):
-        if path.parent.parent.name in ("train", "valid", "test") and path.parent.name.isdecimal():
-            yield int(path.parent.name), path
+def _images(folder: Path) -> Iterator[Labelled]:
+    if (folder / LABELS).exists():
+        # The official split of images, setid.mat, is ignored.
+        for row, number in enumerate(read_matlab(folder / LABELS)["labels"], start=1):
+            yield Labelled(int(number), str(number), folder / "jpg" / f"image_{row:05d}.jpg")
+        return
+    files = (path for split in ("train", "valid", "test") for path in (folder / split).glob("*/*.jpg"))
+    for path in sorted(files, key=lambda path: path.name):
+        if path.parent.name.isdecimal():
+            number = int(path.parent.name)
+            yield Labelled(number, str(number), path)
 
 
 flowers = Benchmark(
@@ -40,5 +34,5 @@ flowers = Benchmark(
         page="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
     ),
     {"train": Count(3_493, 51), "test": Count(4_696, 51)},
-    _entries,
+    lambda folder, part: part_of_classes(_images(folder), part, TRAIN_CLASSES),
 )

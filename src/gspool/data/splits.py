@@ -158,10 +158,7 @@ def split_positions(names: Sequence[str], fractions: tuple[float, float, float],
 
 
 def checked_seed(seed: int) -> int:
-    """Return the seed if it is valid.
-
-    Raises:
-        ValueError: if it is not an integer, or out of the range that every generator accepts.
+    """Return the seed if it is an integer in the range that every generator accepts.
 
     Example:
         >>> checked_seed(2**80)
