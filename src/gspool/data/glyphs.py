@@ -124,7 +124,7 @@ def glyphs(
         shown[torch.arange(len(labels)), places] = labels
     # Masks of the size of a tile, but not below 16 pixels, where they would lose the shape of the glyph.
     side = size if background == "none" else size // 2
-    masks = glyph_masks([*letters, *symbols], max(side, 16))
+    masks = glyph_masks("".join(letters + symbols), max(side, 16))
     pixels = draw_collages(masks, shown, size, distortion or Distortion(), generator)
     return ImageSet(ArrayImages(pixels, "glyph"), labels, letters, name="glyphs", split=split, foreground=places)
 
