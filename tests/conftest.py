@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 
-from gspool.data.location import ROOT_VARIABLE
+from gspool.data.registry import ROOT_VARIABLE
 
 
 @pytest.fixture(scope="session", autouse=True)

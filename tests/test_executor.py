@@ -23,6 +23,11 @@ from gspool.executor.worker import TRIES
 TESTS = Path(__file__).resolve().parent
 
 
+def made(worker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a worker that needs no making."""
+    return worker
+
+
 def squares() -> Callable[[int], int]:
     return lambda number: number**2
 
@@ -33,10 +38,6 @@ def refuses_odd(number: int) -> int:
     return number
 
 
-def make_refuser() -> Callable[[int], int]:
-    return refuses_odd
-
-
 def waits_for_others(marks: Path, number: int) -> int:
     """Finish task 0 when tasks 1 to 3 have finished."""
     (marks / f"{number}").touch()
@@ -44,10 +45,6 @@ def waits_for_others(marks: Path, number: int) -> int:
     while number == 0 and len([*marks.iterdir()]) < 4 and time.monotonic() < end:
         time.sleep(0.01)
     return number
-
-
-def make_waiting(marks: Path) -> Callable[[int], int]:
-    return partial(waits_for_others, marks)
 
 
 def make_pids() -> Callable[[int], int]:
@@ -73,14 +70,6 @@ def kill_always(number: int) -> int:
     return number
 
 
-def make_killed_once(marks: Path) -> Callable[[int], int]:
-    return partial(kill_once, marks)
-
-
-def make_killed() -> Callable[[int], int]:
-    return kill_always
-
-
 def dies_while_it_answers(number: int) -> bytes:
     """Return far more than a pipe holds, and die while it is written."""
     if number == 0:
@@ -93,18 +82,10 @@ class Slow(bytes):
     """Bytes whose pickle takes long to write."""
 
 
-def make_half_answer() -> Callable[[int], bytes]:
-    return dies_while_it_answers
-
-
-def make_threads() -> Callable[[int], int]:
+def make_sum() -> Callable[[Any], tuple[int, float]]:
     import torch
 
-    return lambda number: torch.get_num_threads()
-
-
-def make_sum() -> Callable[[Any], float]:
-    return lambda tensor: float(tensor.sum())
+    return lambda tensor: (torch.get_num_threads(), float(tensor.sum()))
 
 
 def make_unpicklable() -> Callable[[int], Any]:
@@ -119,7 +100,12 @@ def test_every_task_is_done_once(workers: int) -> None:
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_results_come_as_they_are_ready_or_in_order(ordered: bool, tmp_path: Path) -> None:
-    found = [task for task, _ in run_tasks(partial(make_waiting, tmp_path), range(4), Executor(2), ordered=ordered)]
+    found = [
+        task
+        for task, _ in run_tasks(
+            partial(made, partial(waits_for_others, tmp_path)), range(4), Executor(2), ordered=ordered
+        )
+    ]
     assert sorted(found) == [0, 1, 2, 3]
     assert ordered == (found == [0, 1, 2, 3])
 
@@ -140,9 +126,9 @@ def test_tasks_are_read_as_workers_become_free() -> None:
 def test_several_processes_have_one_thread_each_and_take_tensors() -> None:
     import torch
 
-    assert [threads for _, threads in run_tasks(make_threads, range(2), Executor(2))] == [1, 1]
     tensors = [torch.ones(3), torch.ones(5)]
-    assert [found for _, found in run_tasks(make_sum, tensors, Executor(2), ordered=True)] == [3.0, 5.0]
+    found = [result for _, result in run_tasks(make_sum, tensors, Executor(2), ordered=True)]
+    assert found == [(1, 3.0), (1, 5.0)]
 
 
 def test_no_task_starts_no_process() -> None:
@@ -150,13 +136,13 @@ def test_no_task_starts_no_process() -> None:
 
 
 def test_what_a_task_raises_is_its_result_elsewhere_and_raised_here() -> None:
-    found = dict(run_tasks(make_refuser, range(4), Executor(2)))
+    found = dict(run_tasks(partial(made, refuses_odd), range(4), Executor(2)))
     assert (found[0], found[2]) == (0, 2)
     for number in (1, 3):
         assert isinstance(found[number], Failure)
         assert f"{number} is odd" in found[number].message
     with pytest.raises(ValueError, match="1 is odd"):
-        list(run_tasks(make_refuser, range(4)))
+        list(run_tasks(partial(made, refuses_odd), range(4)))
 
 
 def test_a_worker_that_cannot_be_made_fails_its_tasks() -> None:
@@ -176,20 +162,20 @@ def test_a_worker_that_cannot_be_sent_is_raised() -> None:
 
 
 def test_the_task_of_a_killed_process_is_done_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = dict(run_tasks(partial(make_killed_once, tmp_path), range(4), Executor(2)))
+    found = dict(run_tasks(partial(made, partial(kill_once, tmp_path)), range(4), Executor(2)))
     assert found == {number: number for number in range(4)}
     assert "exit code -9" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_task_that_kills_its_process_fails_alone(ordered: bool) -> None:
-    found = dict(run_tasks(make_killed, range(5), Executor(3), ordered=ordered))
+    found = dict(run_tasks(partial(made, kill_always), range(5), Executor(3), ordered=ordered))
     assert f"died {TRIES} times" in found.pop(0).message
     assert found == {number: number for number in range(1, 5)}
 
 
 def test_a_process_that_dies_in_the_middle_of_its_answer_blocks_nobody() -> None:
-    found = dict(run_tasks(make_half_answer, range(4), Executor(2)))
+    found = dict(run_tasks(partial(made, dies_while_it_answers), range(4), Executor(2)))
     # Where memory is fast the answer is through before the kill.
     assert isinstance(found[0], Failure | bytes)
     assert all(found[number] == b"" for number in range(1, 4))
@@ -330,7 +316,7 @@ def test_processes_end_when_their_parent_is_killed() -> None:
 def test_a_grid_on_ray_finds_what_one_process_finds(tmp_path: Path) -> None:
     """A real cluster of this machine: fractional cores, failures, a killed worker, the order of tasks."""
     executor = Executor(workers=3, ray="local", cpus=0.5)
-    numbers = list(run_tasks(partial(make_mixed, tmp_path), range(8), executor, ordered=True))
+    numbers = list(run_tasks(partial(made, partial(mixed, tmp_path)), range(8), executor, ordered=True))
     assert [task for task, _ in numbers] == [*range(8)]
     assert [result for task, result in numbers if task != 3] == [0, 1, 4, 16, 25, 36, 49]
     assert "three" in numbers[3][1].message
@@ -345,10 +331,6 @@ def mixed(marks: Path, number: int) -> int:
     if number == 3:
         raise ValueError("three")
     return number**2
-
-
-def make_mixed(marks: Path) -> Callable[[int], int]:
-    return partial(mixed, marks)
 
 
 def test_an_address_without_a_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def write_result(
 
 
 def origin_here(device: torch.device | str = "cpu", libraries: Sequence[str] = ()) -> dict[str, Any]:
-    """Say where something comes from that is computed now: commit, device, versions, date.
+    """Return the origin of what is computed now: commit, device, versions, date.
 
     Example:
         >>> list(origin_here())
@@ -129,7 +129,7 @@ def joined_origin(origins: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the origin that a result states for all of its value.
+    """Return the origin that a result states for all of its value.
 
     Example:
         >>> origin_of({"value": 1, "command": "x", "device": "GPU", "versions": {}, "date": "2026-01-02"})["device"]
@@ -138,20 +138,8 @@ def origin_of(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record.get(name) for name in ("commit", "uncommitted_changes", "device", "versions", "date")}
 
 
-def known_origin(path: Path, here: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give where runs come from that do not say it: whatever the result that is there states, else here.
-
-    One that is damaged or of a tiny version states nothing: the runs lie elsewhere, and it is written anew.
-    """
-    try:
-        record = read_result(path)
-    except ValueError:
-        return here
-    return here if is_quick(record) else origin_of(record)
-
-
 def is_quick(record: Mapping[str, Any]) -> bool:
-    """Say whether a result is of a tiny version, which measures nothing.
+    """Check whether a result is of a tiny version, which measures nothing.
 
     Example:
         >>> [is_quick({"command": f"gspool reproduce toy {word}"}) for word in ("--quick", "--device cpu")]
@@ -195,9 +183,9 @@ def read_measured(path: Path) -> dict[str, Any]:
 
 
 def source_commit(folder: Path | None = None) -> Commit:
-    """Tell the commit of the source around this file, if it is a git checkout.
+    """Return the commit of the source around this file, if it is a git checkout.
 
-    Where it is not, because the source was copied to a machine that trains, ``GSPOOL_COMMIT`` may tell it.
+    Where it is not, because the source was copied to a machine that trains, ``GSPOOL_COMMIT`` names it.
     """
     copied = Commit(name, False) if (name := os.environ.get("GSPOOL_COMMIT")) else Commit(None, None)
     where = Path(__file__).resolve().parent if folder is None else folder
@@ -212,7 +200,7 @@ def source_commit(folder: Path | None = None) -> Commit:
 
 
 def device_name(device: torch.device) -> str:
-    """Name the processor as its maker does, and for the CPU the number of threads."""
+    """Return the name of the processor, and for the CPU the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -224,6 +212,6 @@ def device_name(device: torch.device) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Ask git; None where it has no answer."""
+    """Return the answer of git; None if it has none."""
     answer = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else None

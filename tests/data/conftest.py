@@ -156,6 +156,28 @@ def cars_devkit_tree(tmp_path: Path, cars_names: list[str]) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def flowers_tree(tmp_path: Path) -> Path:
+    """The official layout: classes 102, 51, 1, 52 in the order of the files, two pictures each."""
+    from scipy.io import savemat
+
+    labels = [label for label in (102, 51, 1, 52) for _ in range(2)]
+    for row, label in enumerate(labels, start=1):
+        save_picture(tmp_path / "flowers-102" / "jpg" / f"image_{row:05d}.jpg", label)
+    savemat(tmp_path / "flowers-102" / "imagelabels.mat", {"labels": np.array(labels)})
+    return tmp_path
+
+
+@pytest.fixture
+def flowers_folders(tmp_path: Path) -> Path:
+    """The same flowers in class folders, divided over the splits of classification."""
+    root = tmp_path / "flowers"
+    for row, label in enumerate((label for label in (102, 51, 1, 52) for _ in range(2)), start=1):
+        split = "train" if row % 2 else ("valid", "test")[row % 4 // 2]
+        save_picture(root / split / str(label) / f"image_{row:05d}.jpg", label)
+    return root
+
+
 def cifar_rows(count: int, value: int) -> np.ndarray:
     return np.full((count, 3072), value, dtype=np.uint8)
 

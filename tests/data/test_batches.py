@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gspool.data import ClassBalancedBatches, Shard
-from gspool.data.shards import placed
+from gspool.data.batches import placed
 
 
 def labels_of(counts: list[int]) -> torch.Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gspool import data
-from gspool.data import cars196, cub, inshop, sop
+from gspool.data import cars196, cub, flowers, inshop, sop
 from gspool.data.benchmark import Count, Entry, present
 
 
@@ -91,6 +91,22 @@ def test_a_file_that_is_no_matlab_file_is_named(cars_tree: Path) -> None:
         data.create("cars196", cars_tree, allow_partial=True)
 
 
+@pytest.mark.parametrize("tree", ["flowers_tree", "flowers_folders"])
+def test_flowers_are_split_at_class_51_in_both_layouts(request: pytest.FixtureRequest, tree: str) -> None:
+    root = request.getfixturevalue(tree)
+    train = data.create("flowers", root, "train", allow_partial=True)
+    test = data.create("flowers", root, "test", allow_partial=True)
+    assert labelled_paths(train) == [
+        ("1", "image_00005.jpg"),
+        ("1", "image_00006.jpg"),
+        ("51", "image_00003.jpg"),
+        ("51", "image_00004.jpg"),
+    ]
+    assert test.class_names == ("52", "102")
+    assert int(test[0][0].float().mean().round()) == pytest.approx(52, abs=3)
+    assert data.create("flowers", root, "validation", fold=1, folds=2, allow_partial=True).class_names == ("51",)
+
+
 @pytest.mark.parametrize(
     ("name", "split", "needed", "found"),
     [
@@ -102,6 +118,8 @@ def test_a_file_that_is_no_matlab_file_is_named(cars_tree: Path) -> None:
         ("inshop", "test", "14,218 images of 3,985 classes", "3 images of 2 classes"),
         ("cars196", "train", "8,054 images of 98 classes", "4 images of 2 classes"),
         ("cars196", "test", "8,131 images of 98 classes", "4 images of 2 classes"),
+        ("flowers", "train", "3,493 images of 51 classes", "4 images of 2 classes"),
+        ("flowers", "test", "4,696 images of 51 classes", "4 images of 2 classes"),
     ],
 )
 def test_a_partial_tree_is_told_with_its_counts(
@@ -149,20 +167,22 @@ def test_folds_cut_the_training_classes(sop_tree: Path) -> None:
         assert len(data.create("sop", sop_tree, "test", fold=fold, **options)) == 4
 
 
-@pytest.mark.parametrize("name", ["cub", "cars196", "sop", "inshop", "cifar10", "cifar100"])
+@pytest.mark.parametrize("name", ["cub", "cars196", "sop", "inshop", "flowers", "cifar10", "cifar100"])
 def test_validation_without_a_fold_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} has no validation part of its own: choose a fold"):
         data.create(name, tmp_path, "validation")
 
 
-@pytest.mark.parametrize("name", ["cub", "cars196", "sop", "inshop", "cifar10", "cifar100", "collage", "distilled"])
+@pytest.mark.parametrize(
+    "name", ["cub", "cars196", "sop", "inshop", "flowers", "cifar10", "cifar100", "collage", "distilled"]
+)
 def test_absent_data_says_what_to_put_where(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match="was not found in") as problem:
         data.create(name, tmp_path)
     told = str(problem.value)
     assert str(tmp_path) in told
     assert "Expected layout:" in told
-    assert ("download=True" in told) == (name not in ("cars196", "inshop"))
+    assert ("download=True" in told) == (name not in ("cars196", "inshop", "flowers"))
     assert "http" in told or "ftp" in told
 
 
@@ -187,6 +207,7 @@ def test_a_line_that_is_not_as_published_is_named(
 
 def test_the_published_counts_add_up() -> None:
     totals = {"cub": Count(11_788, 200), "cars196": Count(16_185, 196), "sop": Count(120_053, 22_634)}
-    for benchmark in (cub.cub, cars196.cars196, sop.sop):
+    totals["flowers"] = Count(8_189, 102)
+    for benchmark in (cub.cub, cars196.cars196, sop.sop, flowers.flowers):
         images, classes = zip(*benchmark.counts.values(), strict=True)
         assert Count(sum(images), sum(classes)) == totals[benchmark.published.name]

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,6 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from gspool import data
 from gspool.data import FileImages, ImageSet, cache, cache_files, cached
 from gspool.data.decode import BrokenImageError, Interpolation, decode
 
@@ -41,30 +41,21 @@ def forbid_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "decode", refuse)
 
 
+@pytest.mark.parametrize("same_process", [True, False])
 def test_the_second_epoch_decodes_nothing_and_sees_the_same(
-    pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_process: bool
 ) -> None:
     kept = cached(pictures, tmp_path / "cache", shorter_side=16)
     expected = [decode(path, 16) for path in pictures.images.paths]
     first = [image for image, _ in kept]
-    assert kept.images.count() == 10
     forbid_decoding(monkeypatch)
+    kept = kept if same_process else cached(pictures, tmp_path / "cache", shorter_side=16)
+    assert kept.images.count() == 10
     second = [image for image, _ in kept]
     for one, two, three in zip(expected, first, second, strict=True):
         assert torch.equal(one, two)
         assert torch.equal(one, three)
     assert kept.labels.tolist() == pictures.labels.tolist()
-
-
-def test_the_cache_survives_the_process_that_filled_it(
-    pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in cached(pictures, tmp_path / "cache"):
-        pass
-    forbid_decoding(monkeypatch)
-    again = cached(pictures, tmp_path / "cache")
-    assert again.images.count() == 10
-    assert [image.shape for image, _ in again] == [decode(path, 256).shape for path in pictures.images.paths]
 
 
 def test_images_can_be_changed_without_changing_the_cache(pictures: ImageSet, tmp_path: Path) -> None:
@@ -154,14 +145,10 @@ def test_a_writer_killed_between_pixels_and_index_does_no_harm(
 
 
 @FORK_IS_MEANT
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_fill_and_read_one_cache(pictures: ImageSet, tmp_path: Path, context: str) -> None:
+def test_workers_fill_and_read_one_cache(pictures: ImageSet, tmp_path: Path) -> None:
     kept = cached(pictures.subset(list(range(10)) * 3), tmp_path / "cache", shorter_side=16)
     kept[0]  # a file that is open in the parent must not trouble the workers
-    # One worker where each costs an import of torch; two to race where they are cheap.
-    workers = {"fork": 2, "spawn": 1}[context]
-    loader = DataLoader(kept, batch_size=None, num_workers=workers, multiprocessing_context=context)
-    for number, (image, _) in enumerate(loader):
+    for number, (image, _) in enumerate(DataLoader(kept, batch_size=None, num_workers=2)):
         assert torch.equal(image, decode(pictures.images.paths[number % 10], 16))
     assert kept.images.source.count() == 10
 
@@ -189,15 +176,21 @@ def test_processes_race_without_harm(pictures: ImageSet, tmp_path: Path) -> None
     assert sorted(file.suffix for file in (tmp_path / "cache").iterdir()) == [".index", ".npy", ".pixels"]
 
 
+def failing(number: int) -> Callable[..., int]:
+    def fail(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 def test_a_full_disk_costs_speed_and_not_the_run(
     pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = cached(pictures, tmp_path / "cache")
-
-    def full(*arguments: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", failing(errno.ENOSPC))
+        kept = cached(pictures, tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.sizes*"))
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
     with pytest.warns(UserWarning, match=r"cannot grow .*No space left on device.*decoded each time"):
         image = kept[0][0]
     assert torch.equal(image, decode(pictures.images.paths[0], 256))
@@ -209,11 +202,8 @@ def test_a_full_disk_costs_speed_and_not_the_run(
 def test_another_trouble_of_the_disk_is_not_hidden(
     pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*arguments: object) -> int:
-        raise OSError(errno.EIO, "Input/output error")
-
     kept = cached(pictures, tmp_path / "cache")
-    monkeypatch.setattr(os, "pwrite", broken)
+    monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         kept[0]
 
@@ -231,12 +221,6 @@ def test_a_broken_image_is_named_whenever_it_is_asked_for(
         with pytest.raises(BrokenImageError, match=r"5\.png: damaged"):
             kept[5]
     assert torch.equal(kept[6][0], decode(pictures.images.paths[6], 256))
-
-
-def test_images_in_memory_need_no_cache(tmp_path: Path) -> None:
-    glyphs = data.create("glyphs", split="test", images_per_class=1)
-    assert cached(glyphs, tmp_path / "cache") is glyphs
-    assert not (tmp_path / "cache").exists()
 
 
 def test_the_default_place_is_under_the_data(
@@ -377,16 +361,6 @@ def test_files_can_be_read_by_whom_the_umask_allows(pictures: ImageSet, tmp_path
     finally:
         os.umask(mask)
     assert {file.stat().st_mode & 0o777 for file in (tmp_path / "cache").iterdir()} == {0o664}
-
-
-def test_sizes_need_no_room_on_a_full_disk(pictures: ImageSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np, "save", full)
-    kept = cached(pictures, tmp_path / "cache", shorter_side=16)
-    assert torch.equal(kept[0][0], decode(pictures.images.paths[0], 16))
-    assert not list((tmp_path / "cache").glob("*.sizes*"))
 
 
 def test_a_folder_that_cannot_be_written_is_told_with_a_way_out(pictures: ImageSet, tmp_path: Path) -> None:

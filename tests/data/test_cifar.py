@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gspool import data
-from gspool.data.cifar_archive import read_record
+from gspool.data.cifar import read_record
 from gspool.data.collage import SHARED
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from gspool import data
-from gspool.data.location import ROOT_VARIABLE, data_root
+from gspool.data.registry import ROOT_VARIABLE, data_root
 
 
 def test_every_promised_name_is_there() -> None:
-    promised = "glyphs folder cub cars196 sop inshop cifar10 cifar100 collage distilled tokens"
+    promised = "glyphs folder cub cars196 sop inshop flowers cifar10 cifar100 collage distilled tokens"
     assert " ".join(data.list()) == promised
 
 

@@ -9,6 +9,20 @@ import pytest
 from gspool import data
 from gspool.data.class_folders import ImageFolder
 
+Fill = Callable[..., None]
+
+
+@pytest.fixture
+def fill(tmp_path: Path, picture: Callable[..., None]) -> Fill:
+    """Write two pictures for each class folder, given relative to the temporary folder."""
+
+    def write(*folders: str, images: int = 2) -> None:
+        for folder in folders:
+            for number in range(images):
+                picture(tmp_path / folder / f"{number}.jpg")
+
+    return write
+
 
 def test_classes_are_shared_out_whole(class_folders: Path) -> None:
     sets = {split: data.create("folder", class_folders, split) for split in ("train", "validation", "test")}
@@ -57,20 +71,16 @@ def test_moving_the_pictures_does_not_move_them_to_another_split(
     assert [path.relative_to(class_folders) for path in before] == [path.relative_to(moved) for path in after]
 
 
-def test_split_folders_are_taken_at_their_word(tmp_path: Path, picture: Callable) -> None:
-    for split, classes in (("train", "abc"), ("val", "de"), ("test", "fg")):
-        for name in classes:
-            for number in range(2):
-                picture(tmp_path / split / name / f"{number}.jpg")
+def test_split_folders_are_taken_at_their_word(tmp_path: Path, fill: Fill) -> None:
+    fill("train/a", "train/b", "train/c", "val/d", "val/e", "test/f", "test/g")
     assert data.create("folder", tmp_path, "train").class_names == ("a", "b", "c")
     assert data.create("folder", tmp_path, "validation").class_names == ("d", "e")
     assert data.create("folder", tmp_path, "test").class_names == ("f", "g")
+    assert data.create("folder", tmp_path, "all").class_names == tuple("abcdefg")
 
 
-def test_pictures_in_deeper_folders_belong_to_the_class_on_top(tmp_path: Path, picture: Callable) -> None:
-    for name in "abcd":
-        picture(tmp_path / name / "2020" / "1.jpg")
-        picture(tmp_path / name / "2021" / "1.jpg")
+def test_pictures_in_deeper_folders_belong_to_the_class_on_top(tmp_path: Path, fill: Fill) -> None:
+    fill(*(f"{name}/{year}" for name in "abcd" for year in (2020, 2021)), images=1)
     part = data.create("folder", tmp_path, "test", fractions=(0.5, 0.0, 0.5))
     assert part.counts().tolist() == [2, 2]
 
@@ -108,27 +118,24 @@ def test_a_class_of_one_image_stops_is_dropped_or_kept(class_folders: Path, pict
         data.create("folder", class_folders, small_classes="ignore")
 
 
-def test_one_class_is_refused(tmp_path: Path, picture: Callable) -> None:
-    for number in range(3):
-        picture(tmp_path / "only" / f"{number}.jpg")
+def test_one_class_is_refused(tmp_path: Path, fill: Fill) -> None:
+    fill("only")
     with pytest.raises(ValueError, match="has 1 class with images"):
         data.create("folder", tmp_path)
 
 
-def test_too_few_classes_for_three_splits_are_refused_with_advice(tmp_path: Path, picture: Callable) -> None:
-    for name in "abcd":
-        for number in range(2):
-            picture(tmp_path / name / f"{number}.jpg")
+def test_too_few_classes_for_three_splits_are_refused_with_advice(tmp_path: Path, fill: Fill) -> None:
+    fill(*"abcd")
     with pytest.raises(ValueError, match=r"of its 4 classes, fractions .* give 1 to validation.*\(0.5, 0.0, 0.5\)"):
         data.create("folder", tmp_path, "validation")
 
 
-def test_a_split_that_the_data_does_not_have_is_refused(tmp_path: Path, picture: Callable) -> None:
-    for name in "ab":
-        for number in range(2):
-            picture(tmp_path / "train" / name / f"{number}.jpg")
-    with pytest.raises(ValueError, match="its test split has 0 classes"):
-        data.create("folder", tmp_path, "test")
+def test_one_split_is_enough_and_another_is_refused(tmp_path: Path, fill: Fill) -> None:
+    fill("test/a", "test/b")
+    assert data.create("folder", tmp_path, "test").class_names == ("a", "b")
+    assert len(data.create("folder", tmp_path, "all")) == 4
+    with pytest.raises(ValueError, match="its train split has 0 classes"):
+        data.create("folder", tmp_path, "train")
 
 
 def test_one_file_under_two_names_is_refused(class_folders: Path) -> None:
@@ -147,12 +154,9 @@ def test_roots_without_classes_are_refused(tmp_path: Path, picture: Callable) ->
         data.create("folder")
 
 
-def test_all_is_every_image_whatever_its_split(class_folders: Path, tmp_path: Path, picture: Callable) -> None:
+def test_all_is_every_image_whatever_its_split(class_folders: Path, tmp_path: Path, fill: Fill) -> None:
     assert len(data.create("folder", class_folders, "all")) == 30
-    for split, classes in (("train", "ab"), ("test", "bc")):
-        for name in classes:
-            picture(tmp_path / "splits" / split / name / "1.jpg")
-            picture(tmp_path / "splits" / split / name / "2.jpg")
+    fill("splits/train/a", "splits/train/b", "splits/test/b", "splits/test/c")
     everything = data.create("folder", tmp_path / "splits", "all")
     assert everything.class_names == ("a", "b", "c")
     assert everything.counts().tolist() == [2, 4, 2]
@@ -161,27 +165,16 @@ def test_all_is_every_image_whatever_its_split(class_folders: Path, tmp_path: Pa
         data.create("glyphs", split="all")
 
 
-def test_a_folder_with_only_a_test_split_is_enough(tmp_path: Path, picture: Callable) -> None:
-    for name in "ab":
-        for number in range(2):
-            picture(tmp_path / "test" / name / f"{number}.jpg")
-    assert data.create("folder", tmp_path, "test").class_names == ("a", "b")
-    assert len(data.create("folder", tmp_path, "all")) == 4
-
-
-def test_classes_named_like_splits_are_classes_if_they_hold_the_images(tmp_path: Path, picture: Callable) -> None:
-    for name in ("train", "val"):
-        for number in range(2):
-            picture(tmp_path / name / f"{number}.jpg")
+def test_classes_named_like_splits_are_classes_if_they_hold_the_images(tmp_path: Path, fill: Fill) -> None:
+    fill("train", "val")
     assert data.create("folder", tmp_path, "all").class_names == ("train", "val")
 
 
 # ---------------------------------------------------------------------------------------------------- links and names
 
 
-def test_a_class_folder_may_be_a_link(class_folders: Path, tmp_path: Path, picture: Callable) -> None:
-    for number in range(2):
-        picture(tmp_path / "elsewhere" / f"{number}.jpg")
+def test_a_class_folder_may_be_a_link(class_folders: Path, tmp_path: Path, fill: Fill) -> None:
+    fill("elsewhere")
     (class_folders / "linked").symlink_to(tmp_path / "elsewhere")
     assert data.create("folder", class_folders, "all").counts()[-1] == 2
 

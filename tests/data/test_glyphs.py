@@ -9,8 +9,7 @@ import torch
 from gspool import data
 from gspool.data import Distortion
 from gspool.data.glyph_alphabet import FACES, LETTERS, SYMBOLS, face_file, glyph_masks
-from gspool.data.glyph_collage import affine_maps, draw_collages, draw_tiles
-from gspool.data.glyphs import characters_of
+from gspool.data.glyphs import affine_maps, characters_of, draw_collages, draw_tiles
 
 STILL = Distortion(rotation=0, scale=(1, 1), shear=0, shift=0, paper=(0, 0), ink=(1, 1), noise=0)
 
@@ -65,7 +64,7 @@ def test_drawing_leaves_the_global_generator_alone() -> None:
 def test_the_foreground_says_where_the_letter_is() -> None:
     glyphs = data.create("glyphs", split="test", images_per_class=4, distortion=STILL)
     letters, _ = characters_of("test")
-    masks = glyph_masks(letters, 32).float() / 255
+    masks = glyph_masks("".join(letters), 32).float() / 255
     assert set(glyphs.foreground.tolist()) == {0, 1, 2, 3}
     for index in range(0, len(glyphs), 13):
         image, label = glyphs[index]
@@ -77,7 +76,7 @@ def test_the_foreground_says_where_the_letter_is() -> None:
 
 def test_other_tiles_hold_symbols_of_the_split() -> None:
     glyphs = data.create("glyphs", split="validation", images_per_class=1, distortion=STILL)
-    masks = glyph_masks(characters_of("validation").symbols, 32).flatten(0, 1).float() / 255
+    masks = glyph_masks("".join(characters_of("validation").symbols), 32).flatten(0, 1).float() / 255
     for index in range(0, 154, 19):
         for place in set(range(4)) - {int(glyphs.foreground[index])}:
             row, column = divmod(place, 2)
@@ -87,7 +86,7 @@ def test_other_tiles_hold_symbols_of_the_split() -> None:
 
 def test_without_background_the_letter_fills_the_image() -> None:
     glyphs = data.create("glyphs", split="test", images_per_class=1, size=32, distortion=STILL, background="none")
-    masks = glyph_masks(characters_of("test").letters, 32).float() / 255
+    masks = glyph_masks("".join(characters_of("test").letters), 32).float() / 255
     assert glyphs.foreground is None
     for index in range(0, 100, 9):
         assert (masks[index] - glyphs[index][0][0].float() / 255).abs().amax((1, 2)).min() < 0.01

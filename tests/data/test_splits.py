@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gspool.data import ArrayImages, ImageSet, class_fold, image_fold
+from gspool.data import ArrayImages, ImageSet, class_fold, image_fold, split_images
 from gspool.data.splits import shuffled, split_positions
 
 
@@ -88,3 +90,47 @@ def test_parts_hold_every_position_once(count: int, seed: int) -> None:
 def test_fractions_must_share_out_the_whole(fractions: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="must add up to 1"):
         split_positions(["a", "b"], fractions, 0)  # type: ignore[arg-type]
+
+
+FRACTIONS = st.tuples(*[st.integers(1, 9)] * 3).map(lambda shares: tuple(share / sum(shares) for share in shares))
+
+
+@given(st.lists(st.integers(3, 12), min_size=1, max_size=4), FRACTIONS, st.integers(0, 5), st.randoms())
+def test_every_class_is_in_every_part_and_every_image_in_one(
+    counts: list[int], fractions: tuple[float, float, float], seed: int, random: Random
+) -> None:
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    random.shuffle(labels)
+    pixels = torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8)
+    whole = ImageSet(ArrayImages(pixels), labels, [f"c{label}" for label in range(len(counts))], name="toy")
+    parts = split_images(whole, fractions, seed)
+    assert sorted(row for part in parts for row in part.images.indices.tolist()) == list(range(len(whole)))
+    for split, share, part in zip(("train", "validation", "test"), fractions, parts, strict=True):
+        assert (part.split, part.class_names) == (split, whole.class_names)
+        assert part.counts().min() >= 1
+        assert (part.counts() - share * whole.counts()).abs().max() < 2
+
+    # The same images in another order are divided in the same way.
+    order = random.sample(range(len(whole)), len(whole))
+    again = split_images(whole.subset(order), fractions, seed)
+    for part, other in zip(parts, again, strict=True):
+        assert {part.describe(row) for row in range(len(part))} == {other.describe(row) for row in range(len(other))}
+
+
+def test_another_seed_divides_images_in_another_way() -> None:
+    first, second = (split_images(toy(2, 20), seed=seed).test.images.indices.tolist() for seed in (0, 1))
+    assert first != second
+    assert first == split_images(toy(2, 20), seed=0).test.images.indices.tolist()
+
+
+def test_a_class_without_an_image_for_every_part_is_named() -> None:
+    labels = [0, 0, 0, 1, 1, 2, 2, 2]
+    pixels = torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8)
+    images = ImageSet(ArrayImages(pixels), labels, ["ant", "bee", "cat"], name="toy")
+    with pytest.raises(ValueError, match=r"1 classes have fewer than three images \(bee\)"):
+        split_images(images)
+
+
+def test_every_part_of_a_division_needs_a_share() -> None:
+    with pytest.raises(ValueError, match="a positive share each"):
+        split_images(toy(2, 5), (0.5, 0.0, 0.5))

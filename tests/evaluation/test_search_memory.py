@@ -43,8 +43,9 @@ class LiveBytes(TorchDispatchMode):
             del self.users[place], self.sizes[place]
 
 
-@pytest.mark.parametrize("megabytes", [3, 12])
-@pytest.mark.parametrize(("classes", "duplicates"), [(600, 0), (30, 0), (3, 0), (600, 1500)])
+@pytest.mark.parametrize(
+    ("megabytes", "classes", "duplicates"), [(3, 600, 0), (3, 30, 0), (3, 3, 0), (12, 3, 0), (12, 600, 1500)]
+)
 def test_memory_is_kept_to(clusters, megabytes, classes, duplicates):
     # Few large classes need many ranks at once, and duplicates are searched again with ever more candidates.
     embeddings, labels = clusters(3000, classes, 16)

@@ -14,17 +14,15 @@ Example:
     32
 """
 
-from gspool.data.batches import ClassBalancedBatches
+from gspool.data.batches import ClassBalancedBatches, Shard
 from gspool.data.cache import cached
 from gspool.data.check import ImageCheck, check_images
 from gspool.data.decode import BrokenImageError, decode
-from gspool.data.glyph_collage import Distortion
+from gspool.data.glyphs import Distortion
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import ArrayImages, FileImages, ImageSource
-from gspool.data.location import data_root
-from gspool.data.registry import create, list
-from gspool.data.shards import Shard
-from gspool.data.splits import Fold, class_fold, image_fold
+from gspool.data.registry import create, data_root, list
+from gspool.data.splits import Fold, ImageSplits, class_fold, image_fold, split_images
 from gspool.data.transforms import ShiftAndFlip, evaluation_transform, train_transform
 
 __all__ = [
@@ -37,6 +35,7 @@ __all__ = [
     "ImageCheck",
     "ImageSet",
     "ImageSource",
+    "ImageSplits",
     "Shard",
     "ShiftAndFlip",
     "cached",
@@ -48,5 +47,6 @@ __all__ = [
     "evaluation_transform",
     "image_fold",
     "list",
+    "split_images",
     "train_transform",
 ]

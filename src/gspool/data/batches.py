@@ -1,19 +1,46 @@
-"""Class-balanced batches: m images of each of P classes, from one plan for all ranks."""
+"""Which images a process loads: class-balanced batches to train, shards to evaluate."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import Sampler
 
-from gspool.data.shards import placed
-
 if TYPE_CHECKING:
     from jaxtyping import Int64
     from torch import Generator, Tensor
+
+
+class Place(NamedTuple):
+    """The rank of a process and the number of processes of the run."""
+
+    rank: int
+    world_size: int
+
+
+def placed(rank: int | None = None, world_size: int | None = None) -> Place:
+    """Return the place of this process: as given, else from torch.distributed, else the only one.
+
+    Raises:
+        ValueError: if only one of the two is given, or the rank is out of range.
+
+    Example:
+        >>> placed()
+        Place(rank=0, world_size=1)
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"give rank and world_size together or neither, got rank={rank}, world_size={world_size}")
+    if rank is None or world_size is None:
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return Place(0, 1)
+        return Place(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must lie in 0..world_size-1, got rank={rank}, world_size={world_size}")
+    return Place(rank, world_size)
 
 
 class ClassBalancedBatches(Sampler[list[int]]):
@@ -149,6 +176,48 @@ class ClassBalancedBatches(Sampler[list[int]]):
             "batches_per_epoch": self.batches_per_epoch,
             "labels": hashlib.sha256(self.labels.numpy().tobytes()).hexdigest()[:16],
         }
+
+
+class Shard(Sampler[int]):
+    """Yield this process's block of the indices 0..length-1; all blocks together hold every index once.
+
+    Unlike torch's DistributedSampler it never repeats an image to make the blocks equally long, so gathered embeddings
+    have no duplicates.
+
+    Raises:
+        ValueError: if the length is negative, or the rank is out of range.
+
+    Example:
+        >>> [list(Shard(7, rank=rank, world_size=3)) for rank in range(3)]
+        [[0, 1], [2, 3], [4, 5, 6]]
+    """
+
+    def __init__(self, length: int, rank: int | None = None, world_size: int | None = None) -> None:
+        super().__init__()
+        if length < 0:
+            raise ValueError(f"length is the number of images and must not be negative, got {length}")
+        place = placed(rank, world_size)
+        self.indices = range(place.rank * length // place.world_size, (place.rank + 1) * length // place.world_size)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+
+def loading_processes(asked: int) -> int:
+    """Return the number of loader processes: as requested, at most one for each core.
+
+    More would only take turns, and torch warns about them. What is loaded is the same with any number, so a
+    configuration may name more than a machine has.
+
+    Example:
+        >>> loading_processes(0), 1 <= loading_processes(10_000) < 10_000
+        (0, True)
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(asked, cores)
 
 
 def _grouped(values: Int64[Tensor, " N"], classes: int | None = None) -> list[Int64[Tensor, " R"]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gspool.data.download import Archive, fetch
+from gspool.data.download import Archive, fetch, unpack
 from gspool.data.image_set import GALLERY, QUERY, ImageSet, Split
 from gspool.data.image_source import FileImages
 from gspool.data.splits import class_fold
-from gspool.data.unpack import unpack
 from gspool.files import lock
 
 
@@ -34,7 +33,7 @@ class Entry(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Where a published data set is: its folder, files that identify it, its layout, page and archive."""
+    """A published data set: its folder, files that identify it, its layout, page and archive."""
 
     name: str
     folder: str
@@ -44,12 +43,7 @@ class Published(NamedTuple):
     archive: Archive | None = None
 
     def locate(self, root: Path, download: bool) -> Path:
-        """Find the folder of the data set under ``root``; unpack or download its archive where that is possible.
-
-        Raises:
-            FileNotFoundError: if it is not there; the message says what to put where.
-            ValueError: if another process is unpacking it.
-        """
+        """Find the folder of the data set under ``root``; unpack or download its archive where that is possible."""
         for place in (root, root / self.folder):
             if any((place / mark).exists() for mark in self.marks):
                 return place
@@ -136,11 +130,7 @@ class Benchmark:
 
 
 def present(what: str, entries: Sequence[Entry], expected: Count, allow_partial: bool) -> list[Entry]:
-    """Check a list against the published counts and against the disk; return the entries whose files exist.
-
-    Raises:
-        ValueError: if anything is missing and ``allow_partial`` is not set, or if nothing is there.
-    """
+    """Check a list against the published counts and against the disk; return the entries whose files exist."""
     here = [entry for entry in entries if entry.path.is_file()]
     found = Count(len(here), len({entry.class_name for entry in here}))
     if found == expected or (here and allow_partial):
@@ -157,11 +147,7 @@ def present(what: str, entries: Sequence[Entry], expected: Count, allow_partial:
 
 
 def official_part(name: str, split: Split, fold: int | None, folded: str) -> str:
-    """Return the official part, ``train`` or ``test``, that a split is cut from.
-
-    Raises:
-        ValueError: if validation is requested without a fold.
-    """
+    """Return the official part, ``train`` or ``test``, that a split is cut from; validation needs a fold."""
     if split == "validation" and fold is None:
         raise ValueError(
             f"{name} has no validation part of its own: choose a fold of its training {folded} with fold=0, 1, ... "
@@ -170,12 +156,25 @@ def official_part(name: str, split: Split, fold: int | None, folded: str) -> str
     return "test" if split == "test" else "train"
 
 
-def lines_of(table: Path, fields: str, skip: int = 0) -> Iterable[list[str]]:
-    """Read the lines of an official list as values, one for each name in ``fields``; ``a|b`` means one of these words.
+class Labelled(NamedTuple):
+    """An image of a data set whose classes are numbered from 1."""
 
-    Raises:
-        ValueError: for a line that is not so.
+    number: int
+    class_name: str
+    path: Path
+
+
+def part_of_classes(images: Iterable[Labelled], part: str, train_classes: int) -> list[Entry]:
+    """Return the images of the first classes for ``train``, of the others for ``test``.
+
+    They are ordered by class, so that folds and labels do not depend on the layout of the files.
     """
+    chosen = (image for image in images if (image.number <= train_classes) == (part == "train"))
+    return [Entry(image.path, image.class_name) for image in sorted(chosen, key=lambda image: image.number)]
+
+
+def lines_of(table: Path, fields: str, skip: int = 0) -> Iterable[list[str]]:
+    """Read the lines of an official list as values, one for each name in ``fields``; ``a|b`` means one of these."""
     names = fields.split()
     for row, line in enumerate(table.read_text(encoding="utf-8").splitlines(), start=1):
         values = line.split()
@@ -186,3 +185,16 @@ def lines_of(table: Path, fields: str, skip: int = 0) -> Iterable[list[str]]:
         ):
             raise ValueError(f"{table}, line {row}: expected {fields}, got {line!r}")
         yield values
+
+
+def read_matlab(path: Path) -> dict[str, Any]:
+    """Read a MATLAB file with its structs as records and one-element arrays unwrapped."""
+    import numpy as np
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(path, squeeze_me=True, struct_as_record=False)
+    except (ValueError, TypeError, OSError) as problem:
+        raise ValueError(f"{path} cannot be read as a MATLAB file ({problem})") from problem
+    # squeeze_me turns a list of one into the one: readers expect a list.
+    return {name: np.atleast_1d(value) for name, value in content.items() if not name.startswith("__")}

@@ -19,7 +19,7 @@ from gspool.data.cache_files import NO_ROOM, SIZES, TEMPORARY, CacheFiles, make_
 from gspool.data.decode import BrokenImageError, Interpolation, decode, printable, stored_size
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import FileImages, SelectedImages
-from gspool.data.location import data_root
+from gspool.data.registry import data_root
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8

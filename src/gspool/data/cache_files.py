@@ -15,17 +15,12 @@ import warnings
 import weakref
 import zlib
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-try:
-    import fcntl
-except ModuleNotFoundError:  # on Windows, where a file that a process has open cannot be removed anyway
-    fcntl = None  # type: ignore[assignment]
 
 SIZES, PIXELS, INDEX, TEMPORARY = ".sizes.npy", ".pixels", ".index", ".part"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -74,11 +69,7 @@ class CacheFiles:
         return pixels if zlib.crc32(pixels.data) == entry & 0xFFFFFFFF else None
 
     def write(self, row: int, pixels: npt.NDArray[np.uint8]) -> None:
-        """Store the pixels of an image; on a full disk warn once and store nothing more.
-
-        Warns:
-            UserWarning: if there is no space left.
-        """
+        """Store the pixels of an image; on a full disk warn once and store nothing more."""
         if self._is_full:
             return
         entry = np.uint64(_WRITTEN | zlib.crc32(pixels.data))
@@ -109,13 +100,20 @@ def write_at(file: int, content: memoryview, start: int) -> None:
 
 
 def _mark_used(index: int) -> None:
-    """Lock an open index, so that its cache is not removed while this process has it open, and set its time."""
-    # Some file systems have no locks, and in a shared folder times may not be ours to set: the cache works without.
+    """Set the time of an open index, and lock it, so that its cache is not removed while this process has it open."""
+    # In a shared folder times may not be ours to set, and some file systems have no locks: the cache works without.
     with suppress(OSError):
         os.utime(index)
-    if fcntl is not None:
-        with suppress(OSError):
-            fcntl.flock(index, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    with suppress(OSError):
+        _lock(index, "LOCK_SH")
+
+
+def _lock(file: int, kind: Literal["LOCK_SH", "LOCK_EX"]) -> None:
+    """Lock a file without waiting; on Windows a file that a process has open cannot be removed anyway."""
+    with suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(file, getattr(fcntl, kind) | fcntl.LOCK_NB)
 
 
 class StoredCache(NamedTuple):
@@ -162,17 +160,11 @@ def _other_caches(stem: Path) -> list[StoredCache]:
 
 def _remove(cache: StoredCache) -> bool:
     """Remove a cache unless it is in use, or not ours to remove."""
-    index = next((file for file in cache.files if file.suffix == INDEX), None)
-    try:
-        lock = os.open(index, os.O_RDWR) if index is not None else None
-        try:
-            if lock is not None and fcntl is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for file in cache.files:
-                file.unlink(missing_ok=True)
-        finally:
-            if lock is not None:
-                os.close(lock)
-    except OSError:
-        return False
-    return True
+    with ExitStack() as opened, suppress(OSError):
+        for file in cache.files:
+            if file.suffix == INDEX:
+                _lock(opened.enter_context(file.open("r+b")).fileno(), "LOCK_EX")
+        for file in cache.files:
+            file.unlink(missing_ok=True)
+        return True
+    return False

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from gspool.data.benchmark import Benchmark, Count, Entry, Published
+from gspool.data.benchmark import Benchmark, Count, Labelled, Published, part_of_classes, read_matlab
 
 TRAIN_CLASSES = 98
 
 
-class Car(NamedTuple):
-    """One annotated image; classes are numbered from 1."""
-
-    path: str
-    number: int
-    class_name: str
-
-
-def _entries(folder: Path, part: str) -> list[Entry]:
+def _images(folder: Path) -> Iterator[Labelled]:
     whole = folder / "cars_annos.mat"
-    cars = _from_one_file(whole) if whole.exists() else _from_devkit(folder)
-    chosen = (car for car in cars if (car.number <= TRAIN_CLASSES) == (part == "train"))
-    # Both layouts list the same cars; ordered by class, folds and labels do not depend on the layout.
-    return [Entry(folder / car.path, car.class_name) for car in sorted(chosen, key=lambda car: car.number)]
+    return _from_one_file(whole) if whole.exists() else _from_devkit(folder)
 
 
-def _from_one_file(path: Path) -> Iterator[Car]:
+def _from_one_file(path: Path) -> Iterator[Labelled]:
     """Read the file that lists all images."""
-    content = _matlab(path)
+    content = read_matlab(path)
     for row in content["annotations"]:
         number = int(getattr(row, "class"))
-        yield Car(str(row.relative_im_path), number, str(content["class_names"][number - 1]))
+        yield Labelled(number, str(content["class_names"][number - 1]), path.parent / str(row.relative_im_path))
 
 
-def _from_devkit(folder: Path) -> Iterator[Car]:
+def _from_devkit(folder: Path) -> Iterator[Labelled]:
     """Read the files of the classification task; its own split is ignored."""
-    names = _matlab(folder / "devkit" / "cars_meta.mat")["class_names"]
+    names = read_matlab(folder / "devkit" / "cars_meta.mat")["class_names"]
     file = "cars_test_annos_withlabels.mat"
     test_labels = next((place for place in (folder / file, folder / "devkit" / file) if place.exists()), None)
     if test_labels is None:
@@ -46,22 +34,9 @@ def _from_devkit(folder: Path) -> Iterator[Car]:
             "and half of them belong to the training classes here; that file is published beside the devkit"
         )
     for pictures, table in (("cars_train", folder / "devkit" / "cars_train_annos.mat"), ("cars_test", test_labels)):
-        for row in _matlab(table)["annotations"]:
+        for row in read_matlab(table)["annotations"]:
             number = int(getattr(row, "class"))
-            yield Car(f"{pictures}/{row.fname}", number, str(names[number - 1]))
-
-
-def _matlab(path: Path) -> dict[str, Any]:
-    """Read a MATLAB file with its structs as records and one-element arrays unwrapped."""
-    import numpy as np
-    from scipy.io import loadmat
-
-    try:
-        content = loadmat(path, squeeze_me=True, struct_as_record=False)
-    except (ValueError, TypeError, OSError) as problem:
-        raise ValueError(f"{path} cannot be read as a MATLAB file ({problem})") from problem
-    # squeeze_me turns a list of one into the one: the readers above expect a list.
-    return {name: np.atleast_1d(value) for name, value in content.items() if not name.startswith("__")}
+            yield Labelled(number, str(names[number - 1]), folder / pictures / str(row.fname))
 
 
 cars196 = Benchmark(
@@ -75,5 +50,5 @@ cars196 = Benchmark(
         page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (the images were withdrawn there; copies exist)",
     ),
     {"train": Count(8_054, 98), "test": Count(8_131, 98)},
-    _entries,
+    lambda folder, part: part_of_classes(_images(folder), part, TRAIN_CLASSES),
 )

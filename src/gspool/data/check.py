@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
 
 from gspool.data.decode import BrokenImageError
 from gspool.data.image_set import ImageSet
+from gspool.terminal.bar import work_bar
 
 SHOWN = 10
 
@@ -78,9 +77,9 @@ def check_images(
     broken = []
     pool = ThreadPoolExecutor(threads)
     try:
-        with _bar(images, progress) as advance:
+        with work_bar(f"checking {images.name}/{images.split}", 0, len(images), progress, "images") as bar:
             for result in pool.map(check, range(len(images))):
-                advance()
+                bar.advance()
                 if result is not None:
                     broken.append(result)
     finally:
@@ -103,16 +102,3 @@ def check_images(
 def _lines(broken: tuple[Broken, ...]) -> str:
     lines = [f"  {one.reason}" for one in broken[:SHOWN]]
     return "\n".join(lines + ([f"  ... and {len(broken) - SHOWN:,} more"] if len(broken) > SHOWN else []))
-
-
-@contextmanager
-def _bar(images: ImageSet, progress: bool) -> Iterator[Callable[[], None]]:
-    """Show a progress bar that advances by one image a call, or nothing."""
-    if not progress:
-        yield lambda: None
-        return
-    from rich.progress import Progress
-
-    with Progress() as bar:
-        task = bar.add_task(f"checking {images.name}/{images.split}", total=len(images))
-        yield lambda: bar.advance(task)

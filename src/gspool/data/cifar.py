@@ -1,16 +1,27 @@
-"""CIFAR-10 and CIFAR-100, of the zero-shot prediction and collage studies (Sec. 5.1, Supp. 2.2 and 2.3)."""
+"""CIFAR-10 and CIFAR-100, of the zero-shot prediction and collage studies (Sec. 5.1, Supp. 2.2 and 2.3).
+
+Their python archives are pickles of arrays and lists. They are read without running anything that is in them.
+"""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
 
 from gspool.data.benchmark import Count, Published, official_part
-from gspool.data.cifar_archive import read_names, read_part
 from gspool.data.download import Archive
 from gspool.data.image_set import ImageSet, Split
 from gspool.data.image_source import ArrayImages
 from gspool.data.splits import image_fold
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64, UInt8
+    from torch import Tensor
 
 CIFAR10 = Published(
     name="cifar10",
@@ -38,6 +49,17 @@ CIFAR100 = Published(
 )
 IMAGES = {"train": 50_000, "test": 10_000}
 
+# What an array is rebuilt from, by its names in old and new numpy; a pickle that names anything else is refused.
+_ALLOWED = frozenset(
+    {
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("_codecs", "encode"),
+    }
+)
+
 
 def cifar10(
     root: Path,
@@ -54,13 +76,14 @@ def cifar10(
         FileNotFoundError: if the data set is not under ``root``.
         ValueError: if a file is damaged or incomplete.
     """
+    files = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
     part = official_part("cifar10", split, fold, "images")
     folder = CIFAR10.locate(root, download)
-    files = ["test_batch"] if part == "test" else [f"data_batch_{number}" for number in range(1, 6)]
-    pixels, labels = read_part([folder / file for file in files], "labels")
+    pixels, labels = read_part([folder / file for file in files[part]], "labels")
     names = read_names(folder / "batches.meta", "label_names")
     images = ImageSet(ArrayImages(pixels, "cifar10"), labels["labels"], names, name="cifar10", split=split)
-    return _fold_of(_checked(images, folder, Count(IMAGES[part], 10), allow_partial), split, fold, folds)
+    _check_count(images, folder, Count(IMAGES[part], 10), allow_partial)
+    return _part_of_fold(images, fold, folds)
 
 
 def cifar100(
@@ -83,27 +106,88 @@ def cifar100(
         raise ValueError(f"the classes of CIFAR-100 are 'fine' (100) or 'coarse' (20), got {classes!r}")
     part = official_part("cifar100", split, fold, "images")
     folder = CIFAR100.locate(root, download)
-    key = f"{classes}_labels"
-    pixels, labels = read_part([folder / part], key)
+    pixels, labels = read_part([folder / part], f"{classes}_labels")
     names = read_names(folder / "meta", f"{classes}_label_names")
-    images = ImageSet(ArrayImages(pixels, "cifar100"), labels[key], names, name="cifar100", split=split)
-    number = 100 if classes == "fine" else 20
-    return _fold_of(_checked(images, folder, Count(IMAGES[part], number), allow_partial), split, fold, folds)
+    images = ImageSet(ArrayImages(pixels, "cifar100"), labels[f"{classes}_labels"], names, name="cifar100", split=split)
+    _check_count(images, folder, Count(IMAGES[part], 100 if classes == "fine" else 20), allow_partial)
+    return _part_of_fold(images, fold, folds)
 
 
-def _checked(images: ImageSet, folder: Path, expected: Count, allow_partial: bool) -> ImageSet:
+def _check_count(images: ImageSet, folder: Path, expected: Count, allow_partial: bool) -> None:
     found = Count(len(images), len(images.labels.unique()))
     if found != expected and not allow_partial:
         raise ValueError(
             f"{images.name}/{images.split} must have {expected}, {folder} has {found}; "
             "unpack the archive again, or pass allow_partial=True to use what is there"
         )
-    return images
 
 
-def _fold_of(images: ImageSet, split: Split, fold: int | None, folds: int) -> ImageSet:
+def _part_of_fold(images: ImageSet, fold: int | None, folds: int) -> ImageSet:
     """Return the part of a fold of images; classes are the same on both sides."""
-    if split == "test" or fold is None:
+    if images.split == "test" or fold is None:
         return images
     both = image_fold(images, fold, folds)
-    return both.train if split == "train" else both.validation
+    return both.train if images.split == "train" else both.validation
+
+
+class CifarPart(NamedTuple):
+    """The images of some files, and their labels under every requested key."""
+
+    pixels: UInt8[Tensor, "N 3 32 32"]
+    labels: Mapping[str, Int64[Tensor, " N"]]
+
+
+def read_part(files: list[Path], *label_keys: str) -> CifarPart:
+    """Read the images and their labels from some files, in their order."""
+    pixels = []
+    labels: dict[str, list[int]] = {key: [] for key in label_keys}
+    for path in files:
+        record = read_record(path)
+        rows = record.get("data")
+        if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != 3072:
+            raise ValueError(f"{path}: expected 'data' to be uint8 of shape [N, 3072], found keys {sorted(record)}")
+        for key, all_labels in labels.items():
+            own = record.get(key)
+            if not isinstance(own, list) or len(own) != len(rows):
+                raise ValueError(f"{path}: expected {key!r} to be a list of {len(rows)} labels, one for each row")
+            all_labels += own
+        pixels.append(torch.from_numpy(rows.reshape(-1, 3, 32, 32)))
+    return CifarPart(torch.cat(pixels), {key: torch.tensor(own, dtype=torch.int64) for key, own in labels.items()})
+
+
+def read_names(path: Path, key: str) -> list[str]:
+    """Read the names of the classes."""
+    names = read_record(path).get(key)
+    if not isinstance(names, list):
+        raise ValueError(f"{path} has no list of names {key!r}; unpack the published archive again")
+    return names
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read one file, a dictionary of arrays and lists; refuse anything but arrays, numbers and text."""
+    try:
+        with path.open("rb") as file:
+            # Written by Python 2, where text is bytes.
+            record = _ArraysOnly(file, encoding="bytes").load()
+    except FileNotFoundError:
+        raise
+    except Exception as problem:  # damaged pickles raise nearly anything
+        raise ValueError(f"{path} is not a file of CIFAR: {problem}; unpack the published archive again") from problem
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} is not a file of CIFAR: it holds a {type(record).__name__}, expected a dictionary")
+    return {
+        _text(key): [_text(one) for one in value] if isinstance(value, list) else value for key, value in record.items()
+    }
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """An unpickler for arrays, numbers, text, lists and dictionaries only."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file needs")
+        return super().find_class(module, name)
+
+
+def _text(value: Any) -> Any:
+    return value.decode("utf-8") if isinstance(value, bytes) else value

@@ -9,9 +9,6 @@ from pathlib import Path
 from gspool.data.csv_list import SPLIT_NAMES, Picture
 from gspool.data.decode import IMAGE_SUFFIXES, printable
 
-# Folder names that mean a split rather than a class.
-SPLIT_FOLDERS = SPLIT_NAMES
-
 
 class LeftOut:
     """Things that a walk left out: how many, and the names of the first."""
@@ -75,7 +72,7 @@ class ImageFolder:
             raise ValueError(f"{printable(root)} is not a folder and not a regular file; give one of these")
         top = [entry for entry in self._entries(self.root) if _is_folder(entry)]
         self.has_folders = bool(top)
-        self.has_splits = all(entry.name in SPLIT_FOLDERS for entry in top) and any(
+        self.has_splits = all(entry.name in SPLIT_NAMES for entry in top) and any(
             _is_folder(below) for entry in top for below in self._entries(entry.path)
         )
         self._reset()
@@ -108,7 +105,7 @@ class ImageFolder:
                     stack.append((iter(below), (*names, entry.name)))
             elif entry.name.lower().endswith(IMAGE_SUFFIXES):
                 label = names[label_depth] if len(names) > label_depth else ""
-                split = SPLIT_FOLDERS[names[0]] if self.has_splits and names else None
+                split = SPLIT_NAMES[names[0]] if self.has_splits and names else None
                 yield Picture(Path(entry.path), label, split)
             else:
                 self.other_files.add(os.path.relpath(entry.path, self.root))

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.data.cifar import CIFAR100
-from gspool.data.cifar_archive import read_names, read_part
+from gspool.data.cifar import CIFAR100, read_names, read_part
 from gspool.data.image_set import ImageSet, Split
 from gspool.data.image_source import ArrayImages
-from gspool.data.seeds import checked_seed
+from gspool.data.splits import checked_seed
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8

@@ -72,36 +72,30 @@ def read_csv(path: Path, *, needs_labels: bool = True) -> Iterator[Picture]:
 
 def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     """Read (line number, stripped values of the known columns) of every row."""
-    # utf-8-sig: spreadsheets put a byte-order mark before the name of the first column.
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        line = 0
-        try:
-            columns = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = columns
-            missing = [name for name in needed if name not in columns]
-            if missing:
-                raise ValueError(f"{path} has no column {' and '.join(missing)}; its first line names {columns}")
+    reader = csv.DictReader(_lines(path))
+    line = 0
+    try:
+        columns = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = columns
+        missing = [name for name in needed if name not in columns]
+        if missing:
+            raise ValueError(f"{path} has no column {' and '.join(missing)}; its first line names {columns}")
+        line = reader.line_num
+        for row in reader:
             line = reader.line_num
-            for row in reader:
-                line = reader.line_num
-                yield line, {name: (row.get(name) or "").strip() for name in COLUMNS}
-        except UnicodeDecodeError as problem:
-            raise ValueError(
-                f"{path}, line {_undecodable_line(path)}: this is not UTF-8; save the list as 'CSV UTF-8'"
-            ) from problem
-        except csv.Error as problem:
-            raise ValueError(
-                f"{path}, line {line + 1}: not readable as CSV ({problem}); is a quotation mark not closed?"
-            ) from problem
+            yield line, {name: (row.get(name) or "").strip() for name in COLUMNS}
+    except csv.Error as problem:
+        raise ValueError(
+            f"{path}, line {line + 1}: not readable as CSV ({problem}); is a quotation mark not closed?"
+        ) from problem
 
 
-def _undecodable_line(path: Path) -> int:
-    """Find the first line that is not UTF-8."""
+def _lines(path: Path) -> Iterator[str]:
+    """Decode line by line, so that the message can name a line that is not UTF-8."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
-    return 1
+                # Spreadsheets put a byte-order mark before the name of the first column.
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as problem:
+                raise ValueError(f"{path}, line {number}: this is not UTF-8; save the list as 'CSV UTF-8'") from problem

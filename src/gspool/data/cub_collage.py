@@ -18,7 +18,7 @@ from gspool.data.cub import cub
 from gspool.data.decode import decode, printable
 from gspool.data.image_set import ImageSet, Split
 from gspool.data.image_source import FileImages
-from gspool.data.seeds import checked_seed
+from gspool.data.splits import checked_seed
 from gspool.data.transforms import evaluation_transform
 
 if TYPE_CHECKING:

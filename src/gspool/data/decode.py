@@ -123,11 +123,7 @@ def decode(
 
 
 def stored_size(path: str | os.PathLike[str], shorter_side: int | None = None) -> tuple[int, int]:
-    """Read (width, height) that `decode` would return from the head of the file, without decoding it.
-
-    Raises:
-        BrokenImageError: if the file is missing, too large, or does not begin like an image.
-    """
+    """Read (width, height) that `decode` would return from the head of the file, without decoding it."""
     with _opened(path, None, shorter_side, MAX_BYTES, MAX_PIXELS, MAX_RESIZED) as image:
         width, height = image.size
         # A PNG without EXIF at its head would be decoded in search of it.

@@ -1,21 +1,21 @@
-"""Download a published archive: progress, resume, checksums; an incomplete file never gets the final name."""
+"""Download and unpack published archives; what is incomplete or wrong never gets the final name."""
 
 from __future__ import annotations
 
 import ftplib
 import hashlib
 import http.client
+import shutil
+import tarfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+from typing import IO, NamedTuple
 
 # Takes (bytes so far, total bytes or None).
 Report = Callable[[int, int | None], None]
@@ -138,11 +138,7 @@ def _open_ftp(url: str, start: int) -> Iterator[Stream]:
 
 
 def check_content(path: Path, archive: Archive) -> None:
-    """Compare a file with its published checksums; one that differs is renamed, so that the next call starts over.
-
-    Raises:
-        ValueError: if a checksum differs.
-    """
+    """Compare a file with its published checksums; one that differs is renamed, so that the next call starts over."""
     for kind, published in (("md5", archive.md5), ("sha256", archive.sha256)):
         if published is None:
             continue
@@ -157,6 +153,36 @@ def check_content(path: Path, archive: Archive) -> None:
             )
 
 
+def unpack(archive: Path, folder: str, into: Path) -> Path:
+    """Unpack ``archive`` and move its ``folder`` into ``into``; return where it is.
+
+    Members are written to a temporary folder, which is renamed at the end: an interrupted unpacking leaves nothing that
+    looks complete, and what it left is removed by the next. Only one process may unpack an archive at a time.
+
+    Raises:
+        ValueError: if the archive is damaged, holds members that point outside, or does not hold that folder.
+    """
+    target = into / folder
+    if target.exists():
+        return target
+    temporary = into / f".unpacking-{folder}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        try:
+            shutil.unpack_archive(archive, temporary, filter=None if archive.suffix == ".zip" else "data")
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as problem:
+            raise ValueError(f"{archive} cannot be unpacked ({problem}); delete it and fetch it again") from problem
+        unpacked = temporary / folder
+        if not unpacked.exists():
+            found = sorted(entry.name for entry in temporary.iterdir())
+            raise ValueError(f"{archive} holds {found[:5]}, expected a folder {folder}; is it another archive?")
+        unpacked.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
@@ -168,22 +194,15 @@ def _kept(part: Path) -> str:
     return f"{_size(part):,} bytes are kept in {part}: run the same command again to continue from there"
 
 
-def _bar(archive: Archive, progress: bool) -> AbstractContextManager[Report]:
-    """Return a progress bar that takes (bytes so far, total bytes), or one that shows nothing."""
-    return _rich_bar(archive) if progress else nullcontext(lambda done, total: None)
-
-
 @contextmanager
-def _rich_bar(archive: Archive) -> Iterator[Report]:
+def _bar(archive: Archive, shown: bool) -> Iterator[Report]:
+    """Show a progress bar, or nothing."""
+    if not shown:
+        yield lambda done, total: None
+        return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn()) as bar:
         task = bar.add_task(archive.file_name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

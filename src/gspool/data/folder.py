@@ -115,12 +115,7 @@ def _list_folder(root: Path) -> tuple[list[Picture], list[str]]:
 
 
 def has_splits(root: Path) -> bool:
-    """Check whether images of a user come with splits of their own: folders train/, val/, test/, or a CSV column.
-
-    Raises:
-        FileNotFoundError: if there is no such folder or file.
-        ValueError: as `folder`.
-    """
+    """Check whether images of a user come with splits of their own: folders train/, val/, test/, or a CSV column."""
     if root.is_file():
         return any(picture.split for picture in read_csv(root))
     return ImageFolder(root).has_splits

@@ -17,8 +17,6 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jaxtyping import UInt8
     from torch import Tensor
 
@@ -68,7 +66,9 @@ def _face(face: str, height: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(face_file(face)), height)
 
 
-def glyph_masks(characters: Sequence[str], size: int) -> UInt8[Tensor, "K 12 S S"]:
+# The splits of one or two sizes: drawing them again takes most of the time of a small data set.
+@functools.lru_cache(maxsize=6)
+def glyph_masks(characters: str, size: int) -> UInt8[Tensor, "K 12 S S"]:
     """Draw every character in every font, scaled to fill its square up to a margin and centred.
 
     Fonts differ in size; scaling makes the shape of a glyph its only class information.

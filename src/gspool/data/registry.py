@@ -8,11 +8,12 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gspool.data.image_set import SPLITS, ImageSet, Split
-from gspool.data.location import data_root
 
+ROOT_VARIABLE = "GSPOOL_DATA"
 # One line for each data set: its name, and the module of this package with a function of that name. The function takes
 # (root, split, options), or (split, options) if it needs no files.
 _MODULES = {
@@ -22,6 +23,7 @@ _MODULES = {
     "cars196": "cars196",
     "sop": "sop",
     "inshop": "inshop",
+    "flowers": "flowers",
     "cifar10": "cifar",
     "cifar100": "cifar",
     "collage": "collage",
@@ -81,6 +83,18 @@ def create(name: str, root: str | os.PathLike[str] | None = None, split: Split =
             "folder needs a root: a folder with one sub-folder for each class, or a CSV file (in a run: --data.root)"
         )
     return make(data_root(root), split, **options)
+
+
+def data_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder of the data sets: ``root`` if given, else $GSPOOL_DATA, else ``~/.cache/gspool/data``.
+
+    Example:
+        >>> data_root("pictures").name
+        'pictures'
+    """
+    if root is not None:
+        return Path(root).expanduser()
+    return Path(os.environ.get(ROOT_VARIABLE) or "~/.cache/gspool/data").expanduser()
 
 
 def option_names(name: str) -> builtins.list[str]:

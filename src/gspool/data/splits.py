@@ -1,8 +1,9 @@
-"""Split classes or images into parts; the same seed always gives the same parts."""
+"""Seeds, and splits of classes or images into parts; the same seed always gives the same parts."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,12 +12,23 @@ import torch
 if TYPE_CHECKING:
     from gspool.data.image_set import ImageSet
 
+# What NumPy and Lightning accept too, so that one seed works everywhere.
+LARGEST_SEED = 2**32 - 1
+
 
 class Fold(NamedTuple):
     """The two parts of one fold."""
 
     train: ImageSet
     validation: ImageSet
+
+
+class ImageSplits(NamedTuple):
+    """The three parts of a set whose classes are all in every part."""
+
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet
 
 
 class Parts(NamedTuple):
@@ -43,9 +55,8 @@ def class_fold(images: ImageSet, fold: int, folds: int = 4) -> Fold:
         True
     """
     _check_fold(images, fold, folds, images.num_classes, "classes")
-    classes = range(images.num_classes)
-    held = _block(images.num_classes, fold, folds)
-    return _named(images.of_classes(set(classes) - set(held)), images.of_classes(held))
+    held = torch.arange(images.num_classes).tensor_split(folds)[fold].tolist()
+    return _named(images.of_classes(set(range(images.num_classes)) - set(held)), images.of_classes(held))
 
 
 def image_fold(images: ImageSet, fold: int, folds: int = 10) -> Fold:
@@ -55,20 +66,47 @@ def image_fold(images: ImageSet, fold: int, folds: int = 10) -> Fold:
         ValueError: if there is no such fold, or a class has fewer images than there are folds.
     """
     _check_fold(images, fold, folds, int(images.counts().min()), "images in the smallest class")
-    held: list[int] = []
-    for label in range(images.num_classes):
-        rows = (images.labels == label).nonzero().flatten()
-        held += rows[_block(len(rows), fold, folds)].tolist()
     is_held = torch.zeros(len(images), dtype=torch.bool)
-    is_held[held] = True
+    for label in range(images.num_classes):
+        is_held[(images.labels == label).nonzero().flatten().tensor_split(folds)[fold]] = True
     return _named(images.subset((~is_held).nonzero().flatten()), images.subset(is_held.nonzero().flatten()))
 
 
-def _block(count: int, fold: int, folds: int) -> range:
-    """Return the positions of one block; the first blocks take what does not divide evenly."""
-    size, more = divmod(count, folds)
-    start = fold * size + min(fold, more)
-    return range(start, start + size + (fold < more))
+def split_images(
+    images: ImageSet, fractions: tuple[float, float, float] = (0.6, 0.2, 0.2), seed: int = 0
+) -> ImageSplits:
+    """Divide the images of every class into train, validation and test, for classification.
+
+    Every class has at least one image in each part. The order comes from hashes of the names of the files, so it
+    depends neither on the folder of the data nor on the order of the set, and an image that is left out moves few of
+    the others.
+
+    Raises:
+        ValueError: if a class has fewer than three images, or the fractions are not three positive numbers with sum 1.
+
+    Example:
+        >>> from gspool.data import create
+        >>> split_images(create("tokens", samples_per_class=10), seed=1).test
+        tokens/test: 32 images of 16 classes
+    """
+    if min(fractions) <= 0:
+        raise ValueError(f"train, validation and test need a positive share each, got fractions {tuple(fractions)}")
+    small = [name for name, count in zip(images.class_names, images.counts().tolist(), strict=True) if count < 3]
+    if small:
+        raise ValueError(
+            f"{images.name}/{images.split}: {len(small)} classes have fewer than three images "
+            f"({', '.join(small[:5])}); train, validation and test need one each: add images or leave these classes out"
+        )
+    parts = Parts([], [], [])
+    for label, class_name in enumerate(images.class_names):
+        rows = (images.labels == label).nonzero().flatten().tolist()
+        names = [f"{class_name}/{os.path.basename(images.describe(row))}" for row in rows]
+        for part, chosen in zip(parts, split_positions(names, fractions, seed, least=1), strict=True):
+            part += [rows[position] for position in chosen]
+    splits = ImageSplits(*(images.subset(sorted(part)) for part in parts))
+    for split, part in splits._asdict().items():
+        part.split = split
+    return splits
 
 
 def _named(train: ImageSet, validation: ImageSet) -> Fold:
@@ -97,8 +135,8 @@ def shuffled(names: Sequence[str], seed: int) -> list[int]:
     return sorted(range(len(names)), key=lambda row: digest(names[row]))
 
 
-def split_positions(names: Sequence[str], fractions: tuple[float, float, float], seed: int) -> Parts:
-    """Assign positions to train, validation and test by the given fractions.
+def split_positions(names: Sequence[str], fractions: tuple[float, float, float], seed: int, least: int = 0) -> Parts:
+    """Assign positions to train, validation and test by the given fractions, at least ``least`` to each.
 
     Raises:
         ValueError: if the fractions are not three numbers from 0 to 1 with sum 1.
@@ -113,6 +151,20 @@ def split_positions(names: Sequence[str], fractions: tuple[float, float, float],
             f"fractions are the shares of train, validation and test and must add up to 1, got {tuple(fractions)}"
         )
     order = shuffled(names, seed)
-    first = round(fractions[0] * len(order))
-    second = round((fractions[0] + fractions[1]) * len(order))
+    count = len(order)
+    first = min(max(round(fractions[0] * count), least), count - 2 * least)
+    second = min(max(round((fractions[0] + fractions[1]) * count), first + least), count - least)
     return Parts(sorted(order[:first]), sorted(order[first:second]), sorted(order[second:]))
+
+
+def checked_seed(seed: int) -> int:
+    """Return the seed if it is an integer in the range that every generator accepts.
+
+    Example:
+        >>> checked_seed(2**80)
+        Traceback (most recent call last):
+        ValueError: a seed is a whole number from 0 to 4294967295, got 1208925819614629174706176
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"a seed is a whole number from 0 to {LARGEST_SEED}, got {seed!r}")
+    return seed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.data.image_set import SPLITS, ImageSet, Split
-from gspool.data.seeds import checked_seed
+from gspool.data.splits import checked_seed
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

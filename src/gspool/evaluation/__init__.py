@@ -12,8 +12,7 @@ from gspool.evaluation.averages import (
 )
 from gspool.evaluation.folds import Fold, FoldRows, contiguous_folds
 from gspool.evaluation.neighbours import Neighbours, nearest_neighbours
-from gspool.evaluation.protocol_report import ProtocolReport
-from gspool.evaluation.protocols import PROTOCOLS, Protocol, run_protocol
+from gspool.evaluation.protocols import PROTOCOLS, Protocol, ProtocolReport, run_protocol
 from gspool.evaluation.retrieval import RetrievalMetrics, retrieval_metrics
 from gspool.evaluation.zero_shot import ZeroShotPrediction, zero_shot_prediction
 

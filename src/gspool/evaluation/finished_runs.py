@@ -73,19 +73,15 @@ class FinishedRuns:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        if not self.holds(fold, repeat):
+        path, record_path = self._path(fold, repeat, "safetensors"), self._path(fold, repeat, "json")
+        if not path.exists() or not record_path.exists():
             return None
-        record = _read_json(self._path(fold, repeat, "json"))
-        path = self._path(fold, repeat, "safetensors")
+        record = _read_json(record_path)
         try:
             tensors = load_file(path)
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged ({error}); delete it, and the run is done again") from error
         return RunResult(tensors["embeddings"], record["metrics"], tensors.get("gallery"))
-
-    def holds(self, fold: int, repeat: int) -> bool:
-        """Whether a run has finished."""
-        return all(self._path(fold, repeat, kind).exists() for kind in ("json", "safetensors"))
 
     def _path(self, fold: int, repeat: int, kind: str) -> Path:
         return self.folder / f"fold{fold}-repeat{repeat}.{kind}"

@@ -9,17 +9,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from gspool.evaluation.averages import RunResult
+from gspool.evaluation.averages import MeanStd, RunResult, fair_average, mean_and_std
 from gspool.evaluation.checked_input import as_embeddings, as_labels
 from gspool.evaluation.finished_runs import FinishedRuns
 from gspool.evaluation.folds import Fold, contiguous_folds
-from gspool.evaluation.progress import progress_bar
-from gspool.evaluation.protocol_report import ProtocolReport, report_on
 from gspool.files import write_atomic
+from gspool.terminal.bar import work_bar
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
     from jaxtyping import Int
@@ -79,6 +78,40 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
+@dataclass(frozen=True)
+class ProtocolReport:
+    """The figures of a protocol.
+
+    ``separate`` averages models as they are (128D in the fair protocol), ``concatenated`` those joined over the folds
+    (512D; fair only), ``best`` is the run with the highest P@1 (conventional only), ``runs`` holds each by itself.
+    """
+
+    protocol: Protocol
+    runs: dict[tuple[int, int], Mapping[str, float]]
+    separate: dict[str, MeanStd]
+    concatenated: dict[str, MeanStd] | None = None
+    best: Mapping[str, float] | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """Everything as plain numbers, for JSON."""
+        return {
+            "protocol": self.protocol.name,
+            "runs": {f"fold{fold}-repeat{repeat}": dict(metrics) for (fold, repeat), metrics in self.runs.items()},
+            "separate": {name: value._asdict() for name, value in self.separate.items()},
+            "concatenated": self.concatenated and {name: one._asdict() for name, one in self.concatenated.items()},
+            "best": self.best and dict(self.best),
+        }
+
+    def __str__(self) -> str:
+        rows = [f"{self.protocol.name}, {len(self.runs)} runs"]
+        for title, table in (("separate", self.separate), ("concatenated", self.concatenated)):
+            if table is not None:
+                rows.append(f"{title:<13}" + "  ".join(f"{name} {value}" for name, value in table.items()))
+        if self.best is not None:
+            rows.append(f"{'best':<13}" + "  ".join(f"{name} {value:.4f}" for name, value in self.best.items()))
+        return "\n".join(rows)
+
+
 def run_protocol(
     protocol: str | Protocol,
     run: Callable[[int, int], RunResult],
@@ -124,7 +157,10 @@ def run_protocol(
         >>> len(report.runs), report.concatenated["map@r"].mean
         (12, 1.0)
     """
-    protocol = _named(protocol)
+    if isinstance(protocol, str):
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"unknown protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+        protocol = PROTOCOLS[protocol]
     if repeats is not None:
         protocol = replace(protocol, repeats=repeats)
     labels = as_labels(labels, "labels")
@@ -139,7 +175,7 @@ def run_protocol(
         },
     )
     results = {}
-    with progress_bar(f"{protocol.name}: runs", len(protocol.runs()), progress) as advance:
+    with work_bar(f"{protocol.name}: runs", 0, len(protocol.runs()), progress, "runs") as bar:
         for fold, repeat in protocol.runs():
             result = kept.load(fold, repeat)
             if result is None:
@@ -147,18 +183,26 @@ def run_protocol(
                 _check(result, f"run(fold={fold}, repeat={repeat})", labels, gallery_labels)
                 result = kept.save(fold, repeat, result)
             results[fold, repeat] = result
-            advance()
-    report = report_on(protocol, results, labels, gallery_labels, ks, device, progress)
+            bar.advance()
+
+    metrics = {pair: result.metrics for pair, result in results.items()}
+    if protocol.report == "combinations":
+        count = protocol.repeats**protocol.folds
+        with work_bar(f"{protocol.name}: combinations", 0, count, progress, "combinations") as bar:
+            average = fair_average(results, labels, gallery_labels, ks=ks, device=device, on_combination=bar.advance)
+        report = ProtocolReport(protocol, metrics, average.separate, average.concatenated)
+    else:
+        best = _best(protocol, metrics) if protocol.report == "best" else None
+        report = ProtocolReport(protocol, metrics, mean_and_std([*metrics.values()]), best=best)
     write_atomic(kept.folder / "report.json", json.dumps(report.as_dict(), indent=2).encode())
     return report
 
 
-def _named(protocol: str | Protocol) -> Protocol:
-    if isinstance(protocol, Protocol):
-        return protocol
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"unknown protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[protocol]
+def _best(protocol: Protocol, metrics: Mapping[tuple[int, int], Mapping[str, float]]) -> Mapping[str, float]:
+    for names in metrics.values():
+        if "p@1" not in names:
+            raise ValueError(f"the {protocol.name} protocol chooses its best run by 'p@1'; runs gave {sorted(names)}")
+    return max(metrics.values(), key=lambda one: one["p@1"])
 
 
 def _fingerprint(labels: Int[Tensor, " Q"], gallery_labels: Int[Tensor, " G"] | None) -> str:

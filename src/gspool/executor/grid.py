@@ -11,7 +11,7 @@ from typing import Any
 
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.executor.run_store import RunStore
-from gspool.executor.stopping import exit_with_line
+from gspool.executor.signals import exit_with_line
 from gspool.terminal.bar import work_bar
 
 Asked = Mapping[str, Any]

@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM as notes instead of exceptions, which could leave a lock held or a process behind."""
+"""Ctrl-C and SIGTERM: noted where an exception could leave a process behind, else one line and an exit status."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,11 +25,35 @@ class Noted:
 
 
 @contextmanager
+def _handled(
+    numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[Callable[[], None]]:
+    """Handle signals in here; yield a function that restores the former handlers.
+
+    Outside the main thread nothing is changed: Python delivers no signals there. Signals that are ignored stay so, as
+    for a command in the background of a shell.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    former = {each: signal.getsignal(each) for each in numbers} if main else {}
+    former = {each: before for each, before in former.items() if before not in (signal.SIG_IGN, None)}
+
+    def restore() -> None:
+        for each, before in former.items():
+            signal.signal(each, before)
+
+    for each in former:
+        signal.signal(each, handler)
+    try:
+        yield restore
+    finally:
+        restore()
+
+
+@contextmanager
 def noted_signals(call: Callable[[], object]) -> Iterator[Noted]:
     """Note signals in here, and deliver the first one at the end, when everything is tidied up.
 
-    The third one takes its usual effect at once, for whoever is stuck. Outside the main thread nothing is changed:
-    Python delivers no signals there. Signals that are ignored stay so, as for a command in the background of a shell.
+    The third one takes its usual effect at once, for whoever is stuck.
 
     Args:
         call: called in the signal handler, so it must be safe there (`queue.SimpleQueue.put` is).
@@ -37,13 +62,6 @@ def noted_signals(call: Callable[[], object]) -> Iterator[Noted]:
         KeyboardInterrupt: if a signal was noted and its usual handler does not raise or end the process.
     """
     noted = Noted()
-    main = threading.current_thread() is threading.main_thread()
-    former = {each: signal.getsignal(each) for each in SIGNALS} if main else {}
-    former = {each: handler for each, handler in former.items() if handler not in (signal.SIG_IGN, None)}
-
-    def restore() -> None:
-        for each, handler in former.items():
-            signal.signal(each, handler)
 
     def note(number: int, frame: FrameType | None) -> None:
         noted.number = noted.number or number
@@ -53,15 +71,47 @@ def noted_signals(call: Callable[[], object]) -> Iterator[Noted]:
             signal.raise_signal(number)
         call()
 
-    for each in former:
-        signal.signal(each, note)
-    try:
+    with _handled(SIGNALS, note) as restore:
         yield noted
-    finally:
-        restore()
     if noted.number is not None:
         signal.raise_signal(noted.number)
         raise KeyboardInterrupt
+
+
+@contextmanager
+def exit_with_line(line: Callable[[], str]) -> Iterator[None]:
+    """Turn Ctrl-C and SIGTERM into one line on stderr and an exit.
+
+    Raises:
+        SystemExit: then, with status 130 or 143.
+
+    Example:
+        >>> with exit_with_line(lambda: "stopped"):
+        ...     done = True
+    """
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise TerminatedError
+
+    try:
+        with _handled((signal.SIGTERM,), terminate):
+            yield
+    except BaseException as stop:
+        number = _signal_of(stop)
+        if number is None:
+            raise
+        print(f"\n{line()}", file=sys.stderr, flush=True)
+        raise SystemExit(128 + number) from None
+
+
+def _signal_of(stop: BaseException) -> int | None:
+    if isinstance(stop, KeyboardInterrupt):
+        return signal.SIGINT
+    if isinstance(stop, TerminatedError):
+        return signal.SIGTERM
+    # `gspool.training.signals.TrainingInterruptedError`, whose package takes seconds to import.
+    number: int | None = getattr(stop, "signum", None)
+    return number
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from torch import nn
 
 from gspool import data
 from gspool.executor import Failure, run_tasks
-from gspool.executor.stopping import exit_with_line
+from gspool.executor.signals import exit_with_line
 from gspool.experiments.engine import on_engine, training_folder
 from gspool.files import write_atomic
 from gspool.models import FeatureMapEmbedder

@@ -22,7 +22,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from gspool import data as data_sets
-from gspool.data.location import data_root
+from gspool.data.registry import data_root
 from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in

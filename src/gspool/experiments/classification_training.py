@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 from gspool import data as data_sets
 from gspool import pooling
 from gspool.data import evaluation_transform, train_transform
+from gspool.data.batches import loading_processes
 from gspool.data.image_source import ArrayImages, SelectedImages
-from gspool.data.loading import loading_processes
 from gspool.evaluation import retrieval_metrics
 from gspool.experiments.discriminant_analysis import DiscriminantAnalysis
 from gspool.experiments.engine import on_engine, training_folder

@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gspool.data.seeds import LARGEST_SEED
-from gspool.executor.stopping import exit_with_line
+from gspool.data.splits import LARGEST_SEED
+from gspool.executor.signals import exit_with_line
 from gspool.experiments import registry
 from gspool.experiments.arguments import device_of, executor_options, numbers_of, refuse_measured
 from gspool.experiments.experiment import RunOptions

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gspool import losses
-from gspool.data.seeds import LARGEST_SEED
+from gspool.data.splits import LARGEST_SEED
 from gspool.evaluation import PROTOCOLS
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import Run, RunStore

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from gspool.data.check import Broken, ImageCheck
-from gspool.data.location import data_root
+from gspool.data.registry import data_root
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.features.extractor import Extractor, Picture, picture_fingerprint
 from gspool.features.store import Location, Precision, TokenLayout, TokenStore, store_key, weights_fingerprint

@@ -17,7 +17,7 @@ import torch
 from gspool import data
 from gspool.data.crops import draw_crops, resample
 from gspool.data.decode import BrokenImageError
-from gspool.data.image_source import FileImages, SelectedImages
+from gspool.data.image_source import SelectedImages
 from gspool.features.store import ShardWriter, TokenLayout, TokenStore, encoded
 from gspool.models.normalisation import PixelNormalisation
 
@@ -257,14 +257,16 @@ def _square(crop: tuple[int, int]) -> int:
 
 
 def picture_fingerprint(images: ImageSet, index: int) -> str:
-    """Return a hash of a picture: path, size and time of a file, else the pixels."""
+    """Return a hash of a picture: path, size and time of its file or files, else the pixels."""
     source: Any = images.images
     if isinstance(source, SelectedImages):
         source, index = source.source, int(source.indices[index])
-    if isinstance(source, FileImages) or hasattr(source, "paths"):
-        path = source.paths[index]
-        status = os.stat(path)
-        content: bytes = f"{os.path.abspath(path)} {status.st_size} {status.st_mtime_ns}".encode()
+    files = [source.paths[index]] if hasattr(source, "paths") else getattr(source, "files", {index: None})[index]
+    if files is None:
+        content: bytes = source[index].contiguous().numpy().tobytes()
     else:
-        content = source[index].contiguous().numpy().tobytes()
+        states = [(os.path.abspath(path), os.stat(path)) for path in files]
+        content = " ".join(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states).encode()
+        # How a collage is stitched is in its description; a file alone is described by its path.
+        content += source.describe(index).encode() if len(files) > 1 else b""
     return hashlib.sha256(content).hexdigest()[:24]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.data import ImageSet, Shard
-from gspool.data.loading import loading_processes
+from gspool.data.batches import loading_processes
 from gspool.evaluation import RetrievalMetrics, retrieval_metrics
-from gspool.evaluation.progress import progress_bar
+from gspool.terminal.bar import work_bar
 from gspool.training.gather import gather_blocks
 from gspool.training.gpu_data import TensorSet, read_ahead
 from gspool.training.stream import ShieldedLoader
@@ -85,7 +85,7 @@ def embed_images(
     batches = math.ceil(len(shard) / batch_size)
     vectors, entropies, weight_sums = [], [], []
     try:
-        with progress_bar(f"embedding {images.name}/{images.split}", batches, progress) as advance:
+        with work_bar(f"embedding {images.name}/{images.split}", 0, batches, progress, "batches") as bar:
             for pictures in _batches(images, shard, batch_size, workers, device):
                 with nullcontext() if autocast is None else autocast.autocast():
                     embedded = model.embed(pictures.to(device, non_blocking=True))
@@ -94,7 +94,7 @@ def embed_images(
                     weights = embedded.weights.to(torch.promote_types(embedded.weights.dtype, torch.float32))
                     entropies.append(relative_entropy(weights))
                     weight_sums.append(weights.double().sum(0, keepdim=True))
-                advance()
+                bar.advance()
     finally:
         model.train(was_training)
     embeddings = gather_blocks(torch.cat(vectors) if vectors else torch.zeros(0, model.out_dim))

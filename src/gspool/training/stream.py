@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gspool.data import ClassBalancedBatches, ImageSet
-from gspool.data.loading import loading_processes
+from gspool.data.batches import loading_processes
 from gspool.training.signals import signals_blocked
 
 if TYPE_CHECKING:
