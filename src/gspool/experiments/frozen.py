@@ -1,20 +1,23 @@
 """Heads on a frozen backbone: pooling layers on tokens that do not adapt to them, every layer tuned alike.
 
 Not in the paper, which tunes the whole network. Tokens are computed once; then every layer gets the same number of
-tries (learning rates, its own options) on some folds, the best try by validation classes is trained on all folds and
-seeds, and judged on the test classes. "frozen" is the feature of the backbone with nothing learned.
+tries (learning rates, its own options) on two folds, the best try by validation is trained on all folds and seeds, and
+judged on the test classes. "frozen" is the feature of the backbone with nothing learned.
 Ours: results/frozen_DATA_BACKBONE_SIZE_LOSS.json.
 
-    gspool reproduce frozen --weights resnet50.safetensors --device cuda --processes 8      # one H200, 5 minutes
-    gspool reproduce frozen --weights resnet50.safetensors --size 448 --device cuda --processes 6
+    gspool reproduce frozen --weights resnet50.safetensors --device cuda --processes 16      # one H200, 4 minutes
+    gspool reproduce frozen --weights resnet50.safetensors --size 448 --device cuda --processes 16
     gspool reproduce frozen --backbone timm/vit_small_patch14_dinov2 --weights dinov2.safetensors --size 224 --dim 0
+    gspool reproduce frozen --data cub_collage --backbone timm/vit_small_patch14_dinov2 ... --size 448 --dim 0
+    gspool reproduce frozen --data flowers --like frozen_cub_resnet50_227_pnca ...      # settings chosen elsewhere
+    gspool reproduce frozen --data cifar100 --task classify ...
     gspool reproduce frozen --quick
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,67 +34,88 @@ from gspool.features import FeatureConfig, extract_tokens
 from gspool.models import create_backbone
 from gspool.provenance import write_result
 from gspool.training.compare_config import CompareConfig, Variant
-from gspool.training.compare_runs import Tokens, asked_of, best_variants, make_worker, summary
+from gspool.training.compare_data import Tokens, create_sets
+from gspool.training.compare_runs import asked_of, best_variants, hold_tokens, make_worker, summary
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
 
 FOLDS, SEEDS, TUNING_FOLDS = 4, (0, 1, 2), (0, 1)
-RESNET50, LARGE = "frozen_cub_resnet50_227_pnca", "frozen_cub_resnet50_448_pnca"
-DINOV2 = "frozen_cub_vit_small_patch14_dinov2_224_pnca"
+METRIC_NAMES = {"embed": "MAP@R", "classify": "top-1"}
 LIBRARIES = ("timm", "pytorch-metric-learning")
+# Layers without parameters of their own, and factors on the learning rate of those that have some.
+PLAIN = ("gap", "gmp", "gap+gmp", "crow", "tsmk", "weldon", "avgmax", "lse")
+RATES = {
+    "gemean": (1.0, 30.0),
+    "gemax": (1.0, 10.0),
+    "cbam": (1.0, 10.0),
+    "delf": (0.3, 1.0),
+    "gsop": (0.3, 1.0),
+    "solar": (0.3, 1.0),
+    "otp": (1.0, 10.0),
+    "vlad": (1.0, 10.0),
+    "tfm": (0.1, 1.0),
+    "attention": (0.1, 1.0),
+    "simpool": (0.1, 1.0),
+    "abmilp": (1.0, 10.0),
+    "aim": (0.1, 1.0),
+    "map": (0.1, 1.0),
+    "clip": (0.1, 1.0),
+}
+# Queries of Efficient Probing, and the factor on their learning rate.
+QUERIES = [(4, 30.0), (4, 100.0), (8, 30.0), (8, 100.0), (16, 100.0), (2, 100.0)]
+# mu, epsilon, and the factor on the learning rate of prototypes and keys. Feature maps are pooled from more tokens.
+MAPS = [(0.1, 10.0, 1.0), (0.1, 20.0, 1.0), (0.05, 10.0, 1.0), (0.05, 20.0, 1.0), (0.1, 20.0, 10.0), (0.03, 20.0, 1.0)]
+PATCHES = [
+    (0.01, 20.0, 30.0),
+    (0.01, 40.0, 30.0),
+    (0.03, 20.0, 30.0),
+    (0.03, 40.0, 30.0),
+    (0.01, 40.0, 100.0),
+    (0.01, 20.0, 10.0),
+]
+PATCH_KEYS = [
+    (0.01, 20.0, 1.0),
+    (0.01, 10.0, 3.0),
+    (0.01, 20.0, 3.0),
+    (0.03, 10.0, 3.0),
+    (0.01, 10.0, 1.0),
+    (0.01, 10.0, 10.0),
+]
+WITH_CLASS_TOKEN = ("gap", "delf", "abmilp", "ep", "gsp", "gsp groups")
 Try = tuple[dict[str, Any], dict[str, Any]]
 
 
-def rates(lr: Sequence[float], rate: Sequence[float] = (1.0,)) -> list[Try]:
-    """List tries that differ in the learning rate of the embedding, and in the factor of the layer's own parameters.
+def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
+    """Return six tries for every row of the table, around one learning rate.
 
-    Example:
-        >>> rates([1e-3], [1.0, 10.0])
-        [({}, {'lr': 0.001, 'rate': 1.0}), ({}, {'lr': 0.001, 'rate': 10.0})]
+    Rows of GSP: "gsp" with 8 prototypes, "keys" with a key projection, "groups" with 16 prototypes in 4 groups, "groups
+    keys" with 32 in 8 groups and keys. Prototypes start from k-means on tokens.
     """
-    return [({}, {"lr": a, "rate": b}) for a, b in itertools.product(lr, rate)]
-
-
-def gsp_tries(lr: float, settings: Sequence[tuple[float, float, float]], **options: Any) -> list[Try]:
-    """List tries of GSP: mu, epsilon, and the factor on the learning rate of the prototypes."""
-    return [({"mu": mu, "epsilon": epsilon, **options}, {"lr": lr, "rate": rate}) for mu, epsilon, rate in settings]
-
-
-SHARP = [
-    (0.1, 20.0, 1.0),
-    (0.05, 20.0, 1.0),
-    (0.03, 20.0, 1.0),
-    (0.1, 10.0, 1.0),
-    (0.05, 20.0, 10.0),
-    (0.1, 20.0, 10.0),
-]
-
-
-def tries_of(lr: float) -> dict[str, list[Try]]:
-    """Return six tries for every layer around one learning rate."""
     three, six = [lr / 3, lr, 3 * lr], [lr / 10, lr / 3, lr, 3 * lr, 10 * lr, 30 * lr]
-    queries = [(4, 1.0), (4, 10.0), (4, 30.0), (4, 100.0), (2, 30.0), (2, 100.0)]
-    return {
-        "gap": rates(six),
-        "gmp": rates(six),
-        "gemean": rates(three, [1.0, 30.0]),
-        "delf": rates(three, [0.3, 1.0]),
-        "abmilp": rates(three, [1.0, 10.0]),
-        "ep": [({"queries": count}, {"lr": lr, "rate": rate}) for count, rate in queries],
-        "aim": rates(three, [0.1, 1.0]),
-        "gsp": gsp_tries(lr, SHARP),
-        "gsp keys": gsp_tries(lr, [(mu, epsilon / 2, rate) for mu, epsilon, rate in SHARP], keys=128),
-        "gemean+gsp": gsp_tries(lr, SHARP),
-    }
+    rows: dict[str, list[Try]] = {name: [({}, {"lr": rate}) for rate in six] for name in PLAIN}
+    for name, factors in RATES.items():
+        rows[name] = [({}, {"lr": rate, "rate": factor}) for rate in three for factor in factors]
+    rows["ep"] = [({"queries": count}, {"lr": lr, "rate": rate}) for count, rate in QUERIES]
 
+    def gsp(settings: Sequence[tuple[float, float, float]], **options: Any) -> list[Try]:
+        return [
+            ({"mu": mu, "epsilon": epsilon, **options}, {"lr": lr, "rate": rate, "prototypes_from": "kmeans"})
+            for mu, epsilon, rate in settings
+        ]
 
-def class_token_tries(lr: float) -> dict[str, list[Try]]:
-    """Return six tries for the class token, alone and added to layers."""
-    with_patches = {
-        f"{name}+cls": [(options, head) for options, head in tries]
-        for name, tries in tries_of(lr).items()
-        if name in ("gap", "delf", "ep", "gsp")
-    }
-    return {"cls": rates([lr / 10, lr / 3, lr, 3 * lr, 10 * lr, 30 * lr]), **with_patches}
+    own, with_keys = (PATCHES, PATCH_KEYS) if class_token else (MAPS, [(mu, e / 2, rate) for mu, e, rate in MAPS])
+    rows["gsp"] = gsp(own, prototypes=8)
+    rows["gsp keys"] = gsp(with_keys, prototypes=8, keys=128)
+    rows["gsp groups"] = gsp(own, prototypes=16, groups=4)
+    rows["gsp groups keys"] = gsp(with_keys, prototypes=32, groups=8, keys=128)
+    rows["gmp+gsp"] = gsp(own, prototypes=64)
+    if not class_token:  # powers need features that are not negative
+        rows["gemean+gsp"] = gsp(own, prototypes=64)
+        rows["gemean+gsp keys"] = gsp(with_keys, prototypes=64, keys=128)
+    else:
+        del rows["gemean"]
+        rows["cls"] = [({}, {"lr": rate}) for rate in six]
+        rows |= {f"{name.split()[0]}+cls{name[len(name.split()[0]) :]}": rows[name] for name in WITH_CLASS_TOKEN}
+    return rows
 
 
 @dataclass(frozen=True)
@@ -99,7 +123,8 @@ class FrozenSettings:
     """Settings of the study.
 
     Args:
-        data: cub, cars196, sop, inshop or folder.
+        data: cub, cub_collage, flowers, cars196, sop, inshop, cifar10, cifar100 or folder.
+        task: embed (unseen classes, MAP@R) or classify (held-out pictures, top-1).
         backbone: a name of gspool.models.list_backbones().
         weights: the file of its weights.
         size: side of the images in pixels.
@@ -109,9 +134,14 @@ class FrozenSettings:
         layers: names with commas between; all if none are named.
         start: how heads start: identity (principal directions where the embedding is shorter) or random.
         batch: pictures in one forward pass of the backbone.
+        side: pictures in a row of a collage; 2 has three distractors, 3 has eight.
+        draws: collages of every training picture.
+        like: name of a result whose chosen settings are used unchanged, without tries.
+        steps: steps of a training at most.
     """
 
     data: str = "cub"
+    task: Literal["embed", "classify"] = "embed"
     backbone: str = "keras/resnet50"
     weights: str | None = None
     size: int = 227
@@ -121,6 +151,10 @@ class FrozenSettings:
     layers: str = ""
     start: Literal["identity", "random"] = "identity"
     batch: int = 128
+    side: int = 2
+    draws: int = 3
+    like: str | None = None
+    steps: int = 400
 
 
 def config_of(options: RunOptions, chosen: FrozenSettings) -> CompareConfig:
@@ -129,81 +163,102 @@ def config_of(options: RunOptions, chosen: FrozenSettings) -> CompareConfig:
     steps = (
         TrainerConfig(max_steps=20, evaluate_every=10)
         if quick
-        else TrainerConfig(max_steps=600, evaluate_every=25, patience=8)
+        else TrainerConfig(max_steps=chosen.steps, evaluate_every=50, patience=4)
     )
     steps.progress, steps.accelerator = False, "gpu" if options.device.startswith("cuda") else "cpu"
+    name, preset = ("glyphs" if quick else chosen.data), None
+    if chosen.data in ("cub", "cub_collage") and not quick:
+        preset = "cub"
     config = CompareConfig(
         data=DataConfig(
-            name="glyphs" if quick else chosen.data,
+            name=name,
             root=None if options.root is None else str(options.root),
             classes_per_batch=8 if quick else 32,
             images_per_class=4,
         ),
+        task=chosen.task,
         dim=chosen.dim or None,
         folds=FOLDS,
-        loss=LossConfig(name=chosen.loss, preset=None if quick or chosen.data == "folder" else chosen.data),
+        loss=LossConfig(name=chosen.loss, preset=preset),
         optimiser=OptimiserConfig(lr=chosen.lr, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-8, proxies=100.0),
         trainer=steps,
     )
+    if quick:
+        config.data.options = {"images_per_class": 4}
+    elif chosen.data == "cub_collage":
+        config.data.options = {"side": chosen.side, "size": chosen.size}
     config.head.start = chosen.start
     return config
 
 
-def tokens_of(options: RunOptions, chosen: FrozenSettings) -> Tokens:
+def tokens_of(options: RunOptions, chosen: FrozenSettings, config: CompareConfig) -> Tokens:
     """Compute the tokens of all pictures, or read them where an earlier run has kept them."""
+    learning, test = create_sets(config.data, chosen.task)
+    features = FeatureConfig(folder=str(options.work / "features"), batch_size=chosen.batch)
     if options.quick:
-        sets = [data.create("glyphs", split=split, images_per_class=4) for split in ("train", "test")]
         backbone, name = create_backbone("timm/test_vit", img_size=64), "timm/test_vit"
     else:
         extra: dict[str, Any] = {"weights": chosen.weights}
-        if chosen.backbone.startswith("timm/"):
+        if chosen.backbone.startswith("timm/vit"):
             extra["img_size"] = chosen.size
         backbone, name = create_backbone(chosen.backbone, **extra), chosen.backbone
         ratio = backbone.pixels.resize / max(backbone.pixels.crop)
         backbone.pixels = backbone.pixels.changed({"size": chosen.size, "resize": round(ratio * chosen.size)})
-        sets = [data.create(chosen.data, options.root, split) for split in ("train", "test")]
-    config = FeatureConfig(folder=str(options.work / "features"), batch_size=chosen.batch)
-    print(f"tokens of {sum(map(len, sets)):,} pictures", flush=True)
-    return Tokens(*extract_tokens(backbone, sets, config, name=name, device=options.device))
+        if chosen.data == "cub_collage":  # other draws in place of mirror images
+            more = {**config.data.options, "draws": chosen.draws}
+            learning, features.views = data.create("cub_collage", options.root, "train", **more), ["centre"]
+    print(f"tokens of {len(learning) + len(test):,} pictures", flush=True)
+    return Tokens(*extract_tokens(backbone, [learning, test], features, name=name, device=options.device))
 
 
-def variants_of(chosen: FrozenSettings, class_token: bool) -> dict[str, list[Variant]]:
-    """Return the tries of every row of the table."""
-    tries = {**tries_of(chosen.lr), **(class_token_tries(chosen.lr) if class_token else {})}
+def variants_of(options: RunOptions, chosen: FrozenSettings, class_token: bool) -> dict[str, list[Variant]]:
+    """Return the tries of every row of the table; ``like`` leaves one, chosen elsewhere.
+
+    Raises:
+        ValueError: if a row does not exist.
+    """
+    tries = tries_of(chosen.lr, class_token)
+    if chosen.like is not None:
+        elsewhere = json.loads((options.results / f"{chosen.like}.json").read_text())["value"]["chosen"]
+        tries = {row: [(each["options"], each["head"])] for row, each in elsewhere.items() if row in tries}
     named = [name.strip() for name in chosen.layers.split(",") if name.strip()] or list(tries)
     unknown = [name for name in named if name not in tries]
     if unknown:
-        raise ValueError(f"the study has no layer {', '.join(unknown)}; it has {', '.join(tries)}")
+        raise ValueError(f"the study has no row {', '.join(unknown)}; it has {', '.join(tries)}")
     found = {"frozen gap": [Variant("gap", learn=False)]}
     if class_token:
         found["frozen cls"] = [Variant("cls", learn=False)]
     for name in named:
         layer = name.split(" ", maxsplit=1)[0]
-        found[name] = [Variant(layer, tuple(options.items()), tuple(head.items())) for options, head in tries[name]]
+        found[name] = [Variant(layer, tuple(own.items()), tuple(head.items())) for own, head in tries[name]]
     return found
 
 
 def result_name(chosen: FrozenSettings) -> str:
     """Return the name of the result: data, backbone, size and loss."""
     backbone = {"keras/resnet50": "resnet50"}.get(chosen.backbone, chosen.backbone.split("/")[-1])
-    return f"frozen_{chosen.data}_{backbone}_{chosen.size}_{chosen.loss}"
+    collage = f"{chosen.side}x{chosen.side}" if chosen.data == "cub_collage" else ""
+    return f"frozen_{chosen.data}{collage}_{backbone}_{chosen.size}_{chosen.loss if chosen.task == 'embed' else 'top1'}"
 
 
 def run(options: RunOptions) -> None:
     """Compute tokens, tune every layer on two folds, train the choice on all folds and seeds, write the result."""
     chosen = options.settings or FrozenSettings()
-    config, tokens = config_of(options, chosen), tokens_of(options, chosen)
+    config = config_of(options, chosen)
+    tokens = tokens_of(options, chosen, config)
     name = result_name(chosen)
     path = options.work / "frozen" / f"{name}{'_quick' if options.quick else ''}.jsonl"
     store = RunStore(path, device=options.device, libraries=LIBRARIES)
-    rows = variants_of(chosen, tokens.learning.layout.class_token)
+    rows = variants_of(options, chosen, tokens.learning.layout.class_token)
     seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
-    worker = functools.partial(make_worker, config, tokens, options.device)
+    in_memory = hold_tokens(tokens, options.device, options.executor)
+    worker = functools.partial(make_worker, config, tokens, options.device, in_memory)
     tuning = [
         asked_of(row, variant, fold, seeds[0])
         for fold in TUNING_FOLDS
         for row, variants in rows.items()
         for variant in variants
+        if len(variants) > 1
     ]
     run_grid(store, tuning, worker, options.executor, options.seconds, name="heads")
     best = best_variants(rows, store, TUNING_FOLDS, seeds[:1])
@@ -214,10 +269,12 @@ def run(options: RunOptions) -> None:
         for row, variant in best.items()
         if variant.learn or seed == seeds[0]
     ]
+    final.sort(key=lambda asked: asked["fold"])  # a worker cuts the tokens of one fold at a time
     run_grid(store, final, worker, options.executor, options.seconds, name="heads")
     layout = tokens.learning.layout
     value = {
         "data": config.data.name,
+        "task": chosen.task,
         "backbone": chosen.backbone,
         "size": chosen.size,
         "loss": chosen.loss,
@@ -225,6 +282,7 @@ def run(options: RunOptions) -> None:
         "tokens": layout.tokens,
         "start": chosen.start,
         "tries": max(map(len, rows.values())),
+        "like": chosen.like,
         "chosen": {
             row: {"options": dict(variant.options), "head": dict(variant.head)} for row, variant in best.items()
         },
@@ -245,14 +303,15 @@ def heads_table(record: Record) -> str:
     """Write the heads, best validation first, with paired 95 % intervals against learned average pooling."""
     lines = summary(record["value"]["runs"])
     chosen = record["value"]["chosen"]
+    metric = METRIC_NAMES[record["value"].get("task", "embed")]
     return markdown_table(
         [
             {
                 "head": line["row"],
                 "chosen by validation": _settings(chosen.get(line["row"], {})),
-                "validation MAP@R": f"{line['validation']:.2f}",
-                "test MAP@R": plus_minus(line["test"], line["std"] if line["runs"] > 1 else None),
-                "P@1": f"{line['p@1']:.1f}",
+                f"validation {metric}": f"{line['validation']:.2f}",
+                f"test {metric}": plus_minus(line["test"], line["std"] if line["runs"] > 1 else None),
+                **({} if line["p@1"] is None else {"P@1": f"{line['p@1']:.1f}"}),
                 "against gap": with_interval(line["against_gap"]),
                 "entropy": "" if line["entropy"] is None else f"{line['entropy']:.3f}",
                 "parameters": f"{line['parameters']:,}",
@@ -265,7 +324,8 @@ def heads_table(record: Record) -> str:
 
 def _settings(chosen: Mapping[str, Any]) -> str:
     merged = {**chosen.get("options", {}), **chosen.get("head", {})}
-    return ", ".join(f"{name} {value:g}" for name, value in merged.items() if not (name == "rate" and value == 1))
+    kept = {name: value for name, value in merged.items() if name != "prototypes_from" and (name, value) != ("rate", 1)}
+    return ", ".join(f"{name} {value:g}" for name, value in kept.items())
 
 
 def draw(record: Record, path: Path) -> None:
@@ -282,23 +342,28 @@ def draw(record: Record, path: Path) -> None:
         fmt="none",
         ecolor="black",
     )
-    axis.set_xlabel("MAP@R on test classes, percent; heads sorted by validation classes")
+    axis.set_xlabel(f"test {METRIC_NAMES[record['value'].get('task', 'embed')]}, percent; heads sorted by validation")
     save(figure, path)
 
+
+# Tables of docs/frozen.md, by the name of their result.
+RESULTS = {
+    "resnet50_227": "frozen_cub_resnet50_227_pnca",
+    "resnet50_227_c2": "frozen_cub_resnet50_227_c2",
+    "resnet50_448": "frozen_cub_resnet50_448_pnca",
+    "dinov2": "frozen_cub_vit_small_patch14_dinov2_224_pnca",
+    "collage2": "frozen_cub_collage2x2_vit_small_patch14_dinov2_448_pnca",
+}
 
 EXPERIMENT = Experiment(
     name="frozen",
     claim="on tokens of a frozen backbone, selecting tokens beats averaging them",
     shows="not in the paper, which tunes the whole network",
-    cost="tokens once, then 6 tries x 2 folds and 12 final trainings for each of ten heads: minutes on one H200",
-    files=(RESNET50, LARGE, DINOV2),
+    cost="tokens once, then 6 tries x 2 folds and 12 final trainings for each head: minutes on one H200",
+    files=tuple(RESULTS.values()),
     run=run,
-    tables={"heads": heads_table, "large": FromFile(LARGE, heads_table), "dinov2": FromFile(DINOV2, heads_table)},
-    plots={
-        "frozen_resnet50": draw,
-        "frozen_resnet50_448": FromFile(LARGE, draw),
-        "frozen_dinov2": FromFile(DINOV2, draw),
-    },
+    tables={table: FromFile(name, heads_table) for table, name in RESULTS.items()},
+    plots={f"frozen_{table}": FromFile(name, draw) for table, name in RESULTS.items()},
     needs=("cub",),
     settings=FrozenSettings,
     parallel=True,
