@@ -15,7 +15,7 @@ on the others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -99,7 +99,7 @@ def run(options: RunOptions) -> None:
         "chosen": best_gsp({name: [found[name, seed]["validation"] for seed in seeds] for name in POOLINGS}),
         "runs": [{"asked": run.asked, "found": run.found} for run in runs],
     }
-    command = EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options)
+    command = EXPERIMENT.command(options, seeds)
     record = write_result(path, value, command=command, seeds=seeds, origins=[run.origin for run in runs])
     print(accuracy_table(record), flush=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,11 +126,12 @@ class Experiment:
         """Return the file that a table or plot is made from, and the function that makes it."""
         return part if isinstance(part, FromFile) else FromFile(self.files[0], part)
 
-    def command(self, options: RunOptions | None = None) -> str:
+    def command(self, options: RunOptions | None = None, seeds: Sequence[int] = ()) -> str:
         """Return what a person types for it: with the options of a run, as its provenance shows it.
 
-        The device is always part of it, seeds and settings where they are not the default. Folders of the machine are
-        not: --root, --results and --work are left out, and of a file only the name is kept.
+        The device is always part of it, seeds and settings where they are not the default. Where seeds were asked for,
+        ``seeds`` are those of the result, with earlier ones. Folders of the machine are left out: --root, --results
+        and --work, and of a file only the name is kept.
 
         Example:
             >>> from gspool.experiments.registry import find
@@ -140,7 +141,7 @@ class Experiment:
         words = ["gspool", "reproduce", self.name]
         if options is None:
             return shlex.join(words)
-        words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
+        words += ["--seeds", ",".join(map(str, seeds or options.seeds))] if options.seeds else []
         words += ["--device", options.device]
         words += ["--quick"] if options.quick else []
         usual = RunOptions()

@@ -62,7 +62,7 @@ def run(options: RunOptions) -> None:
             "shown_seed": shown,
             "runs": [{"asked": run.asked, "found": {**run.found, "geometry": None}} for run in runs],
         },
-        command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
+        command=EXPERIMENT.command(options, seeds),
         seeds=seeds,
         origins=[run.origin for run in runs],
     )

@@ -215,7 +215,7 @@ def run(options: RunOptions) -> None:
                 for run in runs
             ],
         },
-        command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
+        command=EXPERIMENT.command(options, seeds),
         seeds=seeds,
         origins=[run.origin for run in runs],
     )
