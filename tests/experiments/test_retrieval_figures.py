@@ -45,9 +45,9 @@ def test_paired_differences_against_scipy() -> None:
     low, high = expected.confidence_interval(0.95)
     row = record_of([*finished(GAP, gap), *finished(GSP, gsp)])
     (shown,) = cells(benchmark_tables.gains(row))
-    assert found.mean == pytest.approx(differences.mean())
-    assert found.std == pytest.approx(differences.std(ddof=1))
-    assert (found.pairs, found.ahead) == (12, int((differences > 0).sum()))
+    assert found["mean"] == pytest.approx(differences.mean())
+    assert found["std"] == pytest.approx(differences.std(ddof=1))
+    assert (found["pairs"], found["ahead"]) == (12, int((differences > 0).sum()))
     assert shown["GSP − GAP, MAP@R (95 %)"] == f"{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})"
     folds = stats.ttest_1samp(differences.reshape(4, 3).mean(1), 0).confidence_interval(0.95)
     assert shown["over folds (95 %)"] == f"{differences.mean():+.2f} ({folds.low:+.2f} to {folds.high:+.2f})"
@@ -55,7 +55,7 @@ def test_paired_differences_against_scipy() -> None:
 
 def test_runs_without_a_partner_do_not_count() -> None:
     ours, theirs = finished(GSP, drawn(0, places=[(0, 0), (1, 0)])), finished(GAP, drawn(1, places=[(0, 0), (2, 0)]))
-    assert paired_difference(ours, theirs).pairs == 1
+    assert paired_difference(ours, theirs)["pairs"] == 1
     assert paired_difference(ours[1:], theirs) is None
 
 
@@ -139,9 +139,9 @@ def test_every_row_is_in_one_table_of_the_benchmark() -> None:
     assert len(shown) == len(set(shown)) == len(variants) + len(old)
     assert [row["paper"] for row in tables["losses"]] == ["20.58 ± 0.13", "21.52 ± 0.16"]
     assert {row["paper"] for row in tables["layers"] if row["pooling"] == "otp"} == {"15.19", "20.88"}
-    compared = cells(benchmark_tables.earlier(record))
+    compared = cells(benchmark.EXPERIMENT.tables["earlier"](record))
     assert [row["comparison"] for row in compared] == [*dict.fromkeys(row["comparison"] for row in compared)]
-    assert len(cells(benchmark_tables.beside_layers(record))) == 3
+    assert len(cells(benchmark.EXPERIMENT.tables["beside_layers"](record))) == 3
 
 
 def test_the_chosen_setting_is_shown_apart_from_the_pairs_that_chose_it() -> None:

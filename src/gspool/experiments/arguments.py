@@ -37,6 +37,21 @@ def numbers_of(text: str, what: str) -> tuple[int, ...]:
     return found
 
 
+def names_of(text: str, what: str) -> tuple[str, ...]:
+    """Read comma-separated names, each of them once.
+
+    Raises:
+        WrongArgumentsError: if a name is given twice.
+
+    Example:
+        >>> names_of("c2, pnca", "losses"), names_of("", "losses")
+        (('c2', 'pnca'), ())
+    """
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    refuse_twice(found, what, text)
+    return found
+
+
 def refuse_twice(found: Sequence[object], what: str, text: str) -> None:
     """Refuse a list, ``what`` in the plural, typed as ``text``, in which something appears twice.
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gspool.executor.run_store import Run
+from gspool.experiments.benchmark_tables import EARLIER_ROWS
 from gspool.experiments.experiment import Record
 from gspool.experiments.plots import FEWEST_PAIRS, Line, forest, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import figures_of, place, runs_of
 from gspool.experiments.retrieval_paper import paper_gain, paper_values
-from gspool.experiments.retrieval_tables import in_order, is_earlier
+from gspool.experiments.retrieval_tables import in_order
 from gspool.experiments.retrieval_variants import COMPARED, POOLINGS
 
 # Between two layers of a loss; all of a loss take less than the distance of two losses.
@@ -25,7 +26,7 @@ AHEAD = "MAP@R − that of GAP, points"
 
 def rows_of(record: Record) -> list[dict[str, Any]]:
     """Return all rows but those of earlier ways of training."""
-    return [row for row in in_order(figures_of(record["value"])) if not is_earlier(row)]
+    return [row for row in in_order(figures_of(record["value"])) if not row["setting"].endswith(EARLIER_ROWS)]
 
 
 def label(row: Mapping[str, Any]) -> str:

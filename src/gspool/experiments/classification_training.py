@@ -18,7 +18,6 @@ from gspool.data import evaluation_transform, train_transform
 from gspool.data.image_source import ArrayImages, SelectedImages
 from gspool.data.loading import loading_processes
 from gspool.evaluation import retrieval_metrics
-from gspool.experiments.discriminant_analysis import DiscriminantAnalysis
 from gspool.experiments.engine import on_engine, training_folder
 from gspool.models import create_backbone
 from gspool.models.normalisation import PixelNormalisation
@@ -31,7 +30,7 @@ from gspool.training.loop import run_loop
 from gspool.training.stream import Batch, mixed_seed
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, UInt8
+    from jaxtyping import Float, Int64, UInt8
     from torch import Tensor
 
     from gspool.data import ImageSet
@@ -103,15 +102,7 @@ def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, I
 class StreamedClassification(Classification):
     """The classification task on images that are read from files, for data that does not fit into memory.
 
-    Images are cropped and flipped at random, as a function of (seed, epoch, image) alone.
-
-    Args:
-        network: images to logits.
-        images: what to learn from.
-        config: how it learns.
-        seed: of the order of images and their augmentation.
-        size: side of the crops.
-        workers: processes that load images.
+    Images are cropped to ``size`` and flipped at random, as a function of (seed, epoch, image) alone.
     """
 
     def __init__(
@@ -216,6 +207,49 @@ def accuracy(network: nn.Module, batches: Iterator[tuple[Tensor, Tensor]]) -> fl
     network.eval()
     right = torch.cat([network(pixels).argmax(1) == labels for pixels, labels in batches])
     return float(right.double().mean())
+
+
+class DiscriminantAnalysis:
+    """Linear discriminant analysis from running sums, so that memory does not grow with the number of images.
+
+    Its directions are the eigenvectors of ``(S_w + r I)^-1 S_b`` with the largest eigenvalues, one less than classes at
+    most. ``r`` is ``ridge`` times the mean variance within classes, so that features that never vary do no harm.
+
+    Example:
+        >>> analysis = DiscriminantAnalysis(num_classes=2, dim=2)
+        >>> analysis.add(torch.tensor([[0.0, 0.0], [0.0, 9.0], [1.0, 0.0], [1.0, 9.0]]), torch.tensor([0, 0, 1, 1]))
+        >>> direction = analysis.directions(1)[:, 0]
+        >>> bool(direction[0].abs() > 100 * direction[1].abs())
+        True
+    """
+
+    def __init__(self, num_classes: int, dim: int, ridge: float = 1e-3, device: torch.device | str = "cpu") -> None:
+        self.ridge = ridge
+        self.sums = torch.zeros(num_classes, dim, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
+        self.products = torch.zeros(dim, dim, dtype=torch.float64, device=device)
+
+    def add(self, features: Float[Tensor, "B D"], labels: Int64[Tensor, " B"]) -> None:
+        """Add a batch to the sums."""
+        wide = features.double()
+        self.sums.index_add_(0, labels, wide)
+        self.counts += labels.bincount(minlength=len(self.counts))
+        self.products += wide.T @ wide
+
+    def directions(self, count: int) -> Float[Tensor, "D E"]:
+        """Return the best directions as columns: ``count`` of them, or one less than classes."""
+        total = self.counts.sum()
+        means, mean = self.sums / self.counts[:, None], self.sums.sum(0) / total
+        within = (self.products - (self.sums.T / self.counts) @ self.sums) / total
+        apart = (means - mean) * (self.counts / total).sqrt()[:, None]
+        dim = len(mean)
+        within += self.ridge * within.diagonal().mean() * torch.eye(dim, dtype=torch.float64, device=within.device)
+        # After whitening the scatter within classes, the directions are those of the largest variance between classes.
+        root = torch.linalg.cholesky(within)
+        white = torch.linalg.solve_triangular(root, apart.T, upper=False)
+        left = torch.linalg.svd(white, full_matrices=False).U
+        kept = left[:, : min(count, len(self.counts) - 1, dim)]
+        return torch.linalg.solve_triangular(root.T, kept, upper=True)
 
 
 @torch.no_grad()

@@ -165,3 +165,14 @@ def without_folder(name: str, value: Any) -> str:
     text = str(value)
     is_path = name in FILES or isinstance(value, Path) or Path(text).is_absolute() or text.startswith("~")
     return Path(text).name if is_path else text
+
+
+def result_name(name: str, chosen: Sequence[str], usual: Sequence[str]) -> str:
+    """Name a result after what was chosen, such as data and backbone, each where it is not the usual one.
+
+    Example:
+        >>> result_name("mu", ("cars196", "timm/resnet50"), ("cub", "keras/resnet50"))
+        'mu_cars196_timm-resnet50'
+    """
+    others = [word.replace("/", "-") for word, expected in zip(chosen, usual, strict=True) if word != expected]
+    return "_".join([name, *others])
