@@ -70,9 +70,6 @@ class BenchmarkSettings(StudySettings):
 def wanted_variants(chosen: BenchmarkSettings, runs: Mapping[str, Sequence[Run]] | None = None) -> list[Variant]:
     """Return the variants that the options name; "best" is chosen among finished ``runs``, and none without them.
 
-    Raises:
-        ValueError: if a name is not known, or options contradict each other.
-
     Example:
         >>> [each.name for each in wanted_variants(BenchmarkSettings(losses="c2", variants="paper;epsilon 50"))]
         ['c2 gap', 'c2 gsp', 'c2 gsp epsilon 50']

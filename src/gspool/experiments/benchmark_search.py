@@ -75,15 +75,6 @@ def chosen_by_validation(runs: Mapping[str, Sequence[Run]], loss: str) -> Choice
 
     Folds and seeds differ by more than settings do: of a setting that was repeated more often than others, only the
     runs count that have a partner in every other setting.
-
-    Example:
-        >>> def run(fold, validation):
-        ...     return Run({"fold": fold, "seed": 0}, {"validation": validation}, {})
-        >>> runs = {"c2 gap": [run(0, 0.50), run(1, 0.50)], "c2 gsp epsilon 20": [run(0, 0.51)]}
-        >>> runs["c2 gsp learned"] = [run(0, 0.50), run(1, 0.60)]
-        >>> choice = chosen_by_validation(runs, "c2")
-        >>> choice.variant.setting, choice.places, choice.among
-        ('epsilon 20', ((0, 0),), 2)
     """
     reached = {name: {place(run): run.found["validation"] for run in own} for name, own in runs.items()}
     tried = [variant for variant in search_variants((loss,)) if variant.name in reached]
@@ -96,11 +87,7 @@ def chosen_by_validation(runs: Mapping[str, Sequence[Run]], loss: str) -> Choice
 
 
 def best_variants(losses: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> list[Variant]:
-    """Return for every loss the setting that validation chooses.
-
-    Raises:
-        ValueError: if there is no fold and seed in which every setting of a loss that was tried was trained beside GAP.
-    """
+    """Return for every loss the setting that validation chooses."""
     chosen = []
     for loss in losses:
         choice = chosen_by_validation(runs, loss)

@@ -212,12 +212,7 @@ def read_backbone(folder: Path, flavour: Flavour, device: str) -> ResNet20:
 def pretrain_missing(
     flavours: Sequence[Flavour], root: Path | None, folder: Path, options: RunOptions
 ) -> list[dict[str, Any]]:
-    """Train the backbones that the folder lacks, and return the descriptions of all.
-
-    Raises:
-        FileNotFoundError: if CIFAR-100 is not under ``root``.
-        RuntimeError: if a training failed.
-    """
+    """Train the backbones that the folder lacks, and return the descriptions of all."""
     folder.mkdir(parents=True, exist_ok=True)
     tiny = PretrainingSettings(epochs=1, batch_size=64, lr=0.1)
     tasks = [

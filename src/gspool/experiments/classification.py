@@ -69,11 +69,7 @@ class ClassificationSettings:
 
 
 def run(options: RunOptions) -> None:
-    """Train what is missing, and write the figures.
-
-    Raises:
-        ValueError: if the existing result has seeds that would be lost, or time ran out before a seed was complete.
-    """
+    """Train what is missing, and write the figures."""
     usual, root, folder = ClassificationSettings(), options.root, options.work / "classification"
     chosen = options.settings or usual
     if options.quick:
@@ -112,14 +108,6 @@ def fingerprint_of(data: str, root: Path | None) -> str | None:
 
     It is a hash of paths below ``root``, classes and file sizes. Files are not read: ImageNet takes seconds. An image
     that another of the same name and size replaced is not noticed.
-
-    Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: if it holds no classes of images.
-
-    Example:
-        >>> fingerprint_of("cifar100", None) is None
-        True
     """
     if data != "folder":
         return None

@@ -72,17 +72,7 @@ class PooledClassifier(nn.Module):
 
 
 def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """Split off a share of every class, at least one image; return what is learned from and what is held out.
-
-    Raises:
-        ValueError: if a class has a single image.
-
-    Example:
-        >>> from gspool import data
-        >>> learned, held_out = hold_out(data.create("glyphs", split="train", images_per_class=10), 0.2)
-        >>> len(learned) == 4 * len(held_out)
-        True
-    """
+    """Split off a share of every class, at least one image; return what is learned from and what is held out."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator)
     kept, taken = [], []
@@ -214,13 +204,6 @@ class DiscriminantAnalysis:
 
     Its directions are the eigenvectors of ``(S_w + r I)^-1 S_b`` with the largest eigenvalues, one less than classes at
     most. ``r`` is ``ridge`` times the mean variance within classes, so that features that never vary do no harm.
-
-    Example:
-        >>> analysis = DiscriminantAnalysis(num_classes=2, dim=2)
-        >>> analysis.add(torch.tensor([[0.0, 0.0], [0.0, 9.0], [1.0, 0.0], [1.0, 9.0]]), torch.tensor([0, 0, 1, 1]))
-        >>> direction = analysis.directions(1)[:, 0]
-        >>> bool(direction[0].abs() > 100 * direction[1].abs())
-        True
     """
 
     def __init__(self, num_classes: int, dim: int, ridge: float = 1e-3, device: torch.device | str = "cpu") -> None:

@@ -135,12 +135,7 @@ class CollageRun:
 
 
 def run(options: RunOptions) -> None:
-    """Do all of the study, or what of it is missing, and write its result.
-
-    Raises:
-        RuntimeError: if trainings failed, after everything else is done and written.
-        ValueError: if the existing result has seeds that would be lost, or time ran out before any training ended.
-    """
+    """Do all of the study, or what of it is missing, and write its result."""
     study, path = CollageRun(options), options.results / "collage.json"
 
     def held(seed: int) -> bool:
@@ -194,13 +189,7 @@ def run(options: RunOptions) -> None:
 
 
 def summary_rows(found: Mapping[tuple[str, str, int], Mapping[str, Any]], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Average over seeds: a row a layer and loss, figures in percent, with those of every seed.
-
-    Example:
-        >>> figures = {"map@r": 0.1, "p@1": 0.5, "validation": 0.2, "entropy": 1.0, "on_object": 0.25}
-        >>> summary_rows({("GAP", "c2", 0): figures}, seeds=[0])[0]["map@r"]
-        10.0
-    """
+    """Average over seeds: a row a layer and loss, figures in percent, with those of every seed."""
     rows = []
     for name, loss in dict.fromkeys(key[:2] for key in found):
         runs = {seed: found[name, loss, seed] for seed in seeds if (name, loss, seed) in found}

@@ -258,11 +258,6 @@ def search(
 ) -> tuple[Variants, dict[Key, tuple[str, Training]]]:
     """Search settings by validation: single changes, all that helped together, then neighbours of the best.
 
-    Args:
-        train: returns the figures of trainings by the same keys; those that were not made are left out.
-        first: the first stage, of `single_variants`.
-        rounds: rounds of neighbours.
-
     Returns:
         All variants tried, and the best by (pooling, loss, flavour) with its name. Backbones are searched apart.
     """
@@ -303,12 +298,7 @@ def _neighbours(number: int, tried: Variants, found: Figures) -> Variants:
 
 
 def neighbours(training: Training) -> dict[str, Training]:
-    """Return trainings with one setting multiplied or divided.
-
-    Example:
-        >>> list(neighbours(Training("gsp", "c2")))
-        ['lr 0.003', 'lr 0.000333', 'epsilon 20', 'epsilon 5', 'mu 0.4', 'mu 0.1']
-    """
+    """Return trainings with one setting multiplied or divided."""
     near = {f"lr {training.lr * by:.3g}": replace(training, lr=training.lr * by) for by in (3.0, 1 / 3)}
     for name in ("epsilon", "mu") if training.pooling == "gsp" else ():
         for by in (2.0, 0.5):

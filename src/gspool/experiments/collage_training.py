@@ -57,11 +57,7 @@ class Collages(NamedTuple):
 
 
 def read_collages(root: Path | None, device: torch.device | str) -> Collages:
-    """Read the tiles of Cifar Collage onto a device, and how they are stitched.
-
-    Raises:
-        FileNotFoundError: if CIFAR-100 is not under ``root``.
-    """
+    """Read the tiles of Cifar Collage onto a device, and how they are stitched."""
     # Tiles are all images of CIFAR-100, the training images first.
     fine = torch.cat([data.create("cifar100", root, part, allow_partial=True).labels for part in ("train", "test")])
     sets, sub_classes, tiles = {}, {}, torch.empty(0)

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from gspool.executor import Executor
 
 Record = Mapping[str, Any]
-# Settings whose value is a file; the folder depends on the machine and is not recorded.
-FILES = ("weights",)
 
 
 class Headline(NamedTuple):
@@ -64,12 +62,7 @@ class RunOptions:
 
     @property
     def executor(self) -> Executor:
-        """Return where trainings run.
-
-        Example:
-            >>> RunOptions(processes=4).executor.workers
-            4
-        """
+        """Return where trainings run."""
         return Executor(self.processes, self.ray, self.gpus)
 
 
@@ -151,20 +144,9 @@ class Experiment:
         if self.settings is not None and options.settings is not None:
             default = vars(self.settings())
             for name, value in vars(options.settings).items():
-                words += [f"--{name}", without_folder(name, value)] if value != default.get(name) else []
+                shown = Path(value).name if name == "weights" and value else str(value)
+                words += [f"--{name}", shown] if value != default.get(name) else []
         return shlex.join(words)
-
-
-def without_folder(name: str, value: Any) -> str:
-    """Return the value of a setting as text; of a file only its name.
-
-    Example:
-        >>> without_folder("weights", "here/resnet50.safetensors"), without_folder("backbone", "keras/resnet50")
-        ('resnet50.safetensors', 'keras/resnet50')
-    """
-    text = str(value)
-    is_path = name in FILES or isinstance(value, Path) or Path(text).is_absolute() or text.startswith("~")
-    return Path(text).name if is_path else text
 
 
 def result_name(name: str, chosen: Sequence[str], usual: Sequence[str]) -> str:

@@ -43,14 +43,6 @@ def paired_difference(
     """Compare two variants run by run, in points; None where they share no fold and seed.
 
     ``metric`` is one of the test classes, or "validation" for what was monitored on the validation classes.
-
-    Example:
-        >>> places = [{"fold": fold, "seed": 0} for fold in range(3)]
-        >>> ours = [Run(each, {"metrics": {"map@r": 0.2 + 0.01 * each["fold"]}}, {}) for each in places]
-        >>> theirs = [Run(each, {"metrics": {"map@r": 0.2}}, {}) for each in places]
-        >>> found = paired_difference(ours, theirs)
-        >>> round(found["mean"], 3), round(found["std"], 3), found["pairs"], found["ahead"]
-        (1.0, 1.0, 3, 2)
     """
     one, other = (_values(runs or (), metric) for runs in (ours, theirs))
     folds: dict[int, list[float]] = {}
@@ -146,15 +138,7 @@ def joined_figures(
     gallery: Int64[Tensor, " G"] | None = None,
     device: str = "cpu",
 ) -> dict[str, Any] | None:
-    """Return what the models of all folds reach joined (512D), over all combinations of one repeat a fold.
-
-    Args:
-        results: trainings with their test embeddings by fold and seed; seeds that lack a fold are left out.
-        folds: number of folds of the protocol.
-        labels: classes of the test images, or of the queries.
-        gallery: classes of the gallery, where there is one.
-        device: where to search.
-    """
+    """Return what the models of all folds reach joined (512D), over all combinations of one repeat a fold."""
     seeds = _whole_seeds(results, folds)
     if not seeds:
         return None

@@ -105,12 +105,7 @@ _ALONE = {
 
 
 def component_values(data: str, variant: str) -> tuple[float, float]:
-    """Return MAP@R at 512D and at 128D of a row of Table 1.
-
-    Example:
-        >>> component_values("cub", "c2 gap"), component_values("cub", "c2 gsp mu 1")
-        ((25.95, 20.58), (26.49, 21.08))
-    """
+    """Return MAP@R at 512D and at 128D of a row of Table 1."""
     if variant in _ALONE:
         joined, single = _of_data(data, _ALONE[variant].split())
         return joined, single

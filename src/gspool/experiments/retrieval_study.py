@@ -97,11 +97,7 @@ def study_of(
     seeds: tuple[int, ...] = SEEDS,
     usual_data: str = "cub",
 ) -> Study:
-    """Return the trainings that options ask for; data and backbone that are not the usual ones are in its name.
-
-    Raises:
-        WrongArgumentsError: if the protocol has no such fold, or a fold is named twice.
-    """
+    """Return the trainings that options ask for; data and backbone that are not the usual ones are in its name."""
     settings = options.settings or StudySettings()
     known = range(PROTOCOLS[protocol].folds)
     folds = numbers_of(settings.folds, "folds") or tuple(known)
@@ -117,10 +113,6 @@ def check_study(study: Study, choosing: Sequence[str] = ("folds",)) -> None:
     Args:
         study: what is wanted.
         choosing: options that choose trainings; they do not apply where nothing is trained.
-
-    Raises:
-        ValueError: if a number or a name is wrong, or the backbone would start from random weights.
-        FileNotFoundError: if the file of weights is missing.
     """
     chosen, quick = study.settings, study.options.quick
     if not chosen.train:
@@ -208,18 +200,7 @@ def finished_runs(store: RunStore) -> dict[str, list[Run]]:
 
 
 def run_study(study: Study, command: str, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Train what is missing, write the result and return it.
-
-    Args:
-        study: what is wanted.
-        command: what a person types for it.
-        names: the variants that the result shows; all that have been trained by default.
-
-    Raises:
-        RuntimeError: if trainings failed, after all others have ended and the result has been written.
-        ValueError: if no training has finished, or the result that is there is damaged: it may hold trainings that are
-            nowhere else, and is not overwritten.
-    """
+    """Train what is missing, write the result and return it."""
     before = read_result(study.result) if study.result.is_file() else {}
     if before and is_quick(before) and not study.options.quick:
         before = {}
@@ -239,11 +220,7 @@ def run_study(study: Study, command: str, names: Sequence[str] | None = None) ->
 def write_study(
     study: Study, store: RunStore, before: Mapping[str, Any], command: str, names: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Write the figures of all finished trainings, with the provenance of each; a note of the earlier result stays.
-
-    Raises:
-        ValueError: if no training has finished.
-    """
+    """Write the figures of all finished trainings, with the provenance of each; a note of the earlier result stays."""
     made = finished_runs(store)
     runs = {name: made[name] for name in names or made if name in made}
     if not runs:

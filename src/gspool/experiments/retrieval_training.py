@@ -78,11 +78,7 @@ def stripes(classes: int, per_class: int, seed: int = 0, size: int = 16) -> Tens
 
 
 def load_sets(study: Study) -> tuple[TensorSet, TensorSet]:
-    """Load the images of all training classes and the test images to the device, or the stand-in.
-
-    Raises:
-        FileNotFoundError: if the data is not there; the message says what to put where.
-    """
+    """Load the images of all training classes and the test images to the device, or the stand-in."""
     options, chosen = study.options, study.settings
     if options.quick:
         return stripes(12, 5).to(options.device), stripes(6, 4, seed=1).to(options.device)
@@ -163,14 +159,7 @@ def found_of(result: FitResult) -> dict[str, Any]:
 
 @torch.no_grad()
 def share_embedding(model: Any, other: Any) -> bool:
-    """Let a model start with the embedding of another; return whether their shapes allow it.
-
-    Example:
-        >>> from gspool import Embedder
-        >>> ours, theirs = (Embedder("small_cnn", pooling=name, dim=8) for name in ("gap", "gsp"))
-        >>> share_embedding(ours, theirs), torch.equal(ours.head.embed.weight, theirs.head.embed.weight)
-        (True, True)
-    """
+    """Let a model start with the embedding of another; return whether their shapes allow it."""
     mine, theirs = (getattr(each.head, "embed", None) for each in (model, other))
     if mine is None or theirs is None:
         return False

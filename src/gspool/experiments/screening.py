@@ -78,12 +78,7 @@ def grid_variant(loss: str, prototypes: int, epsilon: float) -> Variant:
 
 
 def all_variants(part: str = "both") -> list[Variant]:
-    """List what a part of the study trains; design points that lie on the grid appear once.
-
-    Example:
-        >>> len(all_variants()), len(all_variants("factorial")), len(all_variants("grid"))
-        (54, 18, 40)
-    """
+    """List what a part of the study trains; design points that lie on the grid appear once."""
     found = [each for loss in LOSSES for each in factorial_variants(loss)] if part != "grid" else []
     if part != "factorial":
         found += [

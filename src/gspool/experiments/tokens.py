@@ -39,11 +39,7 @@ def make_worker() -> Worker:
 
 
 def run(options: RunOptions) -> None:
-    """Train both layers with every seed, write the figures, and draw the seed with GSP's median MAP@R.
-
-    Raises:
-        ValueError: if the existing result has seeds that would be lost, or time ran out before a seed was complete.
-    """
+    """Train both layers with every seed, write the figures, and draw the seed with GSP's median MAP@R."""
     usual = QUICK if options.quick else TokenSettings()
     path = options.results / "tokens.json"
     libraries = ("matplotlib", "pytorch-metric-learning", "scipy")

@@ -165,11 +165,7 @@ class Description(NamedTuple):
 
 @torch.no_grad()
 def describe(model: MapHead, images: TensorSet, batch_size: int = 500) -> Description:
-    """Compute attributes and embeddings of every image.
-
-    Raises:
-        ValueError: if the pooling layer has no attributes.
-    """
+    """Compute attributes and embeddings of every image."""
     model.eval()
     attributes, embeddings = [], []
     for places in torch.arange(len(images)).split(batch_size):
@@ -182,11 +178,7 @@ def describe(model: MapHead, images: TensorSet, batch_size: int = 500) -> Descri
 
 
 def run(options: RunOptions) -> None:
-    """Train with and without the regularisation with every seed, predict, and write the figures.
-
-    Raises:
-        ValueError: if the existing result has seeds that would be lost, or time ran out before a seed was complete.
-    """
+    """Train with and without the regularisation with every seed, predict, and write the figures."""
     chosen = options.settings or ZeroShotSettings()
     usual = Training(steps=chosen.steps, images=chosen.images or None)
     root, path, folder = options.root, options.results / "zero_shot.json", options.work / "collage"
@@ -256,12 +248,7 @@ def prediction_table(record: Record) -> str:
 
 
 def chance_of_map(chance: float) -> float:
-    """Return the MAP of guessing in percent, from how often guessing is right: the mean of 1 / rank.
-
-    Example:
-        >>> round(chance_of_map(20.0), 1)
-        45.7
-    """
+    """Return the MAP of guessing in percent, from how often guessing is right: the mean of 1 / rank."""
     classes = round(100 / chance)
     return 100 * sum(1 / rank for rank in range(1, classes + 1)) / classes
 
