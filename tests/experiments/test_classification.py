@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +82,12 @@ def asked(**changes: Any) -> dict[str, Any]:
 
 def test_images_in_folders_are_classified_and_a_training_goes_on(tmp_path: Path) -> None:
     root = pictures(tmp_path / "images")
-    worker = classification_training.make_worker(root, False, tmp_path / "cut", "cpu", 0)
-    assert worker(asked(), 1e-9) is None
-    found, whole = (
-        worker(asked(), 0.0),
-        classification_training.make_worker(root, False, tmp_path, "cpu", 0)(asked(), 0.0),
-    )
+    cut, whole = (partial(classification_training.train, root, False, tmp_path / name, "cpu", 0) for name in "ab")
+    assert cut(asked(), 1e-9) is None
+    found, expected = cut(asked()), whole(asked())
     assert found is not None
-    assert whole is not None
-    assert {**found, "seconds": 0} == {**whole, "seconds": 0}
+    assert expected is not None
+    assert {**found, "seconds": 0} == {**expected, "seconds": 0}
     assert (found["validation"], found["accuracy"], found["metrics"]["p@1"]) == (1.0, 1.0, 1.0)
     assert found["lda_dim"] == 1
     assert 0 < found["entropy"] <= 1
@@ -136,10 +133,7 @@ class Trainings:
     def __init__(self) -> None:
         self.made = 0
 
-    def __call__(self, *_: object) -> Any:
-        return self.train
-
-    def train(self, asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    def __call__(self, *_: object) -> dict[str, Any]:
         self.made += 1
         figures = {"validation": 0.5, "accuracy": self.made / 1000, "metrics": {"p@1": 0.5, "map@r": 0.2}}
         return {**figures, "lda_dim": 8, "entropy": 0.9, "seconds": 1.0}
@@ -148,7 +142,7 @@ class Trainings:
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
     made = Trainings()
-    monkeypatch.setattr(classification, "make_worker", made)
+    monkeypatch.setattr(classification, "train", made)
     monkeypatch.setattr(classification, "POOLINGS", {name: classification.POOLINGS[name] for name in ("gap", "gsp")})
     return made
 
@@ -233,6 +227,6 @@ def test_a_tiny_run_is_written_and_not_repeated(tmp_path: Path, monkeypatch: pyt
     value = read_result(path)["value"]
     assert [run["asked"]["pooling"] for run in value["runs"]] == ["gap", "gsp"]
     assert value["chosen"] == "gsp"
-    monkeypatch.setattr(classification_training, "train", None)
+    monkeypatch.setattr(classification, "train", None)
     assert commands.run("reproduce", words) == 0
     assert read_result(path)["value"] == value

@@ -247,11 +247,8 @@ def test_an_unknown_option_is_answered_with_a_near_one(capsys: pytest.CaptureFix
     ("words", "message"),
     [
         ("tokns", "there is no experiment 'tokns', did you mean tokens?"),
-        ("", "name an experiment, one of toy"),
-        ("--device cpu", "name an experiment, one of toy"),
-        ("--root tokens", "name an experiment, one of toy"),
-        ("--device cpu tokens", "put the name first: gspool reproduce tokens --device cpu"),
-        ("--quick mu --processes 3", "put the name first: gspool reproduce mu --quick --processes 3"),
+        ("", "name an experiment before any option, one of toy"),
+        ("--device cpu tokens", "name an experiment before any option, one of toy"),
         ("tokens --seeds a,b", "got 'a,b'"),
         ("tokens --seeds 0,0", "got 0 more than once"),
         ("tokens --seeds=-1", "counted from 0, got -1"),

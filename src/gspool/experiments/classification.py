@@ -28,7 +28,7 @@ from gspool.data.location import data_root
 from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
-from gspool.experiments.classification_training import POOLINGS, make_worker
+from gspool.experiments.classification_training import POOLINGS, train
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
 from gspool.experiments.seeds import run_seeds
 from gspool.experiments.tables import markdown_table, plus_minus
@@ -87,7 +87,7 @@ def run(options: RunOptions) -> None:
         shared |= {"batch_size": chosen.batch_size, "lr": chosen.lr, "held_out": chosen.held_out}
         return {name: {"pooling": name, "seed": seed, **shared} for name in POOLINGS}
 
-    worker = partial(make_worker, root, options.quick, folder, options.device, chosen.workers)
+    worker = partial(partial, train, root, options.quick, folder, options.device, chosen.workers)
     seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
     value = {
         "data": chosen.data,

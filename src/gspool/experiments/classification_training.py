@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.data import ImageSet
-    from gspool.executor.grid import Worker
     from gspool.functional.results import Pooled
 
     Images = TensorSet | ImageSet
@@ -139,11 +137,6 @@ def evaluation_batches(images: Images, workers: int, device: str) -> Iterator[tu
     loader: Any = DataLoader(images, BATCH, num_workers=loading_processes(workers))
     for pixels, labels in loader:
         yield pixels.to(device), labels.to(device)
-
-
-def make_worker(root: Path | None, partial_data: bool, folder: Path, device: str, workers: int) -> Worker:
-    """Return the function that does one training."""
-    return partial(train, root, partial_data, folder, device, workers)
 
 
 def train(

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
 from gspool.evaluation.statistics import seed_difference, with_interval
-from gspool.executor.grid import Worker
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
@@ -33,11 +33,6 @@ QUICK = TokenSettings(epochs=2, evaluate_every=1, samples_per_class=4, prototype
 PAIRS = "pairs of hulls that overlap"
 
 
-def make_worker() -> Worker:
-    """Return the function that does one training."""
-    return train_tokens
-
-
 def run(options: RunOptions) -> None:
     """Train both layers with every seed, write the figures, and draw the seed with GSP's median MAP@R."""
     usual = QUICK if options.quick else TokenSettings()
@@ -48,7 +43,7 @@ def run(options: RunOptions) -> None:
     def jobs(seed: int) -> dict[str, dict[str, Any]]:
         return {layer: asdict(replace(usual, pooling=layer, seed=seed)) for layer in LAYERS}
 
-    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, make_worker)
+    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, partial(partial, train_tokens))
     shown = median_seed({seed: found["gsp", seed]["map@r"] for seed in seeds})
     write_result(
         path,
