@@ -209,16 +209,6 @@ def test_the_papers_figures_stand_beside_its_own_networks_only() -> None:
     assert "76.53" in classification.accuracy_table(record([1.0], [1.0], "timm/resnetv2_50"))
 
 
-def test_measured_figures_are_shown(project: Path) -> None:
-    measured = read_result(project / "results" / "classification.json")
-    row = (
-        "| gsp, mu 0.5, epsilon 20 (chosen) | 67.00 ± 0.54 | 67.33 ± 0.01 | 50.26 ± 0.32 | 15.57 ± 0.21 | 0.9117 | 3 |"
-    )
-    assert row in classification.accuracy_table(measured)
-    assert "| accuracy | -0.01 (-0.42 to +0.40) |" in classification.gain_table(measured)
-    assert classification.missing(measured) == ""
-
-
 def test_a_tiny_run_is_written_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classification, "POOLINGS", {name: classification.POOLINGS[name] for name in ("gap", "gsp")})
     words = ["classification", "--quick", "--device", "cpu", "--work", str(tmp_path)]

@@ -339,24 +339,15 @@ def test_differences_are_paired_by_seed() -> None:
 
 
 @pytest.mark.parametrize("name", [*collage.TABLES])
-def test_every_table_is_written_from_much_and_from_little(project: Path, name: str) -> None:
-    measured = read_result(project / "results" / "collage.json")
-    assert len(collage.TABLES[name](measured)) >= 3
+def test_every_table_is_written_from_little(name: str) -> None:
     assert collage.TABLES[name](record(frozen=[row("GAP", "c2", 8.0)]))
 
 
-def test_measured_figures_are_shown(project: Path) -> None:
-    measured = read_result(project / "results" / "collage.json")
-    assert "| DeLF | **19.65 ± 1.09** | 11.44 | -4.21 (-8.75 to +0.33) |" in collage_tables.pooling_table(measured)
-    assert "| GSP C2 | 22.81 | 22.52 | 10 | 27.72 | lambda 0, mu 0.1, epsilon 40 |" in collage_tables.best_table(
-        measured
-    )
-    assert collage.headlines(measured["value"])[1].ours == "15.44 ± 0.86"
-    assert collage.missing(measured) == ""
-    # A run finds what the search tried under the same names.
-    tried = {(each["pooling"], each["loss"], each["variant"]) for each in measured["value"]["search"]}
+def test_the_measured_search_tried_what_a_run_would_try(project: Path) -> None:
+    value = read_result(project / "results" / "collage.json")["value"]
+    tried = {(each["pooling"], each["loss"], each["variant"]) for each in value["search"]}
     assert {*single_variants()} <= tried
-    assert all((*place.split()[:2], name) in tried for place, name in measured["value"]["best"].items())
+    assert all((*place.split()[:2], name) in tried for place, name in value["best"].items())
 
 
 def test_a_run_of_fewer_seeds_does_not_overwrite_a_result(tmp_path: Path, project: Path) -> None:

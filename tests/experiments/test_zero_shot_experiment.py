@@ -99,16 +99,6 @@ def test_the_map_of_guessing_is_that_of_random_distances(classes: int) -> None:
     assert zero_shot.chance_of_map(100 / classes) == pytest.approx(drawn, abs=0.3)
 
 
-def test_measured_figures_are_shown(project: Path) -> None:
-    measured = read_result(project / "results" / "zero_shot.json")
-    assert "| with | 58.2 ± 3.6 | 61.0 ± 4.4 | 75.6 ± 2.4 | 77.2 ± 2.8 | 26.51 |" in zero_shot.prediction_table(
-        measured
-    )
-    assert "| +5.5 (+4.3 to +6.8) | 12 of 12 |" in zero_shot.gain_table(measured)
-    assert "(guessing 45.7)" in zero_shot.headlines(measured["value"])[0].what
-    assert zero_shot.EXPERIMENT.missing(measured) == ""
-
-
 def test_a_tiny_run_is_written_drawn_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["zero-shot", "--quick", "--device", "cpu", "--work", str(tmp_path), "--seeds"]
     assert commands.run("reproduce", [*words, "5"]) == 0
