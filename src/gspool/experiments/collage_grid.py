@@ -262,7 +262,9 @@ def search(
         All variants tried, and the best by (pooling, loss, flavour) with its name. Backbones are searched apart.
     """
     tried, found = dict(first), dict(train(first))
-    for stage in (_together, *(partial(_neighbours, number) for number in range(1, rounds + 1))):
+    near = [partial(_neighbours, number) for number in range(1, rounds + 1)]
+    stages: list[Callable[[Variants, Figures], Variants]] = [_together, *near]
+    for stage in stages:
         more = stage(tried, found)
         tried |= more
         found |= train(more)
