@@ -253,13 +253,28 @@ def test_an_unknown_option_is_answered_with_a_near_one(capsys: pytest.CaptureFix
         ("tokens --seeds=-1", "counted from 0, got -1"),
         ("tokens --seeds 4294967296", "seeds go up to 4294967295, got 4294967296"),
         ("toy --seeds 5", "the seed of toy is fixed; remove --seeds 5"),
-        ("computation --seeds 0,1", "the seed of computation is fixed"),
         ("mu --quick --device banana", "there is no device 'banana' here; available: cpu"),
         ("toy --device cuda", "toy runs on the CPU only, got --device cuda"),
         ("mu --quick --processes 0", "--processes is the number of trainings at a time, at least 1, got 0"),
         ("mu --quick --seconds=-1", "--seconds is a time limit, 0 for none, got -1"),
         ("mu --quick --seconds .nan", "--seconds is a time limit, 0 for none, got nan"),
         ("mu --quick --gpus 0.5", "add --ray"),
+        ("mu --quick --seeds 4294968", "--seeds go up to 4294967"),
+        ("screening --quick --max_steps=-1", "--max_steps counts steps"),
+        ("screening --quick --folds 1", "the tuning protocol has folds 0 to 0, got '1'"),
+        ("components --data birds", "--data must be one of cub, cars196, sop, inshop, got 'birds'"),
+        ("benchmark --quick --losses c2,pnc", "did you mean pnca"),
+        ("benchmark --quick --poolings gap,gps", "Did you mean 'gsp'?"),
+        ("mu --quick --backbone keras/resnet5", "did you mean keras/resnet50"),
+        ("mu", "keras/resnet50 would start from random weights"),
+        ("benchmark --quick --variants learnt", "got 'learnt'"),
+        ("benchmark --quick --variants search --poolings gap", "add paper to --variants"),
+        ("benchmark --quick --losses c2,pnca,c2", "got c2 more than once in 'c2,pnca,c2'"),
+        ("benchmark --quick --variants learned;learned", "got learned more than once"),
+        ("benchmark --quick --poolings all,gap", "given alone, got 'all,gap'"),
+        ("screening --part grid --train false", "leave out --part"),
+        ("benchmark --seeds 0 --losses c2 --train false", "leave out --seeds and --losses"),
+        ("benchmark --variants best --train false", "leave out --variants"),
     ],
 )
 def test_wrong_arguments_end_in_a_line_and_status_2(
@@ -267,7 +282,7 @@ def test_wrong_arguments_end_in_a_line_and_status_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     find = registry.find
-    monkeypatch.setattr(registry, "find", lambda name: replace(find(name), run=lambda _: None))
+    monkeypatch.setattr(registry, "find", lambda name: replace(find(name), run=lambda _: pytest.fail("too late")))
     assert cli.main(["reproduce", *words.split()]) == 2
     assert message in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
