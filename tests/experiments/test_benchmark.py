@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from gspool.experiments import benchmark, components, mu, retrieval_study, retrieval_training, screening
 from gspool.experiments.benchmark import BenchmarkSettings
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.retrieval_study import StudySettings, jobs_of, study_of
+from gspool.experiments.retrieval_study import StudySettings, jobs_of
 from gspool.experiments.retrieval_variants import Variant
 from gspool.provenance import read_result
 
@@ -111,7 +111,9 @@ def test_a_grid_continues_with_folds_seeds_and_settings(trained: list[str], tmp_
 def test_a_training_that_time_cut_off_goes_on_and_ends_like_one_that_was_not(
     whole: RunOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = study_of(replace(whole, work=tmp_path), BenchmarkSettings(folds="0"), "fair", [Variant("c2", "gsp")])
+    study = benchmark.study(
+        replace(whole, work=tmp_path, settings=BenchmarkSettings(folds="0")), [Variant("c2", "gsp")]
+    )
     (asked,) = jobs_of(study)
     work = retrieval_training.make_worker(study)
     assert work(asked, 1e-6) is None
@@ -161,9 +163,7 @@ def test_trainings_inside_a_result_count_as_finished(
 
 def test_figures_of_joined_models_go_where_a_training_changed(whole: RunOptions, tmp_path: Path) -> None:
     chosen = measured(whole, tmp_path)
-    study = study_of(chosen, chosen.settings, "fair", [Variant("c2", "gap"), Variant("c2", "gsp")])
-    path = chosen.results / "benchmark_cub.json"
-    store = retrieval_study.open_store(study, path)
+    store = benchmark.study(chosen).open_store()
     run = next(each for each in store.runs() if each.asked["variant"] == "c2 gap")
     store.put(run.asked, {**run.found, "metrics": {**run.found["metrics"], "map@r": 0.9}})
     benchmark.run(replace(chosen, settings=replace(chosen.settings, train=False), seeds=()))
@@ -199,12 +199,12 @@ def test_figures_are_written_where_a_training_failed(
 
 def test_of_two_trainings_one_that_ended_by_itself_counts(tmp_path: Path) -> None:
     chosen = options(tmp_path)
-    study = study_of(chosen, chosen.settings, "fair", [Variant("c2", "gap")])
-    store = retrieval_study.open_store(study, tmp_path / "none.json")
+    study = benchmark.study(chosen)
+    store = study.open_store()
     asked = jobs_of(study)[0]
     for steps, ending in ((100, "patience"), (5, "max_steps"), (200, "patience"), (6, "max_steps")):
         store.put({**asked, "max_steps": steps}, {"ending": ending, "steps": steps})
-    (run,) = retrieval_study.finished_runs(store)
+    ((run,),) = retrieval_study.finished_runs(store).values()
     assert run.found["steps"] == 200
 
 
@@ -271,6 +271,6 @@ def test_trainings_of_the_project_are_those_that_are_asked_for(project: Path, tm
     value = read_result(project / "results" / "benchmark_cub.json")["value"]
     known = {run["asked"]["variant"]: run["asked"] for run in value["runs"]}
     variants = [*benchmark.wanted_variants(BenchmarkSettings(variants="paper;search", poolings="all"))]
-    study = study_of(RunOptions(device="cuda"), StudySettings(), "fair", variants)
+    study = benchmark.study(RunOptions(device="cuda"), variants)
     for asked in jobs_of(study):
         assert {**known[asked["variant"]], "weights": None, "fold": asked["fold"], "seed": asked["seed"]} == asked

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gspool.executor import Failure
 from gspool.experiments import cifar_backbone
 from gspool.experiments.cifar_backbone import PretrainingSettings, pretrain, pretrain_missing, read_backbone
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
@@ -50,6 +51,10 @@ def test_weights_without_a_description_are_trained_again(root: Path, tmp_path: P
     read_backbone(tmp_path, "postactivation", "cpu")
 
 
-def test_a_failure_in_a_process_is_named(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)ResNet20.*do not fill a batch of 512"):
-        pretrain_missing(cifar_backbone.FLAVOURS, root, tmp_path, RunOptions(processes=2))
+def test_a_failure_in_a_process_is_named(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_: object, tasks: list[PretrainingSettings], *__: object) -> list[tuple[PretrainingSettings, Failure]]:
+        return [(task, Failure("out of memory")) for task in tasks]
+
+    monkeypatch.setattr(cifar_backbone, "run_tasks", failing)
+    with pytest.raises(RuntimeError, match=r"ResNet20 \(postactivation\) failed: out of memory"):
+        pretrain_missing(cifar_backbone.FLAVOURS, root, tmp_path, QUICK)

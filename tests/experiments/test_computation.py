@@ -15,9 +15,6 @@ def test_the_published_times_show_a_backward_pass_that_does_not_grow(project: Pa
     time = {(row["way"], row["k"]): computation.backward(row) for row in rows}
     assert time["closed form", 100] < 2 * time["closed form", 1]
     assert time["unrolled", 100] > 20 * time["unrolled", 1]
-    closed, whole = computation.headlines({"rows": rows})
-    assert closed.ours == "0.39 to 0.52 ms; 0.62 to 24.44 ms"
-    assert whole.ours.startswith("1.9; 16.0; 39.9")
 
 
 def test_a_tiny_run_measures_every_solver_and_finds_it_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

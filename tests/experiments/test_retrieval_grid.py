@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from safetensors.torch import save_file
 
 from finished_trainings import finished
 from gspool import cli
-from gspool.experiments import benchmark, components, mu, registry, screening
+from gspool.experiments import benchmark, components, mu, screening
 from gspool.experiments.benchmark import BenchmarkSettings, wanted_variants
 from gspool.experiments.benchmark_search import best_variants, chosen_by_validation, search_variants
 from gspool.experiments.experiment import RunOptions
@@ -32,7 +31,7 @@ def config(variant: Variant, data: str = "cub", protocol: str = "fair", backbone
 
 
 def study(variants, protocol: str = "fair", options: RunOptions | None = None):
-    return study_of(options or RunOptions(), StudySettings(), protocol, variants)
+    return study_of("probe", options or RunOptions(), protocol, variants)
 
 
 def test_the_papers_settings_of_the_fair_protocol() -> None:
@@ -148,7 +147,7 @@ def test_other_weights_or_steps_are_another_training(tmp_path: Path) -> None:
     other.write_bytes(b"two")
 
     def asked(**chosen):
-        return jobs_of(study_of(RunOptions(), StudySettings(**chosen), "fair", [Variant("c2", "gap")]))[0]
+        return jobs_of(study([Variant("c2", "gap")], options=RunOptions(settings=StudySettings(**chosen))))[0]
 
     assert asked(weights=str(first)) == asked(weights=str(copy)) != asked(weights=str(other))
     assert asked(weights=str(first)) != asked(weights=str(first), max_steps=5)
@@ -198,7 +197,6 @@ def test_validation_classes_choose_among_pairs_that_all_settings_have() -> None:
     )
     choice = chosen_by_validation(made, "c2")
     assert (choice.variant.setting, choice.among, choice.places) == ("epsilon 20", 3, tuple(places))
-    assert choice.ahead == pytest.approx(1.0)
     assert best_variants(["c2"], made) == [choice.variant]
     assert wanted_variants(BenchmarkSettings(losses="c2", variants="best"), made) == [choice.variant]
     with pytest.raises(ValueError, match="no fold and seed has GAP and every tried setting of pnca"):
@@ -231,42 +229,6 @@ def test_prototypes_can_start_from_local_features() -> None:
     chosen = torch.nn.functional.normalize(layers[0].prototypes.detach(), dim=1)
     nearest = (chosen @ torch.nn.functional.normalize(tokens, dim=1).t()).max(1).values
     torch.testing.assert_close(nearest, torch.ones_like(nearest), atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("mu --quick --seeds 4294968", "--seeds go up to 4294967"),
-        ("screening --quick --max_steps=-1", "--max_steps counts steps"),
-        ("screening --quick --folds 1", "the tuning protocol has folds 0 to 0, got '1'"),
-        ("components --data birds", "--data must be one of cub, cars196, sop, inshop, got 'birds'"),
-        ("benchmark --quick --losses c2,pnc", "did you mean pnca"),
-        ("benchmark --quick --poolings gap,gps", "Did you mean 'gsp'?"),
-        ("mu --quick --backbone keras/resnet5", "did you mean keras/resnet50"),
-        ("mu", "keras/resnet50 would start from random weights"),
-        ("components --backbone resnet20 --download", "resnet20 would start from random weights"),
-        ("benchmark --quick --variants learnt", "got 'learnt'"),
-        ("benchmark --quick --variants search --poolings gap", "add paper to --variants"),
-        ("benchmark --quick --losses c2,pnca,c2", "got c2 more than once in 'c2,pnca,c2'"),
-        ("benchmark --quick --poolings gap,gap", "got gap more than once"),
-        ("benchmark --quick --variants learned;learned", "got learned more than once"),
-        ("benchmark --quick --poolings all,gap", "given alone, got 'all,gap'"),
-        ("mu --seeds 0 --train false", "leave out --seeds"),
-        ("screening --folds 0 --train false", "leave out --folds"),
-        ("screening --part grid --train false", "leave out --part"),
-        ("benchmark --seeds 0 --losses c2 --train false", "leave out --seeds and --losses"),
-        ("benchmark --variants best --train false", "leave out --variants"),
-    ],
-)
-def test_wrong_options_end_with_status_2(
-    words: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    find = registry.find
-    monkeypatch.setattr(registry, "find", lambda name: replace(find(name), run=lambda _: pytest.fail("too late")))
-    assert cli.main(["reproduce", *words.split()]) == 2
-    assert message in capsys.readouterr().err
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_weights_are_checked_before_data(

@@ -40,12 +40,11 @@ def maps(root: Path) -> dict[Any, TensorSet]:
     return cifar10_maps(Colours(), root, "cpu")
 
 
-def test_a_tenth_of_the_training_images_is_held_out(root: Path, maps: dict[Any, TensorSet]) -> None:
+def test_a_tenth_of_the_training_images_is_held_out(maps: dict[Any, TensorSet]) -> None:
     assert {split: len(part) for split, part in maps.items()} == {"train": 180, "validation": 20, "test": 80}
     assert maps["validation"].labels.bincount().tolist() == [2] * 10
     train, held = ({tuple(row) for row in maps[split].pixels.flatten(1).tolist()} for split in ("train", "validation"))
     assert not train & held
-    assert len(cifar10_maps(Colours(), root, "cpu", images=10)["train"]) == 90
 
 
 def test_every_batch_holds_all_classes() -> None:
@@ -75,12 +74,10 @@ def test_a_training_gives_figures_of_a_thousand_splits(maps: dict[Any, TensorSet
 def test_descriptions_are_in_the_order_of_the_images(maps: dict[Any, TensorSet]) -> None:
     torch.manual_seed(0)
     model = MapHead(3, "gsp", 8, prototypes=4)
-    seen = describe(model, maps["test"], batch_size=7)
+    attributes, embeddings = describe(model, maps["test"], batch_size=7)
     alone = model.embed(maps["test"].pixels[13:14])
-    torch.testing.assert_close(seen.embeddings[13:14], alone.embedding.detach())
-    torch.testing.assert_close(seen.attributes[13:14], alone.attributes.detach())
-    with pytest.raises(ValueError, match="no attributes"):
-        describe(MapHead(3, "gmp", 8), maps["test"])
+    torch.testing.assert_close(embeddings[13:14], alone.embedding.detach())
+    torch.testing.assert_close(attributes[13:14], alone.attributes.detach())
 
 
 def test_gains_are_paired_by_seed() -> None:
@@ -100,16 +97,6 @@ def test_the_map_of_guessing_is_that_of_random_distances(classes: int) -> None:
     ranks = (order == 0).int().argmax(1) + 1
     drawn = 100 * float((1 / ranks.double()).mean())
     assert zero_shot.chance_of_map(100 / classes) == pytest.approx(drawn, abs=0.3)
-
-
-def test_measured_figures_are_shown(project: Path) -> None:
-    measured = read_result(project / "results" / "zero_shot.json")
-    assert "| with | 58.2 ± 3.6 | 61.0 ± 4.4 | 75.6 ± 2.4 | 77.2 ± 2.8 | 26.51 |" in zero_shot.prediction_table(
-        measured
-    )
-    assert "| +5.5 (+4.3 to +6.8) | 12 of 12 |" in zero_shot.gain_table(measured)
-    assert "(guessing 45.7)" in zero_shot.headlines(measured["value"])[0].what
-    assert zero_shot.EXPERIMENT.missing(measured) == ""
 
 
 def test_a_tiny_run_is_written_drawn_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,19 +11,7 @@ from gspool.terminal.status import WrongArgumentsError
 
 
 def numbers_of(text: str, what: str) -> tuple[int, ...]:
-    """Read comma-separated whole numbers from 0 on, each of them once.
-
-    Args:
-        text: ``0,1,2``; empty for none.
-        what: what the numbers are, in the plural: ``seeds``.
-
-    Raises:
-        WrongArgumentsError: for anything else.
-
-    Example:
-        >>> numbers_of("0,1,5", "seeds"), numbers_of("", "seeds")
-        ((0, 1, 5), ())
-    """
+    """Read comma-separated whole numbers from 0 on, each of them once."""
     if not text.strip():
         return ()
     try:
@@ -37,23 +25,22 @@ def numbers_of(text: str, what: str) -> tuple[int, ...]:
     return found
 
 
-def refuse_twice(found: Sequence[object], what: str, text: str) -> None:
-    """Refuse a list, ``what`` in the plural, typed as ``text``, in which something appears twice.
+def names_of(text: str, what: str) -> tuple[str, ...]:
+    """Read comma-separated names, each of them once."""
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    refuse_twice(found, what, text)
+    return found
 
-    Raises:
-        WrongArgumentsError: with what appears more than once.
-    """
+
+def refuse_twice(found: Sequence[object], what: str, text: str) -> None:
+    """Refuse a list, ``what`` in the plural, typed as ``text``, in which something appears twice."""
     twice = [each for each in dict.fromkeys(found) if found.count(each) > 1]
     if twice:
         raise WrongArgumentsError(f"{what} must differ, got {', '.join(map(str, twice))} more than once in {text!r}")
 
 
 def executor_options(namespace: Any) -> dict[str, Any]:
-    """Check and return the options of the executor.
-
-    Raises:
-        ValueError: for values that make no sense.
-    """
+    """Check and return the options of the executor."""
     chosen = {name: namespace[name] for name in ("processes", "ray", "gpus", "seconds")}
     if chosen["processes"] < 1:
         raise ValueError(f"--processes is the number of trainings at a time, at least 1, got {chosen['processes']}")
@@ -66,15 +53,7 @@ def executor_options(namespace: Any) -> dict[str, Any]:
 
 
 def device_of(asked: str | None, name: str, on_gpu: bool = True) -> str:
-    """Return the device that was asked for, or a GPU if there is one and the experiment can use it.
-
-    Raises:
-        ValueError: if there is no such device here, or the experiment cannot use it.
-
-    Example:
-        >>> device_of(None, "toy", on_gpu=False), device_of("cpu", "mu")
-        ('cpu', 'cpu')
-    """
+    """Return the device that was asked for, or a GPU if there is one and the experiment can use it."""
     there = available_devices()
     if not on_gpu and asked not in (None, "cpu"):
         raise ValueError(f"{name} runs on the CPU only, got --device {asked}")
@@ -86,12 +65,7 @@ def device_of(asked: str | None, name: str, on_gpu: bool = True) -> str:
 
 
 def available_devices() -> list[str]:
-    """Return the devices of this machine: the CPU, every GPU that CUDA finds, Apple's.
-
-    Example:
-        >>> available_devices()[0]
-        'cpu'
-    """
+    """Return the devices of this machine: the CPU, every GPU that CUDA finds, Apple's."""
     import torch
 
     apple = ["mps"] if torch.backends.mps.is_available() else []
@@ -100,11 +74,7 @@ def available_devices() -> list[str]:
 
 
 def refuse_measured(results: Path) -> None:
-    """Refuse to write a tiny version among measured results.
-
-    Raises:
-        ValueError: if the folder holds one.
-    """
+    """Refuse to write a tiny version among measured results."""
     for path in sorted(results.glob("*.json")):
         try:
             record = read_result(path)

@@ -22,27 +22,26 @@ is a comparison of pairs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from gspool.executor.run_store import Run
 from gspool.experiments import benchmark_plots, benchmark_tables, cub_selection
+from gspool.experiments.arguments import names_of
 from gspool.experiments.benchmark_search import best_variants, search_variants
 from gspool.experiments.experiment import Experiment, FromFile, RunOptions
-from gspool.experiments.retrieval_figures import by_variant
 from gspool.experiments.retrieval_study import (
+    Study,
     StudySettings,
     check_study,
     draw_beside,
     finished_runs,
     missing_of,
-    names_of,
-    open_store,
     run_study,
     study_of,
 )
 from gspool.experiments.retrieval_variants import COMPARED, POOLINGS, Variant, layer_variants, paper_variants
-from gspool.provenance import read_result
 
 CONVENTIONAL = "benchmark_cub_conventional"
 
@@ -70,9 +69,6 @@ class BenchmarkSettings(StudySettings):
 
 def wanted_variants(chosen: BenchmarkSettings, runs: Mapping[str, Sequence[Run]] | None = None) -> list[Variant]:
     """Return the variants that the options name; "best" is chosen among finished ``runs``, and none without them.
-
-    Raises:
-        ValueError: if a name is not known, or options contradict each other.
 
     Example:
         >>> [each.name for each in wanted_variants(BenchmarkSettings(losses="c2", variants="paper;epsilon 50"))]
@@ -107,33 +103,24 @@ def wanted_variants(chosen: BenchmarkSettings, runs: Mapping[str, Sequence[Run]]
     return [*{variant.name: variant for variant in found}.values()]
 
 
-def check(options: RunOptions) -> None:
-    """Refuse options that make no sense before anything is read.
-
-    Raises:
-        ValueError: if a name or a number is wrong, or options contradict each other.
-        FileNotFoundError: if the file of weights is missing.
-    """
+def study(options: RunOptions, variants: Sequence[Variant] | None = None) -> Study:
+    """Return what is to be trained: the variants that the options name unless given."""
     chosen = options.settings or BenchmarkSettings()
-    study = study_of(options, chosen, chosen.protocol, wanted_variants(chosen))
-    check_study(study, ("losses", "poolings", "variants", "arms", "folds"))
+    suffix = "" if chosen.protocol == "fair" else f"_{chosen.protocol}"
+    wanted = wanted_variants(chosen) if variants is None else variants
+    return study_of(f"benchmark_{chosen.data}{suffix}", options, chosen.protocol, wanted, usual_data=chosen.data)
 
 
 def run(options: RunOptions) -> None:
     """Train what is missing, and write the figures of everything that has been trained."""
-    chosen = options.settings or BenchmarkSettings()
-    study = study_of(options, chosen, chosen.protocol, wanted_variants(chosen))
-    suffix = "" if chosen.protocol == "fair" else f"_{chosen.protocol}"
-    path = study.result(f"benchmark_{chosen.data}{suffix}", names_data=True)
+    chosen, wanted = options.settings or BenchmarkSettings(), study(options)
     if chosen.train and "best" in chosen.variants:
-        finished = by_variant(finished_runs(open_store(study, path)))
-        study = replace(study, variants=tuple(wanted_variants(chosen, finished)))
-    run_study(study, path, EXPERIMENT.command(options))
-    record = read_result(path)
+        wanted = study(options, wanted_variants(chosen, finished_runs(wanted.open_store())))
+    record = run_study(wanted, EXPERIMENT.command(options))
     if chosen.protocol == "conventional":
         print(benchmark_tables.conventional(record))
     else:
-        draw_beside(EXPERIMENT, path, options.images)
+        draw_beside(EXPERIMENT, wanted, record)
         print(f"{benchmark_tables.losses(record)}\n\n{benchmark_tables.gains(record)}")
 
 
@@ -149,14 +136,13 @@ EXPERIMENT = Experiment(
         "losses": benchmark_tables.losses,
         "gains": benchmark_tables.gains,
         "layers": benchmark_tables.layers,
-        "beside_layers": benchmark_tables.beside_layers,
+        "beside_layers": partial(benchmark_tables.compared, benchmark_tables.BESIDE_LAYERS),
         "settings": benchmark_tables.settings,
         "chosen_settings": benchmark_tables.chosen_settings,
-        "earlier": benchmark_tables.earlier,
+        "earlier": partial(benchmark_tables.compared, benchmark_tables.EARLIER),
         "memory": benchmark_tables.memory,
         "conventional": FromFile(CONVENTIONAL, benchmark_tables.conventional),
         "conventional_gain": FromFile(CONVENTIONAL, benchmark_tables.conventional_gain),
-        "conventional_memory": FromFile(CONVENTIONAL, benchmark_tables.memory),
         "selection": FromFile(cub_selection.FILE, cub_selection.selection),
         "nearness": FromFile(cub_selection.FILE, cub_selection.nearness),
     },
@@ -165,7 +151,7 @@ EXPERIMENT = Experiment(
         cub_selection.FILE: FromFile(cub_selection.FILE, cub_selection.draw),
     },
     settings=BenchmarkSettings,
-    check=check,
+    check=lambda options: check_study(study(options), ("losses", "poolings", "variants", "arms", "folds")),
     missing=lambda record: missing_of(record, paper_variants()),
     headlines=benchmark_tables.headlines,
     parallel=True,

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gspool.executor.run_store import Run
+from gspool.experiments.benchmark_tables import EARLIER_ROWS
 from gspool.experiments.experiment import Record
 from gspool.experiments.plots import FEWEST_PAIRS, Line, forest, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import figures_of, place, runs_of
 from gspool.experiments.retrieval_paper import paper_gain, paper_values
-from gspool.experiments.retrieval_tables import in_order, is_earlier
+from gspool.experiments.retrieval_tables import in_order
 from gspool.experiments.retrieval_variants import COMPARED, POOLINGS
 
 # Between two layers of a loss; all of a loss take less than the distance of two losses.
@@ -20,12 +21,11 @@ APART = 0.8 / len(POOLINGS)
 MOST_MAPS, MOST_CURVES = 8, 8
 # Points of MAP@R below the best that curves show.
 SHOWN_POINTS = 4.0
-AHEAD = "MAP@R − that of GAP, points"
 
 
 def rows_of(record: Record) -> list[dict[str, Any]]:
     """Return all rows but those of earlier ways of training."""
-    return [row for row in in_order(figures_of(record["value"])) if not is_earlier(row)]
+    return [row for row in in_order(figures_of(record["value"])) if not row["setting"].endswith(EARLIER_ROWS)]
 
 
 def label(row: Mapping[str, Any]) -> str:
@@ -35,44 +35,38 @@ def label(row: Mapping[str, Any]) -> str:
 
 def draw_losses(record: Record, path: Path) -> None:
     """Draw how far GSP is ahead of GAP, loss by loss, the paper's gains beside it."""
-    rows = [row for row in rows_of(record) if label(row) == "gsp" and row["difference_from_gap"]]
-    _forest(record, {"GSP instead of GAP": [(row, row["loss"]) for row in rows]}, path)
+    rows = [row for row in rows_of(record) if label(row) == "gsp"]
+    draw_differences(record, [("GSP instead of GAP", row["loss"], row) for row in rows], path)
 
 
 def draw_layers(record: Record, path: Path) -> None:
     """Draw how far other layers are ahead of GAP, the paper's gains beside it."""
-    _forest(record, _by_loss(row for row in rows_of(record) if row["pooling"] not in ("gap", "gsp")), path)
+    rows = [row for row in rows_of(record) if row["pooling"] not in ("gap", "gsp")]
+    draw_differences(record, [(row["loss"], label(row), row) for row in rows], path)
 
 
 def draw_settings(record: Record, path: Path) -> None:
     """Draw how far other settings of GSP are ahead of GAP, on test classes and on the validation classes."""
-    rows = (row for row in rows_of(record) if row["pooling"] == "gsp" and row["setting"])
-    _forest(record, _by_loss(rows), path, validation=True)
+    rows = [row for row in rows_of(record) if row["pooling"] == "gsp" and row["setting"]]
+    draw_differences(record, [(row["loss"], label(row), row) for row in rows], path, validation=True)
 
 
-def _by_loss(rows: Any) -> dict[str, list[tuple[dict[str, Any], str]]]:
-    panels: dict[str, list[tuple[dict[str, Any], str]]] = {}
-    for row in rows:
-        if row["difference_from_gap"]:
-            panels.setdefault(row["loss"], []).append((row, label(row)))
-    return panels
-
-
-def _forest(
-    record: Record, panels: Mapping[str, Sequence[tuple[dict[str, Any], str]]], path: Path, validation: bool = False
+def draw_differences(
+    record: Record, rows: Sequence[tuple[str, str, Mapping[str, Any]]], path: Path, validation: bool = False
 ) -> None:
-    data = record["value"]["data"]
-
-    def line(row: dict[str, Any], name: str) -> Line:
+    """Draw differences from GAP by panel and name, beside them those of the paper or on validation classes."""
+    panels: dict[str, list[Line]] = {}
+    for panel, name, row in rows:
         found, watched = row["difference_from_gap"], row["validation_difference"]
-        gain = paper_gain(data, row["loss"], row["pooling"], row["setting"])
-        other = (watched and watched["mean"]) if validation else gain
-        return Line(f"{name}, {found['pairs']} pair{'s' * (found['pairs'] > 1)}", found, other)
-
-    lines = {title: [line(row, name) for row, name in rows] for title, rows in panels.items() if rows}
-    if lines:
-        other = "ours, validation classes" if validation else "paper"
-        forest(lines, path, xlabel=AHEAD, ours="ours, test classes", other=other)
+        if found:
+            gain = paper_gain(record["value"]["data"], row["loss"], row["pooling"], row["setting"])
+            other = (watched and watched["mean"]) if validation else gain
+            pairs = f"{found['pairs']} pair{'s' * (found['pairs'] > 1)}"
+            panels.setdefault(panel, []).append(Line(f"{name}, {pairs}", found, other))
+    if panels:
+        other_name = "ours, validation classes" if validation else "paper"
+        xlabel = "MAP@R − that of GAP, points"
+        forest(panels, path, xlabel=xlabel, ours="ours, test classes", other=other_name)
 
 
 def validation_curve(runs: Sequence[Run]) -> tuple[list[int], list[float]]:
@@ -182,10 +176,7 @@ def draw_summary(record: Record, path: Path) -> None:
         return
     colors = {layer: "black" if layer == "gap" else f"C{number}" for number, layer in enumerate(layers)}
     figure, grid = subplots(1, 2, 3.0 + 1.6 * len(losses), 4.0, sharey=True)
-    points = (
-        lambda row, gap: summary_point(row, gap),
-        lambda row, _: paper_point(value["data"], row),
-    )
+    points = (summary_point, lambda row, _: paper_point(value["data"], row))
     for axes, point_of in zip(grid[0], points, strict=True):
         for (loss, layer), row in rows.items():
             gap = rows.get((loss, "gap"))

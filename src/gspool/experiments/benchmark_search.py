@@ -60,14 +60,12 @@ def _sharp(
 
 
 class Choice(NamedTuple):
-    """The setting that is furthest ahead of GAP on validation classes.
+    """The setting that is furthest ahead of GAP on validation classes, of ``among`` settings that were tried.
 
-    ``ahead`` is by how many points, over the ``places`` (folds and seeds) in which all ``among`` settings that were
-    tried have been trained beside GAP.
+    ``places`` are the folds and seeds in which all of them have been trained beside GAP.
     """
 
     variant: Variant
-    ahead: float
     places: tuple[tuple[int, int], ...]
     among: int
 
@@ -77,33 +75,19 @@ def chosen_by_validation(runs: Mapping[str, Sequence[Run]], loss: str) -> Choice
 
     Folds and seeds differ by more than settings do: of a setting that was repeated more often than others, only the
     runs count that have a partner in every other setting.
-
-    Example:
-        >>> def run(fold, validation):
-        ...     return Run({"fold": fold, "seed": 0}, {"validation": validation}, {})
-        >>> runs = {"c2 gap": [run(0, 0.50), run(1, 0.50)], "c2 gsp epsilon 20": [run(0, 0.51)]}
-        >>> runs["c2 gsp learned"] = [run(0, 0.50), run(1, 0.60)]
-        >>> choice = chosen_by_validation(runs, "c2")
-        >>> choice.variant.setting, round(choice.ahead, 2), choice.places, choice.among
-        ('epsilon 20', 1.0, ((0, 0),), 2)
     """
     reached = {name: {place(run): run.found["validation"] for run in own} for name, own in runs.items()}
+    tried = [variant for variant in search_variants((loss,)) if variant.name in reached]
     gap = reached.get(f"{loss} gap", {})
-    tried = [(variant, reached[variant.name]) for variant in search_variants((loss,)) if variant.name in reached]
-    places = sorted(set(gap).intersection(*(found for _, found in tried))) if tried else []
+    places = sorted(set(gap).intersection(*(reached[variant.name] for variant in tried))) if tried else []
     if not places:
         return None
-    ahead = [100 * fmean(found[each] - gap[each] for each in places) for _, found in tried]
-    best = max(range(len(tried)), key=ahead.__getitem__)
-    return Choice(tried[best][0], ahead[best], tuple(places), len(tried))
+    best = max(tried, key=lambda variant: fmean(reached[variant.name][each] - gap[each] for each in places))
+    return Choice(best, tuple(places), len(tried))
 
 
 def best_variants(losses: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> list[Variant]:
-    """Return for every loss the setting that validation chooses.
-
-    Raises:
-        ValueError: if there is no fold and seed in which every setting of a loss that was tried was trained beside GAP.
-    """
+    """Return for every loss the setting that validation chooses."""
     chosen = []
     for loss in losses:
         choice = chosen_by_validation(runs, loss)

@@ -13,21 +13,18 @@ from gspool.experiments.experiment import Headline, Record
 from gspool.experiments.retrieval_figures import figures_of, paired_difference, place, runs_of
 from gspool.experiments.retrieval_paper import conventional_values, paper_gain, paper_values
 from gspool.experiments.retrieval_tables import (
-    DRAWN_APART,
-    EARLIER_STEP,
     ahead,
     comparison,
     in_order,
     joined_models,
-    number,
+    names_of_row,
     paper_cells,
     run_cells,
-    setting_name,
     single_models,
     table,
 )
 from gspool.experiments.retrieval_variants import COMPARED, LOSSES
-from gspool.experiments.tables import plus_minus
+from gspool.experiments.tables import cell, plus_minus
 from gspool.losses.presets import XBM_START
 
 # Layers that the paper joins with GSP, or compares it with: it claims that the first is ahead of the second.
@@ -36,11 +33,14 @@ BESIDE_LAYERS = {
     "GeMean+GSP − GeMean": ("gemean+gsp", "gemean"),
     "GSP − DeLF": ("gsp", "delf"),
 }
+# Rows of earlier ways of training, which nothing makes any more: GAP with an embedding of its own draw, and the plain
+# step before the one with kernels of its own, which made all other rows.
+EARLIER_ROWS = ("drawn apart", "earlier step")
 # What another draw of the embedding does with GAP, and another rounding of the training step with GSP.
 EARLIER = {
-    "GAP, embedding of GSP − own draw": ("gap", f"gap {DRAWN_APART}"),
-    "GSP, step with kernels − plain step": ("gsp", f"gsp {EARLIER_STEP}"),
-    "GSP by the plain step − GAP": (f"gsp {EARLIER_STEP}", "gap"),
+    "GAP, embedding of GSP − own draw": ("gap", "gap drawn apart"),
+    "GSP, step with kernels − plain step": ("gsp", "gsp earlier step"),
+    "GSP by the plain step − GAP": ("gsp earlier step", "gap"),
 }
 
 
@@ -59,9 +59,12 @@ def rows_of(record: Record, *, layers: bool = False, settings: bool = False) -> 
 def losses(record: Record) -> str:
     """Write Table 2: every loss with GAP and GSP at the paper's settings."""
     data = record["value"]["data"]
-    names = ("loss", "pooling")
     return table(
-        [{**{n: row[n] for n in names}, **paper_cells(data, row), **run_cells(row)} for row in rows_of(record)], 2
+        [
+            {"loss": row["loss"], "pooling": row["pooling"], **paper_cells(data, row), **run_cells(row)}
+            for row in rows_of(record)
+        ],
+        2,
     )
 
 
@@ -71,42 +74,33 @@ def gains(record: Record) -> str:
     for loss in LOSSES:
         cells = comparison(runs.get(f"{loss} gsp"), runs.get(f"{loss} gap"), "GSP − GAP, MAP@R (95 %)")
         if cells:
-            rows.append({"loss": loss, "paper": number(paper_gain(value["data"], loss, "gsp"), "+.2f"), **cells})
-    if (mean := mean_gain(value)) is not None:
-        cells = {
+            rows.append({"loss": loss, "paper": cell(paper_gain(value["data"], loss, "gsp"), "+.2f"), **cells})
+    by_fold = gains_by_fold(value)
+    if len(by_fold) > 1:
+        # Losses of a fold share its classes, so that the mean over losses counts once a fold.
+        means = [fmean(each) for each in zip(*by_fold.values(), strict=True)]
+        known = [gain for loss in by_fold if (gain := paper_gain(value["data"], loss, "gsp")) is not None]
+        mean = {
             "loss": "mean",
-            "paper": number(paper_mean_gain(value), "+.2f"),
-            "over folds (95 %)": with_interval(mean),
+            "paper": cell(fmean(known) if known else None, "+.2f"),
+            "over folds (95 %)": with_interval(seed_difference(means)),
         }
-        rows.append({name: cells.get(name, "") for name in rows[0]})
+        rows.append({name: mean.get(name) for name in rows[0]})
     return table(rows)
 
 
-def gains_by_fold(value: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Return the mean difference of GSP from GAP by loss and fold, for the losses that have every fold."""
-    runs, folds, found = runs_of(value), range(PROTOCOLS[value["protocol"]].folds), {}
+def gains_by_fold(value: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the mean difference of GSP from GAP in every fold, for the losses that have every fold."""
+    runs, found = runs_of(value), {}
     for loss in LOSSES:
         ours, gap = runs.get(f"{loss} gsp", []), runs.get(f"{loss} gap", [])
-        by_fold = {fold: paired_difference([run for run in ours if run.asked["fold"] == fold], gap) for fold in folds}
-        means = {fold: each.mean for fold, each in by_fold.items() if each is not None}
-        if len(means) == len(folds):
-            found[loss] = means
+        folds = [
+            paired_difference([run for run in ours if run.asked["fold"] == fold], gap)
+            for fold in range(PROTOCOLS[value["protocol"]].folds)
+        ]
+        if all(folds):
+            found[loss] = [each["mean"] for each in folds if each]
     return found
-
-
-def mean_gain(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what GSP gains on average over the losses; None for fewer than two.
-
-    Losses of a fold share its classes, so that the mean over losses counts once a fold.
-    """
-    whole = [*gains_by_fold(value).values()]
-    return None if len(whole) < 2 else seed_difference([fmean(each[fold] for each in whole) for fold in whole[0]])
-
-
-def paper_mean_gain(value: Mapping[str, Any]) -> float | None:
-    """Return what the paper gains on average over the same losses."""
-    known = [gain for loss in gains_by_fold(value) if (gain := paper_gain(value["data"], loss, "gsp")) is not None]
-    return fmean(known) if known else None
 
 
 def layers(record: Record) -> str:
@@ -114,9 +108,7 @@ def layers(record: Record) -> str:
     return table(
         [
             {
-                "loss": row["loss"],
-                "pooling": row["pooling"],
-                "setting": setting_name(row),
+                **names_of_row(row),
                 **paper_cells(record["value"]["data"], row),
                 "less GAP (95 %)": with_interval(row["difference_from_gap"]),
                 "ahead": ahead(row["difference_from_gap"]),
@@ -133,9 +125,7 @@ def settings(record: Record) -> str:
     return table(
         [
             {
-                "loss": row["loss"],
-                "pooling": row["pooling"],
-                "setting": setting_name(row),
+                **names_of_row(row),
                 "less GAP, validation (95 %)": with_interval(row["validation_difference"]),
                 "ahead": ahead(row["validation_difference"]),
                 "less GAP, test (95 %)": with_interval(row["difference_from_gap"]),
@@ -151,17 +141,8 @@ def settings(record: Record) -> str:
     )
 
 
-def beside_layers(record: Record) -> str:
-    """Write how far GSP improves other layers, and how far it is ahead of DeLF."""
-    return _compared(record, BESIDE_LAYERS)
-
-
-def earlier(record: Record) -> str:
-    """Write how far runs of earlier ways of training are from the others."""
-    return _compared(record, EARLIER)
-
-
-def _compared(record: Record, pairs: Mapping[str, tuple[str, str]]) -> str:
+def compared(pairs: Mapping[str, tuple[str, str]], record: Record) -> str:
+    """Write how far the first of two layers is ahead of the second with every loss."""
     runs, rows = runs_of(record["value"]), []
     for what, (one, other) in pairs.items():
         for loss in LOSSES:
@@ -212,14 +193,14 @@ def conventional(record: Record) -> str:
             {
                 "loss": row["loss"],
                 "pooling": row["pooling"],
-                **{name.upper(): number(100 * each) for name, each in best.items() if name.startswith("r@")},
-                "paper R@1": number(paper.r1) if paper else "",
-                "paper R@2, 4, 8": ", ".join(map(number, paper.further)) if paper else "",
-                "mean R@1": plus_minus(fmean(repeats), deviation(repeats)) if len(repeats) > 1 else "",
-                "MAP@R": number(100 * best["map@r"]),
-                "paper MAP@R": number(paper.map) if paper else "",
-                "entropy": number(row["entropy"], ".4f"),
-                "runs": str(row["runs"]),
+                **{name.upper(): 100 * each for name, each in best.items() if name.startswith("r@")},
+                "paper R@1": paper.r1 if paper else None,
+                "paper R@2, 4, 8": ", ".join(f"{each:.2f}" for each in paper.further) if paper else None,
+                "mean R@1": plus_minus(fmean(repeats), deviation(repeats)) if len(repeats) > 1 else None,
+                "MAP@R": 100 * best["map@r"],
+                "paper MAP@R": paper.map if paper else None,
+                "entropy": cell(row["entropy"], ".4f"),
+                "runs": row["runs"],
             }
         )
     return table(rows, 2)
@@ -230,9 +211,9 @@ def conventional_gain(record: Record) -> str:
     runs, (before, after) = runs_of(record["value"]), COMPARED["conventional"][1]
     rows = []
     for loss in LOSSES:
-        ours, theirs = runs.get(f"{loss} {after}", []), runs.get(f"{loss} {before}", [])
-        found = {metric.upper(): paired_difference(ours, theirs, metric) for metric in ("r@1", "map@r")}
-        cells = {f"{name} (95 %)": with_interval(each._asdict()) for name, each in found.items() if each is not None}
+        ours, theirs = runs.get(f"{loss} {after}"), runs.get(f"{loss} {before}")
+        found = {metric: paired_difference(ours, theirs, metric) for metric in ("r@1", "map@r")}
+        cells = {f"{name.upper()} (95 %)": with_interval(each) for name, each in found.items() if each}
         rows += [{"loss": loss, "comparison": f"{after} − {before}", **cells}] if cells else []
     return table(rows, 2)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from gspool.models.backbone import Backbone
     from gspool.models.embedded import Embedded
 
-Features = Literal["plain", "standardised", "unit"]
 FLAVOURS: tuple[Flavour, ...] = ("postactivation", "preactivation-bottleneck")
 # The pre-activation network is three times as wide, and needs fewer passes for the same accuracy.
 EPOCHS: dict[Flavour, int] = {"postactivation": 100, "preactivation-bottleneck": 60}
@@ -85,13 +84,7 @@ def channel_statistics(maps: Float16[Tensor, "N C h w"], most: int = 2_000) -> C
 
 
 class MapHead(FeatureMapEmbedder):
-    """Pool and embed stored feature maps: as they are, with standardised channels, or with tokens of unit length.
-
-    Example:
-        >>> head = MapHead(8, "gap", 4, features="unit")
-        >>> head.embed(torch.rand(2, 8, 4, 4).half()).embedding.shape
-        torch.Size([2, 4])
-    """
+    """Pool and embed stored feature maps: as they are, with tokens of unit length, or with standardised channels."""
 
     def __init__(
         self,
@@ -99,21 +92,19 @@ class MapHead(FeatureMapEmbedder):
         pooling: str,
         dim: int,
         *,
-        features: Features = "plain",
+        unit: bool = False,
         statistics: ChannelStatistics | None = None,
         **options: Any,
     ) -> None:
         super().__init__(channels, pooling, dim, **options)
-        if (features == "standardised") != (statistics is not None):
-            raise ValueError(f"statistics are needed for standardised features and for no others, got {features!r}")
-        self.features, self.statistics = features, statistics
+        self.unit, self.statistics = unit, statistics
 
     def embed(self, images: Float16[Tensor, "B C h w"]) -> Embedded:
         """Embed maps that are stored in half precision, in single precision."""
         maps = images.float()
         if self.statistics is not None:
             maps = (maps - self.statistics.mean) / self.statistics.std
-        elif self.features == "unit":
+        elif self.unit:
             maps = F.normalize(maps, dim=1)
         return super().embed(maps)
 
@@ -186,7 +177,6 @@ def pretrain(root: Path | None, folder: Path, device: str, settings: Pretraining
     train = replace(train, transform="shift")
     torch.manual_seed(settings.seed)
     network = Classifier(settings.flavour, train.num_classes)
-    config = ClassificationConfig(settings.batch_size, "sgd", settings.lr, settings.weight_decay)
     trainer = TrainerConfig()
     on_engine(trainer, device, mixed=True)
     place = training_folder(folder, asdict(settings))
@@ -194,7 +184,7 @@ def pretrain(root: Path | None, folder: Path, device: str, settings: Pretraining
         network,
         train,
         test,
-        config,
+        ClassificationConfig(settings.batch_size, "sgd", settings.lr, settings.weight_decay),
         epochs=settings.epochs,
         seed=settings.seed,
         folder=place,
@@ -222,12 +212,7 @@ def read_backbone(folder: Path, flavour: Flavour, device: str) -> ResNet20:
 def pretrain_missing(
     flavours: Sequence[Flavour], root: Path | None, folder: Path, options: RunOptions
 ) -> list[dict[str, Any]]:
-    """Train the backbones that the folder lacks, and return the descriptions of all.
-
-    Raises:
-        FileNotFoundError: if CIFAR-100 is not under ``root``.
-        RuntimeError: if a training failed.
-    """
+    """Train the backbones that the folder lacks, and return the descriptions of all."""
     folder.mkdir(parents=True, exist_ok=True)
     tiny = PretrainingSettings(epochs=1, batch_size=64, lr=0.1)
     tasks = [

@@ -18,13 +18,6 @@ def write_cifar100_stand_in(root: Path, images: int = 10, test_images: int = 4, 
     """Write a CIFAR-100 of coloured noise: 20 super-classes of 5 classes, one colour a super-class.
 
     Returns the folder that `gspool.data` takes as the root. An existing stand-in is kept.
-
-    Example:
-        >>> import tempfile
-        >>> from gspool import data
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     data.create("collage", write_cifar100_stand_in(Path(folder), images=2, test_images=1), "validation")
-        collage/validation: 48 images of 16 classes
     """
     folder = root / FOLDER_100
     if (folder / "meta").exists():

@@ -14,22 +14,22 @@ on the others.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from gspool import data as data_sets
+from gspool.data.image_source import FileImages
 from gspool.data.registry import data_root
 from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
-from gspool.experiments.classification_training import POOLINGS, make_worker
-from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
-from gspool.experiments.image_fingerprint import fingerprint
-from gspool.experiments.result_names import name_beside
+from gspool.experiments.classification_training import POOLINGS, train
+from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
 from gspool.experiments.seeds import run_seeds
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.provenance import write_result
@@ -69,17 +69,16 @@ class ClassificationSettings:
 
 
 def run(options: RunOptions) -> None:
-    """Train what is missing, and write the figures.
-
-    Raises:
-        ValueError: if the existing result has seeds that would be lost, or time ran out before a seed was complete.
-    """
-    chosen, root, folder = options.settings or ClassificationSettings(), options.root, options.work / "classification"
+    """Train what is missing, and write the figures."""
+    usual, root, folder = ClassificationSettings(), options.root, options.work / "classification"
+    chosen = options.settings or usual
     if options.quick:
         root = write_cifar100_stand_in(folder / "stand-in", images=4)
         chosen = ClassificationSettings(backbone="small_cnn", epochs=1, batch_size=200, workers=0)
     images = fingerprint_of(chosen.data, root)
-    path = options.results / f"{result_name(chosen.data, chosen.backbone, images)}.json"
+    named = chosen.data if images is None else f"{chosen.data}-{images[:8]}"
+    name = result_name("classification", (named, chosen.backbone), (usual.data, usual.backbone))
+    path = options.results / f"{name}.json"
     libraries = ["timm"] if chosen.backbone.startswith("timm/") else []
     store = RunStore(folder / "runs.jsonl", path, device=options.device, libraries=libraries)
 
@@ -88,7 +87,7 @@ def run(options: RunOptions) -> None:
         shared |= {"batch_size": chosen.batch_size, "lr": chosen.lr, "held_out": chosen.held_out}
         return {name: {"pooling": name, "seed": seed, **shared} for name in POOLINGS}
 
-    worker = partial(make_worker, root, options.quick, folder, options.device, chosen.workers)
+    worker = partial(partial, train, root, options.quick, folder, options.device, chosen.workers)
     seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
     value = {
         "data": chosen.data,
@@ -99,58 +98,38 @@ def run(options: RunOptions) -> None:
         "chosen": best_gsp({name: [found[name, seed]["validation"] for seed in seeds] for name in POOLINGS}),
         "runs": [{"asked": run.asked, "found": run.found} for run in runs],
     }
-    command = EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options)
+    command = EXPERIMENT.command(options, seeds)
     record = write_result(path, value, command=command, seeds=seeds, origins=[run.origin for run in runs])
     print(accuracy_table(record), flush=True)
 
 
-def result_name(data: str, backbone: str, images: str | None = None) -> str:
-    """Name the result after the data and the network, each where it is not the default; ``images`` is a fingerprint.
-
-    Example:
-        >>> result_name("cifar100", "resnet20"), result_name("folder", "timm/resnetv2_50", "0123456789abcdef")
-        ('classification', 'classification_folder-01234567_timm-resnetv2_50')
-    """
-    usual = ClassificationSettings()
-    named = data if images is None else f"{data}-{images[:8]}"
-    return name_beside("classification", (named, backbone), (usual.data, usual.backbone))
-
-
 def fingerprint_of(data: str, root: Path | None) -> str | None:
-    """Return the fingerprint of images in the user's folders; None for published data, which its name identifies.
+    """Return a short name for the images in the user's folders; None for published data, which its name identifies.
 
-    Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: if it holds no classes of images.
-
-    Example:
-        >>> fingerprint_of("cifar100", None) is None
-        True
+    It is a hash of paths below ``root``, classes and file sizes. Files are not read: ImageNet takes seconds. An image
+    that another of the same name and size replaced is not noticed.
     """
     if data != "folder":
         return None
-    place = data_root(root)
-    sets = [data_sets.create(data, root, split) for split in ("train", "test")]
-    return fingerprint(place.parent if place.is_file() else place, sets)
+    found, place = hashlib.sha256(), data_root(root)
+    base = place.parent if place.is_file() else place
+    for split in ("train", "test"):
+        images = data_sets.create(data, root, split)
+        assert isinstance(images.images, FileImages)
+        for path, label in zip(images.images.paths, images.labels.tolist(), strict=True):
+            shown = path.relative_to(base) if path.is_relative_to(base) else path
+            line = (images.split, shown.as_posix(), images.class_names[label], str(path.stat().st_size))
+            found.update("\0".join(line).encode() + b"\n")
+    return found.hexdigest()[:16]
 
 
 def best_gsp(validation: Mapping[str, Sequence[float]]) -> str:
-    """Return the GSP with the highest mean accuracy on the held-out images.
-
-    Example:
-        >>> best_gsp({"gap": [0.9], "gsp": [0.5], "gsp, mu 0.8, epsilon 5": [0.6]})
-        'gsp, mu 0.8, epsilon 5'
-    """
+    """Return the GSP with the highest mean accuracy on the held-out images."""
     return max((name for name in validation if name.startswith("gsp")), key=lambda name: fmean(validation[name]))
 
 
 def layer_name(name: str) -> str:
-    """Return the name of a layer in tables: with its mu and epsilon.
-
-    Example:
-        >>> layer_name("gsp"), layer_name("gsp, mu 0.8, epsilon 5"), layer_name("gap")
-        ('gsp, mu 0.3, epsilon 5', 'gsp, mu 0.8, epsilon 5', 'gap')
-    """
+    """Return the name of a layer in tables: with its mu and epsilon."""
     layer, options = POOLINGS[name]
     return layer if layer == "gap" else f"{layer}, mu {options['mu']:g}, epsilon {options['epsilon']:g}"
 
@@ -161,12 +140,7 @@ def in_percent(runs: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Write the mean and the standard deviation (n - 1).
-
-    Example:
-        >>> spread([50.0, 52.0]), spread([50.0])
-        ('51.00 ± 1.41', '50.00')
-    """
+    """Write the mean and the standard deviation (n - 1)."""
     return plus_minus(fmean(values), stdev(values) if len(values) > 1 else None)
 
 

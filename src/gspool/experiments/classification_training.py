@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ from gspool.data import evaluation_transform, train_transform
 from gspool.data.batches import loading_processes
 from gspool.data.image_source import ArrayImages, SelectedImages
 from gspool.evaluation import retrieval_metrics
-from gspool.experiments.discriminant_analysis import DiscriminantAnalysis
 from gspool.experiments.engine import on_engine, training_folder
 from gspool.models import create_backbone
 from gspool.models.normalisation import PixelNormalisation
@@ -31,11 +29,10 @@ from gspool.training.loop import run_loop
 from gspool.training.stream import Batch, mixed_seed
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, UInt8
+    from jaxtyping import Float, Int64, UInt8
     from torch import Tensor
 
     from gspool.data import ImageSet
-    from gspool.executor.grid import Worker
     from gspool.functional.results import Pooled
 
     Images = TensorSet | ImageSet
@@ -73,17 +70,7 @@ class PooledClassifier(nn.Module):
 
 
 def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """Split off a share of every class, at least one image; return what is learned from and what is held out.
-
-    Raises:
-        ValueError: if a class has a single image.
-
-    Example:
-        >>> from gspool import data
-        >>> learned, held_out = hold_out(data.create("glyphs", split="train", images_per_class=10), 0.2)
-        >>> len(learned) == 4 * len(held_out)
-        True
-    """
+    """Split off a share of every class, at least one image; return what is learned from and what is held out."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator)
     kept, taken = [], []
@@ -103,15 +90,7 @@ def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, I
 class StreamedClassification(Classification):
     """The classification task on images that are read from files, for data that does not fit into memory.
 
-    Images are cropped and flipped at random, as a function of (seed, epoch, image) alone.
-
-    Args:
-        network: images to logits.
-        images: what to learn from.
-        config: how it learns.
-        seed: of the order of images and their augmentation.
-        size: side of the crops.
-        workers: processes that load images.
+    Images are cropped to ``size`` and flipped at random, as a function of (seed, epoch, image) alone.
     """
 
     def __init__(
@@ -158,11 +137,6 @@ def evaluation_batches(images: Images, workers: int, device: str) -> Iterator[tu
     loader: Any = DataLoader(images, BATCH, num_workers=loading_processes(workers))
     for pixels, labels in loader:
         yield pixels.to(device), labels.to(device)
-
-
-def make_worker(root: Path | None, partial_data: bool, folder: Path, device: str, workers: int) -> Worker:
-    """Return the function that does one training."""
-    return partial(train, root, partial_data, folder, device, workers)
 
 
 def train(
@@ -216,6 +190,42 @@ def accuracy(network: nn.Module, batches: Iterator[tuple[Tensor, Tensor]]) -> fl
     network.eval()
     right = torch.cat([network(pixels).argmax(1) == labels for pixels, labels in batches])
     return float(right.double().mean())
+
+
+class DiscriminantAnalysis:
+    """Linear discriminant analysis from running sums, so that memory does not grow with the number of images.
+
+    Its directions are the eigenvectors of ``(S_w + r I)^-1 S_b`` with the largest eigenvalues, one less than classes at
+    most. ``r`` is ``ridge`` times the mean variance within classes, so that features that never vary do no harm.
+    """
+
+    def __init__(self, num_classes: int, dim: int, ridge: float = 1e-3, device: torch.device | str = "cpu") -> None:
+        self.ridge = ridge
+        self.sums = torch.zeros(num_classes, dim, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
+        self.products = torch.zeros(dim, dim, dtype=torch.float64, device=device)
+
+    def add(self, features: Float[Tensor, "B D"], labels: Int64[Tensor, " B"]) -> None:
+        """Add a batch to the sums."""
+        wide = features.double()
+        self.sums.index_add_(0, labels, wide)
+        self.counts += labels.bincount(minlength=len(self.counts))
+        self.products += wide.T @ wide
+
+    def directions(self, count: int) -> Float[Tensor, "D E"]:
+        """Return the best directions as columns: ``count`` of them, or one less than classes."""
+        total = self.counts.sum()
+        means, mean = self.sums / self.counts[:, None], self.sums.sum(0) / total
+        within = (self.products - (self.sums.T / self.counts) @ self.sums) / total
+        apart = (means - mean) * (self.counts / total).sqrt()[:, None]
+        dim = len(mean)
+        within += self.ridge * within.diagonal().mean() * torch.eye(dim, dtype=torch.float64, device=within.device)
+        # After whitening the scatter within classes, the directions are those of the largest variance between classes.
+        root = torch.linalg.cholesky(within)
+        white = torch.linalg.solve_triangular(root, apart.T, upper=False)
+        left = torch.linalg.svd(white, full_matrices=False).U
+        kept = left[:, : min(count, len(self.counts) - 1, dim)]
+        return torch.linalg.solve_triangular(root.T, kept, upper=True)
 
 
 @torch.no_grad()

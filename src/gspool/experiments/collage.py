@@ -18,56 +18,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
-from gspool.experiments.cifar_backbone import fit_head, pretrain_missing, read_backbone
+from gspool.experiments.cifar_backbone import FLAVOURS, pretrain_missing
 from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
-from gspool.experiments.collage_data import (
-    Sets,
-    collage_maps,
-    model_of,
-    object_maps,
-    read_collages,
-    sets_of,
-    weight_on_object,
-)
 from gspool.experiments.collage_grid import (
     AS_THE_PAPER,
-    FLAVOURS,
     LOSSES,
     ROUNDS,
     ZSR,
     Training,
     Trainings,
-    most_trainings,
     paper_tables,
     search,
     single_variants,
     tuned_table,
 )
-from gspool.experiments.collage_plots import draw_bars, draw_weights, read_shown_weights, write_shown_weights
+from gspool.experiments.collage_plots import draw_bars, draw_weights, write_shown_weights
 from gspool.experiments.collage_tables import TABLES, cells_of, paper_of
+from gspool.experiments.collage_training import CollageWorker
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.seeds import missing_seeds, seeds_to_write
 from gspool.experiments.tables import plus_minus
 from gspool.provenance import write_result
-from gspool.training.embed import evaluate_images
 
 SEEDS = (0, 1, 2)
 SEARCH_SEED = 0
 # The tables of the tiny version have these rows alone.
 QUICK_ROWS = {"frozen": ("GAP", "GSP+ZSR"), "distilled": ("GAP",), "fine_tuned": ("GSP+ZSR",)}
 QUICK_VARIANTS = (AS_THE_PAPER, "lr 1e-2")
-UNFINISHED = {
-    "frozen": "the pooling table",
-    "distilled": "the objects alone",
-    "fine_tuned": "the fine-tuned backbone",
-    "tuned": "the best settings",
-}
 
 
 @dataclass(frozen=True)
@@ -85,62 +67,6 @@ class CollageSettings:
     epochs: int = 15
     patience: int = 6
     fine_tuned_epochs: int = 8
-
-
-class CollageWorker:
-    """Holds the data of a process: tiles, and the feature maps of the backbone that the last training used."""
-
-    def __init__(self, root: Path | None, folder: Path, device: str, backend: str) -> None:
-        self.root, self.folder, self.device, self.backend = root, folder, device, backend
-        self.collages = read_collages(root, device)
-        self._maps: tuple[tuple[str, str], Sets] | None = None
-
-    def maps(self, training: Training) -> Sets:
-        """Return the feature maps that a training learns from; those of one backbone are kept."""
-        key = (training.data, str(training.flavour))
-        if self._maps is None or self._maps[0] != key:
-            self._maps = None  # frees the memory first
-            backbone = read_backbone(self.folder, training.flavour, self.device)
-            on_collages = training.data == "collage"
-            made = (
-                collage_maps(backbone, self.collages) if on_collages else object_maps(backbone, self.root, self.device)
-            )
-            self._maps = (key, made)
-        return self._maps[1]
-
-    def train(self, training: Training, seconds: float = 0.0) -> tuple[Any, Sets, Any]:
-        """Train, and return the best model, its data and the result of `fit`; None as result if time ran out."""
-        maps = self.maps(training) if training.backbone == "frozen" else {}
-        backbone = read_backbone(self.folder, training.flavour, self.device)
-        sets = sets_of(training, maps, self.collages)
-        model = model_of(training, maps, self.collages, backbone, self.backend)
-        # Networks of many layers are faster in bf16; GSP, losses and figures are computed in float32 all the same.
-        mixed = training.backbone == "fine-tuned" or training.pooling == "tfm"
-        config = training.config(len(sets["train"]))
-        return model, sets, fit_head(config, training.asked(), self.folder, self.device, model, sets, seconds, mixed)
-
-    def __call__(self, asked: Mapping[str, Any], seconds: float = 0.0) -> dict[str, Any] | None:
-        """Train, and return the figures on the test classes; None if time ran out."""
-        training = Training(**asked)
-        model, sets, result = self.train(training, seconds)
-        if result is None:
-            return None
-        found: dict[str, Any] = {
-            "map@r": result.metrics["map@r"],
-            "p@1": result.metrics["p@1"],
-            "validation": result.validation,
-            "entropy": result.weights_entropy,
-            "steps": result.steps,
-            "best_step": result.best_step,
-            "seconds": round(result.seconds, 1),
-            "curve": [round(row["map@r"], 5) for row in result.curve],
-        }
-        if training.data == "collage":
-            test = sets["test"].to(self.device)
-            found["on_object"] = weight_on_object(model, test, self.collages.objects("test"))
-            inner = replace(test, labels=self.collages.sub_classes["test"], class_names=())
-            found["by_sub_class"] = evaluate_images(model, inner, ks=(1,)).metrics["map@r"]
-        return found
 
 
 class CollageRun:
@@ -209,12 +135,7 @@ class CollageRun:
 
 
 def run(options: RunOptions) -> None:
-    """Do all of the study, or what of it is missing, and write its result.
-
-    Raises:
-        RuntimeError: if trainings failed, after everything else is done and written.
-        ValueError: if the existing result has seeds that would be lost, or time ran out before any training ended.
-    """
+    """Do all of the study, or what of it is missing, and write its result."""
     study, path = CollageRun(options), options.results / "collage.json"
 
     def held(seed: int) -> bool:
@@ -257,24 +178,18 @@ def run(options: RunOptions) -> None:
             "trainings": len(study.store.runs()),
             "seconds": round(time.monotonic() - study.started),
         },
-        command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
+        command=EXPERIMENT.command(options, seeds),
         seeds=seeds,
         origins=[run.origin for run in study.store.runs()],
     )
     if maps.is_file() and find_spec("matplotlib") is not None:
-        draw_weights(read_shown_weights(maps), options.images / "collage.png")
+        draw_weights(maps, options.images / "collage.png")
     if study.failures:
         raise RuntimeError("; ".join(study.failures))
 
 
 def summary_rows(found: Mapping[tuple[str, str, int], Mapping[str, Any]], seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Average over seeds: a row a layer and loss, figures in percent, with those of every seed.
-
-    Example:
-        >>> figures = {"map@r": 0.1, "p@1": 0.5, "validation": 0.2, "entropy": 1.0, "on_object": 0.25}
-        >>> summary_rows({("GAP", "c2", 0): figures}, seeds=[0])[0]["map@r"]
-        10.0
-    """
+    """Average over seeds: a row a layer and loss, figures in percent, with those of every seed."""
     rows = []
     for name, loss in dict.fromkeys(key[:2] for key in found):
         runs = {seed: found[name, loss, seed] for seed in seeds if (name, loss, seed) in found}
@@ -319,9 +234,7 @@ def _means(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 def missing(record: Record) -> str:
     """Return the trainings and seeds that a result lacks; empty where it is complete."""
-    left = [
-        f"{count} trainings of {UNFINISHED[name]}" for name, count in record["value"]["unfinished"].items() if count
-    ]
+    left = [f"{count} trainings of {name}" for name, count in record["value"]["unfinished"].items() if count]
     return ", ".join([*left, *filter(None, [missing_seeds(SEEDS)(record)])])
 
 
@@ -343,7 +256,7 @@ EXPERIMENT = Experiment(
     name="collage",
     claim="an object among three distractors: GSP finds it where average pooling mixes all four",
     shows="Figure 3 (b) and the first two columns of the pooling table (Supp.)",
-    cost=f"at most {most_trainings(SEEDS)} trainings; one H200 with --processes 14 --backend triton",
+    cost="at most 392 trainings; one H200 with --processes 14 --backend triton",
     needs=("cifar100",),
     files=("collage",),
     run=run,

@@ -1,11 +1,13 @@
-"""The grid of the collage study as plain data: one training, the rows of the tables, the variants of the search."""
+"""The grid of the collage study as plain data: one training, the rows of the tables, the search of settings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from gspool.experiments.cifar_backbone import FLAVOURS
 from gspool.models.cifar_resnet import Flavour
 from gspool.training.presets import PRESETS
 
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from gspool.training import TrainConfig
 
 LOSSES = {"c2": "C2", "pnca": "PNCA"}
-FLAVOURS: tuple[Flavour, ...] = ("postactivation", "preactivation-bottleneck")
 BACKBONE_NAMES = {
     "postactivation": "ResNet20 (post-activation)",
     "preactivation-bottleneck": "ResNet20 (pre-activation)",
@@ -30,48 +31,27 @@ class Training:
 
     With 15 passes and a patience of 6, GSP was best on validation after 1 to 11 passes, and GAP at the paper's rate
     gained at most 0.2 points in its last five.
-
-    Args:
-        pooling: a name of `gspool.pooling.list()`.
-        loss: ``c2`` or ``pnca``.
-        seed: of weights and batches.
-        options: of the pooling layer; the paper's are the defaults of layers with GSP.
-        dim: length of the embedding.
-        zsr: weight lambda of the zero-shot regularisation.
-        lr: learning rate at the start.
-        proxies: factor on the learning rate of the proxies.
-        features: preprocessing of frozen feature maps: none, standardised channels, or tokens of unit length.
-        flavour: of ResNet20.
-        data: ``collage``, or ``distilled`` for the objects alone.
-        backbone: ``frozen``, or ``fine-tuned`` on collages with new backgrounds at every step.
-        epochs: passes over the data at most.
-        patience: passes without a better validation before training stops.
-        weight_decay: L2 in the gradient, as in Adam.
-        classes_per_batch: classes in a batch of 64 images.
-        embedding: position of the local embedding, the layer's ``own`` or ``after`` pooling (frozen backbone only).
-        embedding_rate: factor on the learning rate of that embedding; 0 keeps its random start.
-        labels: training labels: 16 super-classes, or the CIFAR-100 classes inside them (collages only).
     """
 
     pooling: str
     loss: str
     seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the layer, besides the paper's for GSP
     dim: int = 128
-    zsr: float = 0.0
+    zsr: float = 0.0  # lambda, the weight of the zero-shot regularisation
     lr: float = 1e-3
-    proxies: float = 1.0
-    features: Literal["plain", "standardised", "unit"] = "plain"
+    proxies: float = 1.0  # factor on the learning rate of the proxies
+    features: Literal["plain", "standardised", "unit"] = "plain"  # of a frozen backbone: channels, or tokens
     flavour: Flavour = "postactivation"
-    data: Literal["collage", "distilled"] = "collage"
-    backbone: Literal["frozen", "fine-tuned"] = "frozen"
+    data: Literal["collage", "distilled"] = "collage"  # distilled: the objects alone
+    backbone: Literal["frozen", "fine-tuned"] = "frozen"  # fine-tuned: new backgrounds at every step
     epochs: int = 15
-    patience: int = 6
+    patience: int = 6  # passes without a better validation
     weight_decay: float = 0.0
     classes_per_batch: int = 16
-    embedding: Literal["own", "after"] = "own"
-    embedding_rate: float = 1.0
-    labels: Literal["super-classes", "sub-classes"] = "super-classes"
+    embedding: Literal["own", "after"] = "own"  # before or after pooling: where the layer has it, or after
+    embedding_rate: float = 1.0  # factor on its learning rate; 0 keeps its random start
+    labels: Literal["super-classes", "sub-classes"] = "super-classes"  # sub-classes: those of CIFAR-100
 
     @property
     def layer_options(self) -> dict[str, Any]:
@@ -142,8 +122,6 @@ ROWS = {
 }
 DISTILLED = ("GAP", "GSP")
 FINE_TUNED = ("GAP", "GMP", "GSP", "GSP+ZSR")
-# At the paper's 1e-3 a trainable backbone overfits within two epochs.
-FINE_TUNING = {"backbone": "fine-tuned", "lr": 1e-4}
 TUNED = ("GAP", "DeLF", "GeMean+GSP", "GSP", "GSP+ZSR")
 
 # By row, loss and seed.
@@ -159,13 +137,9 @@ def paper_tables(seeds: tuple[int, ...], epochs: int = 15, patience: int = 6, tu
     """
 
     def table(names: tuple[str, ...], **changes: Any) -> Trainings:
+        usual = {"epochs": epochs, "patience": patience}
         return {
-            (name, loss, seed): Training(
-                ROWS[name].pooling,
-                loss,
-                seed,
-                **{"epochs": epochs, "patience": patience, **ROWS[name].changes, **changes},
-            )
+            (name, loss, seed): Training(ROWS[name].pooling, loss, seed, **{**usual, **ROWS[name].changes, **changes})
             for name in names
             for loss in LOSSES
             for seed in seeds
@@ -174,7 +148,8 @@ def paper_tables(seeds: tuple[int, ...], epochs: int = 15, patience: int = 6, tu
     return {
         "frozen": table(tuple(ROWS)),
         "distilled": table(DISTILLED, data="distilled"),
-        "fine_tuned": table(FINE_TUNED, **FINE_TUNING, epochs=tuned),
+        # At the paper's 1e-3 a trainable backbone overfits within two epochs.
+        "fine_tuned": table(FINE_TUNED, backbone="fine-tuned", lr=1e-4, epochs=tuned),
     }
 
 
@@ -200,12 +175,7 @@ def tuned_table(best: Mapping[tuple[str, str, str], Training], seeds: tuple[int,
 
 
 def tuned_name(row: str, flavour: str) -> str:
-    """Name a tuned row: the backbone is added where it is not the usual one.
-
-    Example:
-        >>> tuned_name("GAP", "postactivation"), tuned_name("GAP", "preactivation-bottleneck")
-        ('GAP', 'GAP, ResNet20 (pre-activation)')
-    """
+    """Name a tuned row: the backbone is added where it is not the usual one."""
     return row if flavour == FLAVOURS[0] else f"{row}, {BACKBONE_NAMES[flavour]}"
 
 
@@ -251,16 +221,11 @@ SEARCHED = tuple((pooling, loss) for pooling in ("gap", "gsp") for loss in LOSSE
 # By pooling, loss and name of the variant.
 Key = tuple[str, str, str]
 Variants = dict[Key, Training]
-Train = Callable[[Variants], Mapping[Key, Mapping[str, Any]]]
+Figures = Mapping[Key, Mapping[str, Any]]
 
 
 def variants(pooling: str, loss: str) -> tuple[Variant, ...]:
-    """Return the single settings to try for a layer and a loss.
-
-    Example:
-        >>> len(variants("gap", "c2")), len(variants("gsp", "pnca"))
-        (13, 29)
-    """
+    """Return the single settings to try for a layer and a loss."""
     return (*ANY_LAYER, *(PROXIES if loss == "pnca" else ()), *(GSP_ONLY if pooling == "gsp" else ()))
 
 
@@ -288,47 +253,42 @@ def single_variants(**usual: Any) -> Variants:
     return found
 
 
-def search(train: Train, first: Variants, rounds: int = ROUNDS) -> tuple[Variants, dict[Key, tuple[str, Training]]]:
+def search(
+    train: Callable[[Variants], Figures], first: Variants, rounds: int = ROUNDS
+) -> tuple[Variants, dict[Key, tuple[str, Training]]]:
     """Search settings by validation: single changes, all that helped together, then neighbours of the best.
-
-    Args:
-        train: returns the figures of trainings by the same keys; those that were not made are left out.
-        first: the first stage, of `single_variants`.
-        rounds: rounds of neighbours.
 
     Returns:
         All variants tried, and the best by (pooling, loss, flavour) with its name. Backbones are searched apart.
     """
     tried, found = dict(first), dict(train(first))
-    together = _together(first, found)
-    tried |= together
-    found |= train(together)
-    for number in range(1, rounds + 1):
-        near = _neighbours(number, tried, found)
-        tried |= near
-        found |= train(near)
-    return {key: tried[key] for key in tried if key in found}, best_of(tried, found)
+    near = [partial(_neighbours, number) for number in range(1, rounds + 1)]
+    stages: list[Callable[[Variants, Figures], Variants]] = [_together, *near]
+    for stage in stages:
+        more = stage(tried, found)
+        tried |= more
+        found |= train(more)
+    return {key: training for key, training in tried.items() if key in found}, best_of(tried, found)
 
 
-def _together(first: Variants, found: Mapping[Key, Mapping[str, Any]]) -> Variants:
+def _together(tried: Variants, found: Figures) -> Variants:
     """Join the best value of every setting that beat the paper's, with each backbone."""
     joined: Variants = {}
     for pooling, loss in SEARCHED:
-        start = found.get((pooling, loss, AS_THE_PAPER))
-        helped: dict[str, tuple[float, Variant]] = {}
-        for each in variants(pooling, loss) if start is not None else ():
-            figures = found.get((pooling, loss, each.name))
-            least = helped[each.setting][0] if each.setting in helped else start["validation"]  # type: ignore[index]
-            if figures is not None and figures["validation"] > least and each.setting != "flavour":
-                helped[each.setting] = (figures["validation"], each)
+        reached = {key[2]: figures["validation"] for key, figures in found.items() if key[:2] == (pooling, loss)}
+        helped: dict[str, Variant] = {}
+        for each in variants(pooling, loss) if AS_THE_PAPER in reached else ():
+            beaten = helped[each.setting].name if each.setting in helped else AS_THE_PAPER
+            if each.setting != "flavour" and each.name in reached and reached[each.name] > reached[beaten]:
+                helped[each.setting] = each
         if helped:
-            training = changed(first[pooling, loss, AS_THE_PAPER], *(each.changes for _, each in helped.values()))
+            training = changed(tried[pooling, loss, AS_THE_PAPER], *(each.changes for each in helped.values()))
             for flavour in FLAVOURS:
                 joined[pooling, loss, TOGETHER[flavour]] = replace(training, flavour=flavour)
     return joined
 
 
-def _neighbours(number: int, tried: Variants, found: Mapping[Key, Mapping[str, Any]]) -> Variants:
+def _neighbours(number: int, tried: Variants, found: Figures) -> Variants:
     """Return the untried neighbours of the best training of every layer, loss and backbone."""
     done = [training for key, training in tried.items() if key in found]
     return {
@@ -340,14 +300,7 @@ def _neighbours(number: int, tried: Variants, found: Mapping[Key, Mapping[str, A
 
 
 def neighbours(training: Training) -> dict[str, Training]:
-    """Return trainings with one setting multiplied or divided.
-
-    Example:
-        >>> {name: each.lr for name, each in neighbours(Training("gap", "c2", lr=0.5)).items()}
-        {'lr 1.5': 1.5, 'lr 0.167': 0.16666666666666666}
-        >>> list(neighbours(Training("gsp", "c2")))[2:]
-        ['epsilon 20', 'epsilon 5', 'mu 0.4', 'mu 0.1']
-    """
+    """Return trainings with one setting multiplied or divided."""
     near = {f"lr {training.lr * by:.3g}": replace(training, lr=training.lr * by) for by in (3.0, 1 / 3)}
     for name in ("epsilon", "mu") if training.pooling == "gsp" else ():
         for by in (2.0, 0.5):
@@ -356,7 +309,7 @@ def neighbours(training: Training) -> dict[str, Training]:
     return near
 
 
-def best_of(tried: Variants, found: Mapping[Key, Mapping[str, Any]]) -> dict[Key, tuple[str, Training]]:
+def best_of(tried: Variants, found: Figures) -> dict[Key, tuple[str, Training]]:
     """Return the best variant by validation for each (pooling, loss, flavour), with its name."""
     best: dict[Key, tuple[str, Training]] = {}
     for (pooling, loss, name), training in tried.items():
@@ -366,18 +319,3 @@ def best_of(tried: Variants, found: Mapping[Key, Mapping[str, Any]]) -> dict[Key
             if place not in best or reached > found[pooling, loss, best[place][0]]["validation"]:
                 best[place] = (name, training)
     return best
-
-
-def most_trainings(seeds: tuple[int, ...]) -> int:
-    """Count the trainings of a whole study at most; fewer where neighbours of the best were tried before.
-
-    Example:
-        >>> most_trainings((0, 1, 2))
-        392
-    """
-    tables = [training for table in paper_tables(seeds).values() for training in table.values()]
-    planned = {str(training.asked()) for training in [*tables, *single_variants().values()]}
-    starts: Variants = {(*pair, flavour): Training(*pair, flavour=flavour) for pair in SEARCHED for flavour in FLAVOURS}
-    near = ROUNDS * sum(len(neighbours(training)) for training in starts.values())
-    # The search has made its best settings with its own seed already.
-    return len(planned) + len(starts) + near + len(tuned_table(starts, seeds)) - len(starts)

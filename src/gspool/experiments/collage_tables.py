@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from gspool.evaluation.statistics import seed_difference, with_interval
+from gspool.experiments.cifar_backbone import FLAVOURS
 from gspool.experiments.collage_grid import (
     AROUND,
     AS_THE_PAPER,
     DISTILLED,
     FINE_TUNED,
-    FLAVOURS,
     LOSSES,
     ROWS,
     START,
@@ -23,12 +24,13 @@ from gspool.experiments.collage_grid import (
     tuned_name,
     variants,
 )
-from gspool.experiments.tables import markdown_table, plus_minus
+from gspool.experiments.experiment import Record
+from gspool.experiments.tables import cell, markdown_table, plus_minus
 
-Record = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Mapping[str, Any]]
 # The paper's GSP is with the regularisation.
-OURS, WITHOUT = "GSP+ZSR", "GSP"
+OURS = "GSP+ZSR"
+COMPARED = ("GAP", "GSP", OURS)
 # Setting, key of the record, backbone.
 SETTINGS = (
     ("frozen", "frozen", FLAVOURS[0]),
@@ -45,23 +47,14 @@ SYMBOLS = {"zsr": "lambda", "prototypes": "m", "proxies": "rate of proxies x", "
 
 def cells_of(record: Record, table: str) -> Cells:
     """Return the cells of a table of the record by (row, loss)."""
-    return {(cell["row"], cell["loss"]): cell for cell in record["value"][table]}
+    return {(row["row"], row["loss"]): row for row in record["value"][table]}
 
 
-def difference(cells: Cells, one: str, other: str, loss: str, times: float = 1.0) -> dict[str, Any] | None:
-    """Return the paired difference of two rows over the seeds that both have; None where there is none.
-
-    Example:
-        >>> cells = {("GSP", "c2"): {"by_seed": {"0": 19.0, "1": 21.0}}}
-        >>> cells |= {("GAP", "c2"): {"by_seed": {"0": 8.0, "1": 9.0}}}
-        >>> difference(cells, "GSP", "GAP", "c2")["mean"], difference(cells, "GSP", "GAP", "c2", times=2)["mean"]
-        (11.5, 3.0)
-    """
-    if (one, loss) not in cells or (other, loss) not in cells:
-        return None
-    ours, theirs = cells[one, loss]["by_seed"], cells[other, loss]["by_seed"]
+def difference(cells: Cells, one: str, other: str, loss: str, times: float = 1.0) -> str:
+    """Write the paired difference of two rows over the seeds that both have; empty where there is none."""
+    ours, theirs = (cells[name, loss]["by_seed"] if (name, loss) in cells else {} for name in (one, other))
     pairs = [ours[seed] - times * theirs[seed] for seed in ours if seed in theirs]
-    return seed_difference(pairs) if pairs else None
+    return with_interval(seed_difference(pairs)) if pairs else ""
 
 
 def paper_of(row: str, loss: str) -> float | None:
@@ -74,14 +67,14 @@ def side_by_side(
     cells: Cells, names: Sequence[str], columns: Callable[[str, str], Mapping[str, Any]], paper: bool = True
 ) -> str:
     """Write MAP@R of both losses beside each other, the highest in bold; ``columns`` adds more for (row, loss)."""
-    best = {loss: max((cell["map@r"] for (_, own), cell in cells.items() if own == loss), default=0) for loss in LOSSES}
+    best = {loss: max((each["map@r"] for (_, own), each in cells.items() if own == loss), default=0) for loss in LOSSES}
     rows = []
     for name in names:
         row: dict[str, Any] = {"layer": name}
         for loss, shown in LOSSES.items():
-            cell = cells.get((name, loss))
-            text = "" if cell is None else plus_minus(cell["map@r"], cell["std"])
-            row[shown] = f"**{text}**" if cell is not None and cell["map@r"] == best[loss] else text
+            found = cells.get((name, loss))
+            text = "" if found is None else plus_minus(found["map@r"], found["std"])
+            row[shown] = f"**{text}**" if found is not None and found["map@r"] == best[loss] else text
             if paper:
                 row[f"{shown}, paper"] = paper_of(name, loss)
             row |= {f"{shown}, {column}": value for column, value in columns(name, loss).items()}
@@ -95,7 +88,7 @@ def pooling_table(record: Record) -> str:
 
     def to_ours(name: str, loss: str) -> dict[str, str]:
         other = name != OURS and "dim" not in ROWS[name].changes
-        return {f"{OURS} − row": with_interval(difference(cells, OURS, name, loss)) if other else ""}
+        return {f"{OURS} − row": difference(cells, OURS, name, loss) if other else ""}
 
     return side_by_side(cells, tuple(ROWS), to_ours)
 
@@ -114,22 +107,14 @@ def weights_table(record: Record) -> str:
 
 
 def _weights(cells: Cells, name: str, loss: str) -> dict[str, str]:
-    cell = cells.get((name, loss), {})
-    share, entropy = cell.get("on_object"), cell.get("entropy")
-    return {
-        "on the object": "" if share is None else f"{share:.2f}",
-        "entropy": "" if entropy is None else f"{entropy:.3f}",
-    }
+    found = cells.get((name, loss), {})
+    return {"on the object": cell(found.get("on_object"), ".2f"), "entropy": cell(found.get("entropy"), ".3f")}
 
 
-def with_weights(table: str, names: Sequence[str], paper: bool = True) -> Callable[[Record], str]:
-    """Return a table function: MAP@R of some rows, with the share on the object and the entropy."""
-
-    def write(record: Record) -> str:
-        cells = cells_of(record, table)
-        return side_by_side(cells, names, lambda name, loss: _weights(cells, name, loss), paper)
-
-    return write
+def with_weights(table: str, names: Sequence[str], paper: bool, record: Record) -> str:
+    """Write MAP@R of some rows, with the share on the object and the entropy."""
+    cells = cells_of(record, table)
+    return side_by_side(cells, names, partial(_weights, cells), paper)
 
 
 def tuned_table(record: Record) -> str:
@@ -139,7 +124,7 @@ def tuned_table(record: Record) -> str:
 
     def columns(name: str, loss: str) -> dict[str, str]:
         ours = tuned_name(OURS, flavours[name])
-        other = "" if name == ours else with_interval(difference(cells, ours, name, loss))
+        other = "" if name == ours else difference(cells, ours, name, loss)
         return {f"{OURS} − row": other, **_weights(cells, name, loss)}
 
     return side_by_side(cells, [*flavours], columns)
@@ -150,55 +135,34 @@ def gain_table(record: Record) -> str:
     rows = []
     for setting, table, flavour in SETTINGS:
         cells = cells_of(record, table)
-        gap, without, ours = (tuned_name(name, flavour) for name in ("GAP", WITHOUT, OURS))
+        gap, without, ours = (tuned_name(name, flavour) for name in COMPARED)
         for loss, shown in LOSSES.items():
+            known = (ours, loss) in cells
+            times = known and (gap, loss) in cells
             rows.append(
                 {
                     "backbone": setting,
                     "loss": shown,
-                    "GSP − GAP": with_interval(difference(cells, without, gap, loss)),
-                    f"{OURS} − GAP": with_interval(difference(cells, ours, gap, loss)),
-                    f"{OURS} − 2 × GAP": with_interval(difference(cells, ours, gap, loss, times=2)),
-                    f"{OURS} / GAP": times_gap(cells, ours, gap, loss),
-                    "paper": f"{paper_times(loss):.1f}" if (ours, loss) in cells else "",
-                    f"{OURS} − GSP": with_interval(difference(cells, ours, without, loss)),
+                    "GSP − GAP": difference(cells, without, gap, loss),
+                    f"{OURS} − GAP": difference(cells, ours, gap, loss),
+                    f"{OURS} − 2 × GAP": difference(cells, ours, gap, loss, times=2),
+                    f"{OURS} / GAP": f"{cells[ours, loss]['map@r'] / cells[gap, loss]['map@r']:.1f}" if times else "",
+                    "paper": f"{(paper_of(OURS, loss) or 0.0) / (paper_of('GAP', loss) or 1.0):.1f}" if known else "",
+                    f"{OURS} − GSP": difference(cells, ours, without, loss),
                 }
             )
     return markdown_table(rows, text_columns=2)
 
 
-def times_gap(cells: Cells, ours: str, gap: str, loss: str) -> str:
-    """Write how many times the mean of GAP a row has; empty where one of them is missing."""
-    if (ours, loss) not in cells or (gap, loss) not in cells:
-        return ""
-    return f"{cells[ours, loss]['map@r'] / cells[gap, loss]['map@r']:.1f}"
-
-
-def paper_times(loss: str) -> float:
-    """Return how many times GAP the paper's GSP is.
-
-    Example:
-        >>> round(paper_times("c2"), 1), round(paper_times("pnca"), 1)
-        (2.8, 2.6)
-    """
-    return (paper_of(OURS, loss) or 0.0) / (paper_of("GAP", loss) or 1.0)
-
-
 def share_table(record: Record) -> str:
     """Write which share of GAP's MAP@R on the objects alone is reached on collages with the frozen backbone."""
     alone, cells = cells_of(record, "distilled"), cells_of(record, "frozen")
-    rows = [
-        {
-            "loss": shown,
-            **{
-                f"{name}, %": f"{100 * cells[name, loss]['map@r'] / alone['GAP', loss]['map@r']:.0f}"
-                if (name, loss) in cells and ("GAP", loss) in alone
-                else ""
-                for name in ("GAP", WITHOUT, OURS)
-            },
-        }
-        for loss, shown in LOSSES.items()
-    ]
+
+    def share(name: str, loss: str) -> str:
+        known = (name, loss) in cells and ("GAP", loss) in alone
+        return f"{100 * cells[name, loss]['map@r'] / alone['GAP', loss]['map@r']:.0f}" if known else ""
+
+    rows = [{"loss": shown, **{f"{name}, %": share(name, loss) for name in COMPARED}} for loss, shown in LOSSES.items()]
     return markdown_table(rows, text_columns=1)
 
 
@@ -206,7 +170,7 @@ def sub_class_table(record: Record) -> str:
     """Write MAP@R where only images of the same CIFAR-100 class count as right."""
     cells = cells_of(record, "frozen")
     rows = [
-        {"loss": shown, **{name: cells.get((name, loss), {}).get("by_sub_class") for name in ("GAP", WITHOUT, OURS)}}
+        {"loss": shown, **{name: cells.get((name, loss), {}).get("by_sub_class") for name in COMPARED}}
         for loss, shown in LOSSES.items()
     ]
     return markdown_table(rows, ".2f", text_columns=1)
@@ -234,51 +198,41 @@ def distance_table(record: Record) -> str:
     return markdown_table(rows, text_columns=1)
 
 
-def mean_distance(table: str) -> Callable[[Record], str]:
-    """Return a one-line table: the mean distance from the paper over the cells that frozen and fine-tuned share."""
-
-    def write(record: Record) -> str:
-        cells, both = cells_of(record, table), (cells_of(record, "frozen"), cells_of(record, "fine_tuned"))
-        off = [
-            abs(cell["map@r"] - paper)
-            for (name, loss), cell in cells.items()
-            if all((name, loss) in each for each in both) and (paper := paper_of(name, loss)) is not None
-        ]
-        return f"{fmean(off):.1f}" if off else "?"
-
-    return write
+def mean_distance(table: str, record: Record) -> str:
+    """Write the mean distance from the paper over the cells that the frozen and the fine-tuned backbone share."""
+    cells, both = cells_of(record, table), (cells_of(record, "frozen"), cells_of(record, "fine_tuned"))
+    off = [
+        abs(found["map@r"] - paper)
+        for (name, loss), found in cells.items()
+        if all((name, loss) in each for each in both) and (paper := paper_of(name, loss)) is not None
+    ]
+    return f"{fmean(off):.1f}" if off else "?"
 
 
 def _reached(record: Record) -> dict[tuple[str, str, str], float]:
     return {(row["pooling"], row["loss"], row["variant"]): row["validation"] for row in record["value"]["search"]}
 
 
-def search_table(loss: str) -> Callable[[Record], str]:
-    """Return a table function: the single settings that moved GSP most on validation, and what they did to GAP."""
+def search_table(loss: str, record: Record) -> str:
+    """Write the single settings that moved GSP most on validation, and what they did to GAP."""
+    reached = _reached(record)
 
-    def write(record: Record) -> str:
-        reached = _reached(record)
-        moved = {
-            pooling: {
-                each.name: reached[pooling, loss, each.name] - reached[pooling, loss, AS_THE_PAPER]
-                for each in variants(pooling, loss)
-                if (pooling, loss, each.name) in reached and (pooling, loss, AS_THE_PAPER) in reached
-            }
-            for pooling in ("gap", "gsp")
+    def moved(pooling: str) -> dict[str, float]:
+        names = [each.name for each in variants(pooling, loss) if (pooling, loss, each.name) in reached]
+        start = reached.get((pooling, loss, AS_THE_PAPER))
+        return {} if start is None else {name: reached[pooling, loss, name] - start for name in names}
+
+    gap, gsp = moved("gap"), moved("gsp")
+    rows = [
+        {
+            "setting": name,
+            "GSP, validation": f"{reached['gsp', loss, name]:.2f}",
+            "GSP, points": f"{gsp[name]:+.2f}",
+            "GAP, points": cell(gap.get(name), "+.2f"),
         }
-        gap, gsp = moved["gap"], moved["gsp"]
-        rows = [
-            {
-                "setting": name,
-                "GSP, validation": f"{reached['gsp', loss, name]:.2f}",
-                "GSP, points": f"{gsp[name]:+.2f}",
-                "GAP, points": f"{gap[name]:+.2f}" if name in gap else "",
-            }
-            for name in sorted(gsp, key=lambda name: -abs(gsp[name]))[:MOST_MOVED]
-        ]
-        return markdown_table(rows, text_columns=1) if rows else "not run"
-
-    return write
+        for name in sorted(gsp, key=lambda name: -abs(gsp[name]))[:MOST_MOVED]
+    ]
+    return markdown_table(rows, text_columns=1) if rows else "not run"
 
 
 def best_table(record: Record) -> str:
@@ -287,14 +241,17 @@ def best_table(record: Record) -> str:
     rows = []
     for place, name in value["best"].items():
         pooling, loss, flavour = place.split()
-        stages = [reached.get((pooling, loss, each)) for each in (START[flavour], TOGETHER[flavour], name)]
+        start, together, best = (
+            reached.get((pooling, loss, each)) for each in (START[flavour], TOGETHER[flavour], name)
+        )
         near = [key for key in reached if key[:2] == (pooling, loss) and key[2].startswith(AROUND[flavour])]
         rows.append(
             {
                 "layer, loss, backbone": tuned_name(f"{pooling} {loss}".upper(), flavour),
-                **dict(zip(("the paper's settings", "what helped, together"), stages, strict=False)),
+                "the paper's settings": start,
+                "what helped, together": together,
                 "neighbours tried": len(near),
-                "best": stages[2],
+                "best": best,
                 "settings of the best": settings_in_short(value["best_settings"][place]) or "the paper's",
             }
         )
@@ -323,14 +280,14 @@ TABLES: dict[str, Callable[[Record], str]] = {
     "weights": weights_table,
     "gain": gain_table,
     "distance": distance_table,
-    "distance_frozen": mean_distance("frozen"),
-    "distance_fine_tuned": mean_distance("fine_tuned"),
+    "distance_frozen": partial(mean_distance, "frozen"),
+    "distance_fine_tuned": partial(mean_distance, "fine_tuned"),
     "sub_classes": sub_class_table,
-    "search_c2": search_table("c2"),
-    "search_pnca": search_table("pnca"),
+    "search_c2": partial(search_table, "c2"),
+    "search_pnca": partial(search_table, "pnca"),
     "best": best_table,
     "tuned": tuned_table,
-    "objects_alone": with_weights("distilled", DISTILLED, paper=False),
+    "objects_alone": partial(with_weights, "distilled", DISTILLED, False),
     "share_of_objects_alone": share_table,
-    "fine_tuned": with_weights("fine_tuned", FINE_TUNED),
+    "fine_tuned": partial(with_weights, "fine_tuned", FINE_TUNED, True),
 }

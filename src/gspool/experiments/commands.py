@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -31,8 +30,6 @@ REPRODUCE = """Run one table or figure of the paper, and write what was measured
 
 A run that was interrupted continues: finished trainings are in the folder of --work.
 `gspool reproduce NAME --help` lists the options of the experiment NAME."""
-# Options without a value.
-SWITCHES = ("--list", "--download", "--quick")
 REPORT = """Fill README.md and docs/*.md with the numbers and tables of results/*.json.
 
     gspool report
@@ -48,11 +45,7 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
 
 def reproduce_command(arguments: Sequence[str]) -> None:
-    """Run an experiment, or list all of them.
-
-    Raises:
-        WrongArgumentsError: if no experiment is named, or it cannot be run like this.
-    """
+    """Run an experiment, or list all of them."""
     words = list(arguments)
     if not words or words[0].startswith("-"):
         list_command(words)
@@ -79,18 +72,11 @@ def reproduce_command(arguments: Sequence[str]) -> None:
 
 
 def list_command(words: list[str]) -> None:
-    """List the experiments; without --list a name is missing, or stands after options.
-
-    Raises:
-        WrongArgumentsError: where the list is not asked for.
-    """
-    late = late_name(words)
-    if late is not None and not {"--list", "--help", "-h"} & {*words}:
-        others = [word for place, word in enumerate(words) if place != late]
-        raise WrongArgumentsError(f"put the name first: gspool reproduce {shlex.join([words[late], *others])}")
+    """List the experiments; without --list a name is missing, or stands after options."""
+    if not {"--list", "--help", "-h"} & {*words}:
+        names = ", ".join(registry.names())
+        raise WrongArgumentsError(f"name an experiment before any option, one of {names}; --list describes them")
     namespace = reproduce_parser(None).parse_args(words)
-    if not namespace["list"]:
-        raise WrongArgumentsError(f"name an experiment, one of {', '.join(registry.names())}; --list describes them")
     show_list(Path(namespace["results"] or "results"))
 
 
@@ -110,27 +96,8 @@ def show_list(results: Path) -> None:
     Console().print(shown)
 
 
-def late_name(words: Sequence[str]) -> int | None:
-    """Find the place of an experiment's name after options; what follows an option with a value is that value.
-
-    Example:
-        >>> late_name(["--device", "cpu", "tokens"]), late_name(["--root", "tokens"]), late_name(["--quick", "tokens"])
-        (2, None, 1)
-    """
-    for place, word in enumerate(words):
-        before = words[place - 1] if place else ""
-        if word in registry.names() and (before in SWITCHES or not before.startswith("-")):
-            return place
-    return None
-
-
 def download(experiment: Experiment, options: RunOptions) -> None:
-    """Download the data sets of an experiment that are missing, from their official addresses.
-
-    Raises:
-        FileNotFoundError: if a set has no address; the message says where a person gets it.
-        WrongArgumentsError: if the data are the user's own.
-    """
+    """Download the data sets of an experiment that are missing, from their official addresses."""
     from gspool import data
 
     chosen = getattr(options.settings, "data", None)
@@ -175,12 +142,7 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
 
 
 def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
-    """Turn arguments into options: where results go depends on whether they count.
-
-    Raises:
-        ValueError: if an option does not apply or makes no sense, the device is missing, or a tiny version would be
-            written among measured results.
-    """
+    """Turn arguments into options: where results go depends on whether they count."""
     if namespace["seeds"] and not experiment.seeded:
         raise ValueError(f"the seed of {experiment.name} is fixed; remove --seeds {namespace['seeds']}")
     seeds = numbers_of(namespace["seeds"], "seeds")

@@ -16,8 +16,8 @@ from typing import Any
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.retrieval_figures import figures_of, runs_of
 from gspool.experiments.retrieval_paper import component_values
-from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
-from gspool.experiments.retrieval_tables import comparison, joined_models, number, run_cells, single_models, table
+from gspool.experiments.retrieval_study import Study, StudySettings, check_study, missing_of, run_experiment, study_of
+from gspool.experiments.retrieval_tables import comparison, joined_models, run_cells, single_models, table
 from gspool.experiments.retrieval_variants import Variant
 
 # With mu = 1 every token weighs the same, and the attributes are those of all of them.
@@ -39,14 +39,14 @@ STEPS = (
 )
 
 
-def check(options: RunOptions) -> None:
-    """Refuse options that make no sense before anything is read."""
-    check_study(study_of(options, options.settings or StudySettings(), "fair", VARIANTS))
+def study(options: RunOptions) -> Study:
+    """Return what is to be trained."""
+    return study_of("components", options, "fair", VARIANTS)
 
 
 def run(options: RunOptions) -> None:
     """Train what is missing and write the figures."""
-    run_experiment(EXPERIMENT, study_of(options, options.settings or StudySettings(), "fair", VARIANTS), VARIANTS)
+    run_experiment(EXPERIMENT, study(options), VARIANTS)
 
 
 def rows(record: Record) -> str:
@@ -60,9 +60,9 @@ def rows(record: Record) -> str:
                 "ZSR": "✓" * (part in ("ZSR", "both")),
                 "GSP": "✓" * (part in ("GSP", "both")),
                 "MAP@R 128D": single_models(row, "map"),
-                "paper": number(single),
+                "paper": single,
                 "MAP@R 512D": joined_models(row),
-                "paper 512D": number(joined),
+                "paper 512D": joined,
                 **run_cells(row),
             }
         )
@@ -103,7 +103,7 @@ EXPERIMENT = Experiment(
     run=run,
     tables={"rows": rows, "steps": steps},
     settings=StudySettings,
-    check=check,
+    check=lambda options: check_study(study(options)),
     missing=lambda record: missing_of(record, VARIANTS),
     headlines=headlines,
     parallel=True,

@@ -10,10 +10,10 @@ Only the solver is timed. What GSP adds to a whole network: docs/performance.md.
 
 from __future__ import annotations
 
-import functools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ ITERATIONS = (1, 5, 10, 25, 50, 100)
 REPEATS = 30
 EXACT, CLOSED, UNROLLED = "exact solver", "closed form", "unrolled"
 Rows = Sequence[Mapping[str, Any]]
+Solver = Callable[[torch.Tensor], Any]
 
 
 class Size(NamedTuple):
@@ -72,28 +73,16 @@ def measure(size: Size, device: str, iterations: tuple[int, ...], repeats: int) 
     """Time forward, and forward with backward, of every solver, and compute its error against float64."""
     cost = costs(size, device)
     exact = partial_transport(cost.double(), MU, EPSILON).plan
-    solvers: list[tuple[str, int | None, Callable[[torch.Tensor], Any]]] = [
-        (EXACT, None, functools.partial(partial_transport, mu=MU, epsilon=EPSILON))
-    ]
+    solvers: list[tuple[str, int | None, Solver]] = [(EXACT, None, partial(partial_transport, mu=MU, epsilon=EPSILON))]
     for count in iterations:
         for name, solve in ((CLOSED, closed_form_transport), (UNROLLED, fixed_point_transport)):
-            solvers.append((name, count, functools.partial(solve, mu=MU, epsilon=EPSILON, steps=count)))
+            solvers.append((name, count, partial(solve, mu=MU, epsilon=EPSILON, steps=count)))
     rows = []
     for name, steps, solver in solvers:
-        leaf = cost.clone().requires_grad_()
-        weight = torch.randn_like(cost)
-
-        def both(leaf: torch.Tensor = leaf, solver: Any = solver, weight: torch.Tensor = weight) -> None:
-            leaf.grad = None
-            (solver(leaf).plan * weight).sum().backward()
-
-        def forward(leaf: torch.Tensor = leaf, solver: Any = solver) -> None:
-            with torch.no_grad():
-                solver(leaf)
-
-        inference, training = seconds(forward, device, repeats), seconds(both, device, repeats)
-        with torch.no_grad():
-            error = float((solver(cost).plan - exact).abs().max() / exact.max())
+        leaf, weight = cost.clone().requires_grad_(), torch.randn_like(cost)
+        inference = seconds(partial(forward, solver, cost), device, repeats)
+        training = seconds(partial(forward_and_backward, solver, leaf, weight), device, repeats)
+        error = float((forward(solver, cost) - exact).abs().max() / exact.max())
         rows.append(
             {
                 "way": name,
@@ -106,6 +95,19 @@ def measure(size: Size, device: str, iterations: tuple[int, ...], repeats: int) 
             }
         )
     return rows
+
+
+@torch.no_grad()
+def forward(solver: Solver, cost: torch.Tensor) -> torch.Tensor:
+    """Solve without a gradient, and return the plan."""
+    plan: torch.Tensor = solver(cost).plan
+    return plan
+
+
+def forward_and_backward(solver: Solver, leaf: torch.Tensor, weight: torch.Tensor) -> None:
+    """Solve, and compute the gradient of a weighted sum of the plan."""
+    leaf.grad = None
+    (solver(leaf).plan * weight).sum().backward()
 
 
 def run(options: RunOptions) -> None:
@@ -127,12 +129,7 @@ def run(options: RunOptions) -> None:
 
 
 def backward(row: Mapping[str, Any]) -> float:
-    """Return the time of the backward pass alone: the difference of two medians.
-
-    Example:
-        >>> backward({"step_ms": 3.5, "forward_ms": 1.5})
-        2.0
-    """
+    """Return the time of the backward pass alone: the difference of two medians."""
     return float(row["step_ms"] - row["forward_ms"])
 
 

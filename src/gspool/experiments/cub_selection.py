@@ -39,12 +39,7 @@ EPSILONS = (0.5, 5.0, 20.0, 50.0)
 
 
 def correlation(first: Float[Tensor, "B N"], second: Float[Tensor, "B N"]) -> float:
-    """Correlate two maps within every image, and average over images.
-
-    Example:
-        >>> correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0, 4.0, 6.0]]))
-        1.0
-    """
+    """Correlate two maps within every image, and average over images."""
     deviations = [each - each.mean(1, keepdim=True) for each in (first, second)]
     lengths = deviations[0].norm(dim=1) * deviations[1].norm(dim=1)
     return round(float(((deviations[0] * deviations[1]).sum(1) / lengths.clamp(min=1e-12)).mean()), 6)
@@ -81,13 +76,7 @@ def selection_rows(
 
 
 def length_with_nearness(features: Float[Tensor, "B C H W"]) -> float:
-    """Correlate the length of features with how near they are to the centre of the image.
-
-    Example:
-        >>> near = torch.tensor([[0.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
-        >>> length_with_nearness(near[None, None]) > 0.5
-        True
-    """
+    """Correlate the length of features with how near they are to the centre of the image."""
     height, width = features.shape[2:]
     down, across = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     away = torch.stack([down - (height - 1) / 2, across - (width - 1) / 2]).norm(dim=0).flatten()
@@ -121,17 +110,14 @@ def draw(record: Record, path: Path) -> None:
     draw_maps({f"{row['start']}, $\\varepsilon$ = {row['epsilon']:g}": row["mean_weights"] for row in rows}, path)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, required=True, help="folder of CUB-200-2011")
     parser.add_argument("--weights", type=str, default=None, help="ImageNet weights of the Keras ResNet50")
-    parser.add_argument("--images", type=int, default=IMAGES, help="number of training images")
-    parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--pictures", type=Path, default=Path("docs/images"))
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     images = data_sets.create("cub", options.root, "train")
-    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED))[: options.images]
+    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED))[:IMAGES]
     config = train_config(Variant("c2", "gsp"), "cub", "fair", "keras/resnet50", options.weights, SEED, "32-true")
     model = build_model(config).eval()
     held = on_device(images.subset(chosen), config.data, model.pixels, "cpu", training=True)
@@ -141,8 +127,8 @@ def main(arguments: list[str] | None = None) -> None:
         tokens = cast("EmbedThenPool", model.head).embed(features).flatten(2).transpose(1, 2)
     value = {"rows": selection_rows(features, tokens), "length_with_nearness": length_with_nearness(features)}
     command = "python -m gspool.experiments.cub_selection --root DATA --weights WEIGHTS"
-    record = write_result(options.results / f"{FILE}.json", value, command=command, seeds=[SEED])
-    draw(record, options.pictures / f"{FILE}.png")
+    record = write_result(Path(f"results/{FILE}.json"), value, command=command, seeds=[SEED])
+    draw(record, Path(f"docs/images/{FILE}.png"))
     print(selection(record))
 
 

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 def on_engine(trainer: TrainerConfig, device: str, seconds: float = 0.0, mixed: bool = False) -> None:
-    """Set device, time limit and progress bar of a training; ``mixed`` uses bf16 on a GPU.
-
-    Example:
-        >>> from gspool.training import TrainerConfig
-        >>> trainer = TrainerConfig()
-        >>> on_engine(trainer, "cpu", mixed=True)
-        >>> trainer.accelerator, trainer.precision
-        ('cpu', '32-true')
-    """
+    """Set device, time limit and progress bar of a training; ``mixed`` uses bf16 on a GPU."""
     on_gpu = torch.device(device).type == "cuda"
     trainer.accelerator, trainer.max_seconds = "gpu" if on_gpu else "cpu", seconds
     trainer.precision = "bf16-mixed" if mixed and on_gpu else "32-true"

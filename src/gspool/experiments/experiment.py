@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from gspool.executor import Executor
 
 Record = Mapping[str, Any]
-# Settings whose value is a file; the folder depends on the machine and is not recorded.
-FILES = ("weights",)
 
 
 class Headline(NamedTuple):
@@ -64,12 +62,7 @@ class RunOptions:
 
     @property
     def executor(self) -> Executor:
-        """Return where trainings run.
-
-        Example:
-            >>> RunOptions(processes=4).executor.workers
-            4
-        """
+        """Return where trainings run."""
         return Executor(self.processes, self.ray, self.gpus)
 
 
@@ -126,11 +119,12 @@ class Experiment:
         """Return the file that a table or plot is made from, and the function that makes it."""
         return part if isinstance(part, FromFile) else FromFile(self.files[0], part)
 
-    def command(self, options: RunOptions | None = None) -> str:
+    def command(self, options: RunOptions | None = None, seeds: Sequence[int] = ()) -> str:
         """Return what a person types for it: with the options of a run, as its provenance shows it.
 
-        The device is always part of it, seeds and settings where they are not the default. Folders of the machine are
-        not: --root, --results and --work are left out, and of a file only the name is kept.
+        The device is always part of it, seeds and settings where they are not the default. Where seeds were asked for,
+        ``seeds`` are those of the result, with earlier ones. Folders of the machine are left out: --root, --results
+        and --work, and of a file only the name is kept.
 
         Example:
             >>> from gspool.experiments.registry import find
@@ -140,7 +134,7 @@ class Experiment:
         words = ["gspool", "reproduce", self.name]
         if options is None:
             return shlex.join(words)
-        words += ["--seeds", ",".join(map(str, options.seeds))] if options.seeds else []
+        words += ["--seeds", ",".join(map(str, seeds or options.seeds))] if options.seeds else []
         words += ["--device", options.device]
         words += ["--quick"] if options.quick else []
         usual = RunOptions()
@@ -150,17 +144,17 @@ class Experiment:
         if self.settings is not None and options.settings is not None:
             default = vars(self.settings())
             for name, value in vars(options.settings).items():
-                words += [f"--{name}", without_folder(name, value)] if value != default.get(name) else []
+                shown = Path(value).name if name == "weights" and value else str(value)
+                words += [f"--{name}", shown] if value != default.get(name) else []
         return shlex.join(words)
 
 
-def without_folder(name: str, value: Any) -> str:
-    """Return the value of a setting as text; of a file only its name.
+def result_name(name: str, chosen: Sequence[str], usual: Sequence[str]) -> str:
+    """Name a result after what was chosen, such as data and backbone, each where it is not the usual one.
 
     Example:
-        >>> without_folder("weights", "here/resnet50.safetensors"), without_folder("backbone", "keras/resnet50")
-        ('resnet50.safetensors', 'keras/resnet50')
+        >>> result_name("mu", ("cars196", "timm/resnet50"), ("cub", "keras/resnet50"))
+        'mu_cars196_timm-resnet50'
     """
-    text = str(value)
-    is_path = name in FILES or isinstance(value, Path) or Path(text).is_absolute() or text.startswith("~")
-    return Path(text).name if is_path else text
+    others = [word.replace("/", "-") for word, expected in zip(chosen, usual, strict=True) if word != expected]
+    return "_".join([name, *others])

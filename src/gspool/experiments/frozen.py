@@ -221,7 +221,8 @@ def variants_of(options: RunOptions, chosen: FrozenSettings, class_token: bool) 
     if chosen.like is not None:
         elsewhere = json.loads((options.results / f"{chosen.like}.json").read_text())["value"]["chosen"]
         tries = {row: [(each["options"], each["head"])] for row, each in elsewhere.items() if row in tries}
-    named = [name.strip() for name in chosen.layers.split(",") if name.strip()] or list(tries)
+    named = [name.strip() for name in chosen.layers.split(",") if name.strip()]
+    named = named or (["gap", "gsp groups"] if options.quick else list(tries))
     unknown = [name for name in named if name not in tries]
     if unknown:
         raise ValueError(f"the study has no row {', '.join(unknown)}; it has {', '.join(tries)}")
@@ -231,6 +232,8 @@ def variants_of(options: RunOptions, chosen: FrozenSettings, class_token: bool) 
     for name in named:
         layer = name.split(" ", maxsplit=1)[0]
         found[name] = [Variant(layer, tuple(own.items()), tuple(head.items())) for own, head in tries[name]]
+        if options.quick:
+            del found[name][2:]
     return found
 
 

@@ -72,15 +72,7 @@ def fill_documents(root: Path, check: bool = False) -> list[str]:
 
 
 def filled(text: str, results: Path) -> str:
-    """Write the measured values between the markers of a text; code blocks are left alone.
-
-    Raises:
-        ValueError: if a marker is not closed, or names something that does not exist.
-
-    Example:
-        >>> filled("nothing measured here", Path("results"))
-        'nothing measured here'
-    """
+    """Write the measured values between the markers of a text; code blocks are left alone."""
     parts, end = [], 0
     for code in _CODE.finditer(text):
         parts += [_filled_prose(text[end : code.start()], results), code.group()]
@@ -126,9 +118,6 @@ def _table(marker: str, results: Path) -> str:
 def table_cell(table: str, row: str, column: str = "") -> str:
     """Return a cell of a Markdown table by the first cells of its row, with ``;`` between, and its column's heading.
 
-    Raises:
-        ValueError: if no row, more than one, or no column matches.
-
     Example:
         >>> table_cell("| loss | layer | x |\\n|---|---|---:|\\n| c2 | gap | 1 |\\n| c2 | gsp | 2 |", "c2; gsp", "x")
         '2'
@@ -161,11 +150,7 @@ def _result(marker: str, results: Path) -> str:
 
 
 def found_value(record: Any, path: str, name: str) -> Any:
-    """Follow a path such as ``value.worst.float32`` or ``value.0.mu`` into a result.
-
-    Raises:
-        ValueError: if it leads nowhere, with the names that there are.
-    """
+    """Follow a path such as ``value.worst.float32`` or ``value.0.mu`` into a result."""
     value = record
     for step in path.split("."):
         inside = {str(i): each for i, each in enumerate(value)} if isinstance(value, list) else value

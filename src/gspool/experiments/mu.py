@@ -21,7 +21,7 @@ from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import curve, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import validation_by_seed
-from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
+from gspool.experiments.retrieval_study import Study, StudySettings, check_study, missing_of, run_experiment, study_of
 from gspool.experiments.retrieval_tables import ahead, run_cells, table
 from gspool.experiments.retrieval_variants import Variant
 from gspool.experiments.tables import plus_minus
@@ -32,14 +32,14 @@ VARIANTS = (Variant("c2", "gap"), *(Variant("c2", "gsp", f"mu {mu:g}", {"mu": mu
 MOST_SMALL = 0.3
 
 
-def check(options: RunOptions) -> None:
-    """Refuse options that make no sense before anything is read."""
-    check_study(study_of(options, options.settings or StudySettings(), "tuning", VARIANTS))
+def study(options: RunOptions) -> Study:
+    """Return what is to be trained."""
+    return study_of("mu", options, "tuning", VARIANTS)
 
 
 def run(options: RunOptions) -> None:
     """Train what is missing and write the figures."""
-    run_experiment(EXPERIMENT, study_of(options, options.settings or StudySettings(), "tuning", VARIANTS), VARIANTS)
+    run_experiment(EXPERIMENT, study(options), VARIANTS)
 
 
 def reached(row: Mapping[str, Any]) -> str:
@@ -72,7 +72,7 @@ def falls(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
     slope is the fall from mu 0 to mu 1 on the line fitted to all of them by least squares.
     """
     names = [each.name for each in VARIANTS[1:]]
-    seeds = [[found[name] for name in names] for found in validation_by_seed(value).values() if {*names} <= {*found}]
+    seeds = [[found[name] for name in names] for found in validation_by_seed(value, names)]
     if not seeds:
         return {}
     cuts = {
@@ -112,11 +112,7 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     """Return validation MAP@R for the smallest mu, for the paper's, and for all of the mass."""
     names = {f"c2 gsp mu {mu:g}" for mu in (MUS[0], MOST_SMALL, MUS[-1])}
     return [
-        Headline(
-            f"validation MAP@R, {value['data']}, c2, {row['setting']}",
-            "drawn only",
-            reached(row),
-        )
+        Headline(f"validation MAP@R, {value['data']}, c2, {row['setting']}", "drawn only", reached(row))
         for row in value["variants"]
         if row["variant"] in names
     ]
@@ -133,7 +129,7 @@ EXPERIMENT = Experiment(
     tables={"rows": rows, "trend": trend},
     plots={"mu": draw},
     settings=StudySettings,
-    check=check,
+    check=lambda options: check_study(study(options)),
     missing=lambda record: missing_of(record, VARIANTS),
     headlines=headlines,
     parallel=True,

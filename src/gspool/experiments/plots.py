@@ -41,15 +41,7 @@ def draw_plots(experiment: Experiment, results: Path, images: Path) -> list[Path
 def subplots(
     rows: int = 1, columns: int = 1, width: float = 5.0, height: float = 3.2, **more: Any
 ) -> tuple[Figure, Any]:
-    """Make a figure and its axes, an array [rows, columns], without a screen.
-
-    Args:
-        rows: of panels.
-        columns: of panels.
-        width: inches of the whole figure.
-        height: inches of the whole figure.
-        more: for `matplotlib.pyplot.subplots`.
-    """
+    """Make a figure and its axes, an array [rows, columns], without a screen."""
     import matplotlib
 
     # Before pyplot, which would look for a screen.

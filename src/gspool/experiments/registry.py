@@ -36,12 +36,7 @@ class Status(NamedTuple):
 
 
 def names() -> list[str]:
-    """Return the name of every experiment.
-
-    Example:
-        >>> names()[0]
-        'toy'
-    """
+    """Return the name of every experiment."""
     return [*MODULES]
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gspool.evaluation import PROTOCOLS, fair_average, mean_and_std, separate_average, statistics
-from gspool.evaluation.statistics import Difference, deviation
+from gspool.evaluation.statistics import deviation
 from gspool.executor.run_store import Run
 
 if TYPE_CHECKING:
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
     from gspool.evaluation import MeanStd, RunResult
 
-# Means shown besides the metrics.
-MEANS = ("steps", "best_step", "seconds")
+Place = tuple[int, int]
 
 
-def place(run: Run) -> tuple[int, int]:
+def place(run: Run) -> Place:
     """Return fold and seed; runs of two variants in one place are a pair: same classes, batches and crops."""
     return run.asked["fold"], run.asked["seed"]
 
@@ -38,32 +37,25 @@ def runs_of(value: Mapping[str, Any]) -> dict[str, list[Run]]:
     return by_variant(Run(each["asked"], each["found"], each["origin"]) for each in value["runs"])
 
 
-def paired_difference(ours: Sequence[Run], theirs: Sequence[Run], metric: str = "map@r") -> Difference | None:
+def paired_difference(
+    ours: Sequence[Run] | None, theirs: Sequence[Run] | None, metric: str = "map@r"
+) -> dict[str, Any] | None:
     """Compare two variants run by run, in points; None where they share no fold and seed.
 
     ``metric`` is one of the test classes, or "validation" for what was monitored on the validation classes.
-
-    Example:
-        >>> places = [{"fold": fold, "seed": 0} for fold in range(3)]
-        >>> ours = [Run(each, {"metrics": {"map@r": 0.2 + 0.01 * each["fold"]}}, {}) for each in places]
-        >>> theirs = [Run(each, {"metrics": {"map@r": 0.2}}, {}) for each in places]
-        >>> found = paired_difference(ours, theirs)
-        >>> round(found.mean, 3), round(found.std, 3), found.pairs, found.ahead
-        (1.0, 1.0, 3, 2)
     """
-    values = [_values(runs, metric) for runs in (ours, theirs)]
+    one, other = (_values(runs or (), metric) for runs in (ours, theirs))
     folds: dict[int, list[float]] = {}
-    for where, value in values[0].items():
-        if where in values[1]:
-            folds.setdefault(where[0], []).append(100 * (value - values[1][where]))
-    return statistics.paired_difference([*folds.values()]) if folds else None
+    for where in one:
+        if where in other:
+            folds.setdefault(where[0], []).append(100 * (one[where] - other[where]))
+    return statistics.paired_difference([*folds.values()])._asdict() if folds else None
 
 
-def _values(runs: Sequence[Run], metric: str) -> dict[tuple[int, int], float]:
-    found = {place(run): run.found["validation"] if metric == "validation" else run.found["metrics"] for run in runs}
-    return {
-        where: each if metric == "validation" else each[metric] for where, each in found.items() if each is not None
-    }
+def _values(runs: Sequence[Run], metric: str) -> dict[Place, float]:
+    if metric != "validation":
+        return {place(run): run.found["metrics"][metric] for run in runs}
+    return {place(run): run.found["validation"] for run in runs if run.found["validation"] is not None}
 
 
 def in_percent(value: MeanStd) -> dict[str, float]:
@@ -79,7 +71,6 @@ def variant_figures(runs: Sequence[Run], gap: Sequence[Run]) -> dict[str, Any]:
     is_gap = asked == gap[0].asked
     test, validation = (None if is_gap else paired_difference(runs, gap, each) for each in ("map@r", "validation"))
     endings = [run.found["ending"] for run in runs]
-    learned = runs[0].found["learned"]
     return {
         **{name: asked[name] for name in ("variant", "loss", "pooling", "setting")},
         "runs": len(runs),
@@ -92,11 +83,11 @@ def variant_figures(runs: Sequence[Run], gap: Sequence[Run]) -> dict[str, Any]:
         "validation_std": 100 * deviation(watched),
         "entropy": fmean(entropies) if entropies else None,
         "mean_weights": mean_map([run.found.get("mean_weights") for run in runs]),
-        "learned": {name: fmean(run.found["learned"][name] for run in runs) for name in learned},
-        "difference_from_gap": None if test is None else test._asdict(),
-        "validation_difference": None if validation is None else validation._asdict(),
+        "learned": {name: fmean(run.found["learned"][name] for run in runs) for name in runs[0].found["learned"]},
+        "difference_from_gap": test,
+        "validation_difference": validation,
         "endings": {word: endings.count(word) for word in ("patience", "max_steps")},
-        **{f"mean_{name}": fmean(run.found[name] for run in runs) for name in MEANS},
+        **{f"mean_{name}": fmean(run.found[name] for run in runs) for name in ("steps", "best_step", "seconds")},
         "joined": None,
         "best_run": {"metrics": max((run.found["metrics"] for run in runs), key=lambda each: each["p@1"])},
     }
@@ -112,59 +103,43 @@ def _equal_folds(runs: Sequence[Run], metric: str) -> dict[str, float]:
     return {"mean": 100 * fmean(fmean(values) for values in folds.values())}
 
 
-def mean_map(maps: Sequence[Sequence[float] | str | None]) -> list[float] | None:
+def mean_map(maps: Sequence[str | None]) -> list[float] | None:
     """Average the weight of every place over the runs that have a map; None where none has, or sizes differ.
 
-    A result holds the map of a run as one line of numbers.
-
     Example:
-        >>> mean_map([[1.0, 1.0], None, "0.500 1.500"]), mean_map([None])
+        >>> mean_map(["1.000 1.000", None, "0.500 1.500"]), mean_map([None])
         ([0.75, 1.25], None)
     """
-    kept = [[float(each) for each in (one.split() if isinstance(one, str) else one)] for one in maps if one]
+    kept = [[*map(float, line.split())] for line in maps if line]
     if not kept or len({len(one) for one in kept}) > 1:
         return None
     return [fmean(weights) for weights in zip(*kept, strict=True)]
 
 
-def whole_repeats(runs: Sequence[Run], folds: int) -> list[Run]:
-    """Return the runs of the seeds that every fold was trained with: only these can be joined.
-
-    Example:
-        >>> runs = [Run({"fold": fold, "seed": seed}, {}, {}) for fold, seed in ((0, 0), (1, 0), (0, 1))]
-        >>> [place(run) for run in whole_repeats(runs, 2)]
-        [(0, 0), (1, 0)]
-    """
-    places = {place(run) for run in runs}
-    return [run for run in runs if all((fold, run.asked["seed"]) in places for fold in range(folds))]
+def _whole_seeds(places: Iterable[Place], folds: int) -> list[int]:
+    """Return the seeds that every fold was trained with: only their models can be joined."""
+    made = {*places}
+    return sorted({seed for _, seed in made if all((fold, seed) in made for fold in range(folds))})
 
 
 def separate_figures(runs: Sequence[Run], folds: int) -> dict[str, Any] | None:
     """Return what single models reach over all combinations of one repeat a fold; None without a whole repeat."""
-    whole = whole_repeats(runs, folds)
-    if not whole:
+    seeds = _whole_seeds(map(place, runs), folds)
+    if not seeds:
         return None
-    average = separate_average({place(run): run.found["metrics"] for run in whole})
-    return {"repeats": len(whole) // folds, "map": in_percent(average["map@r"]), "p1": in_percent(average["p@1"])}
+    average = separate_average({place(run): run.found["metrics"] for run in runs if run.asked["seed"] in seeds})
+    return {"repeats": len(seeds), "map": in_percent(average["map@r"]), "p1": in_percent(average["p@1"])}
 
 
 def joined_figures(
-    results: Mapping[tuple[int, int], RunResult],
+    results: Mapping[Place, RunResult],
     folds: int,
     labels: Int64[Tensor, " Q"],
     gallery: Int64[Tensor, " G"] | None = None,
     device: str = "cpu",
 ) -> dict[str, Any] | None:
-    """Return what the models of all folds reach joined (512D), over all combinations of one repeat a fold.
-
-    Args:
-        results: trainings with their test embeddings by fold and seed; seeds that lack a fold are left out.
-        folds: number of folds of the protocol.
-        labels: classes of the test images, or of the queries.
-        gallery: classes of the gallery, where there is one.
-        device: where to search.
-    """
-    seeds = sorted({seed for _, seed in results if all((fold, seed) in results for fold in range(folds))})
+    """Return what the models of all folds reach joined (512D), over all combinations of one repeat a fold."""
+    seeds = _whole_seeds(results, folds)
     if not seeds:
         return None
     whole = {(fold, seed): results[fold, seed] for fold in range(folds) for seed in seeds}
@@ -180,10 +155,9 @@ def joined_figures(
 def figures_of(value: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the variants of a result with what single models reach over repeats, which follows from the runs."""
     runs, protocol = runs_of(value), PROTOCOLS[value["protocol"]]
-    if protocol.report != "combinations":
-        return [{**each, "separate": None} for each in value["variants"]]
+    joins = protocol.report == "combinations"
     return [
-        {**each, "separate": separate_figures(runs.get(each["variant"], []), protocol.folds)}
+        {**each, "separate": separate_figures(runs.get(each["variant"], []), protocol.folds) if joins else None}
         for each in value["variants"]
     ]
 
@@ -208,10 +182,10 @@ def over_shared_seeds(value: Mapping[str, Any], names: Sequence[str]) -> dict[st
     return found
 
 
-def validation_by_seed(value: Mapping[str, Any]) -> dict[int, dict[str, float]]:
-    """Return validation MAP@R in percent, by seed and then by variant."""
+def validation_by_seed(value: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, float]]:
+    """Return validation MAP@R of variants in percent, for every seed that all of them were trained with."""
     found: dict[int, dict[str, float]] = {}
     for name, runs in runs_of(value).items():
-        for run in runs:
+        for run in runs if name in names else ():
             found.setdefault(run.asked["seed"], {})[name] = 100 * run.found["validation"]
-    return found
+    return [each for each in found.values() if len(each) == len(names)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 # The order of the columns below.
@@ -82,16 +83,18 @@ def paper_values(data: str, loss: str, pooling: str, of: Literal["mean", "deviat
     Example:
         >>> paper_values("cub", "c2", "gsp")
         PaperValues(p1_joined=68.85, map_joined=27.12, p1=60.42, map=21.52)
-        >>> paper_values("cub", "c2", "gsp", "deviation").map
-        0.16
-        >>> paper_values("cub", "c2", "vlad")
     """
-    lines = (_TABLE if of == "mean" else _DEVIATIONS).strip().splitlines()
-    numbers = next((row[2:] for row in map(str.split, lines) if row[:2] == [loss, pooling]), None)
-    if numbers is None or data not in ORDER:
-        return None
-    start = 4 * ORDER.index(data)
-    return PaperValues(*map(float, numbers[start : start + 4]))
+    for row in map(str.split, (_TABLE if of == "mean" else _DEVIATIONS).strip().splitlines()):
+        if row[:2] == [loss, pooling]:
+            return PaperValues(*_of_data(data, row[2:]))
+    return None
+
+
+def _of_data(data: str, numbers: Sequence[str]) -> list[float]:
+    """Return the numbers of one data set, of a line that has as many for each."""
+    each = len(numbers) // len(ORDER)
+    start = each * ORDER.index(data)
+    return [float(number) for number in numbers[start : start + each]]
 
 
 # Table 1, C2, MAP@R at 512D and 128D of each part alone; the rows without and with both parts are those of Table 2.
@@ -102,16 +105,10 @@ _ALONE = {
 
 
 def component_values(data: str, variant: str) -> tuple[float, float]:
-    """Return MAP@R at 512D and at 128D of a row of Table 1.
-
-    Example:
-        >>> component_values("cub", "c2 gap"), component_values("cub", "c2 gsp mu 1")
-        ((25.95, 20.58), (26.49, 21.08))
-    """
+    """Return MAP@R at 512D and at 128D of a row of Table 1."""
     if variant in _ALONE:
-        numbers = [*map(float, _ALONE[variant].split())]
-        start = 2 * ORDER.index(data)
-        return numbers[start], numbers[start + 1]
+        joined, single = _of_data(data, _ALONE[variant].split())
+        return joined, single
     loss, pooling = variant.split()
     row = paper_values(data, loss, pooling)
     assert row is not None
@@ -138,19 +135,13 @@ _FURTHER = {("cub", "resnet50", "gmp+gsp"): (77.43, 85.26, 91.02)}
 
 
 def conventional_values(data: str, backbone: str, loss: str, pooling: str) -> ConventionalValues | None:
-    """Return a row of the conventional protocol; None where the paper has no such row. Its only loss is C1 with XBM.
-
-    Example:
-        >>> conventional_values("cub", "keras/resnet50", "xbm+c1", "gmp+gsp")
-        ConventionalValues(r1=66.63, map=25.51, further=(77.43, 85.26, 91.02))
-    """
+    """Return a row of the conventional protocol; None where the paper has no such row. Its only loss is C1 with XBM."""
     network = backbone.rpartition("/")[2]
     line = _CONVENTIONAL.get((network, pooling))
-    if line is None or data not in ORDER or loss != "xbm+c1":
+    if line is None or loss != "xbm+c1":
         return None
-    numbers = [*map(float, line.split())]
-    start = 2 * ORDER.index(data)
-    return ConventionalValues(numbers[start], numbers[start + 1], _FURTHER.get((data, network, pooling), ()))
+    recall, precision = _of_data(data, line.split())
+    return ConventionalValues(recall, precision, _FURTHER.get((data, network, pooling), ()))
 
 
 # Supp. "Evaluation of Other Pooling Alternatives", CUB, MAP@R at 128D: contrastive, ProxyNCA++.
@@ -180,12 +171,7 @@ _POOLINGS = {
 
 
 def layer_value(loss: str, pooling: str, setting: str = "") -> float | None:
-    """Return a pooling layer's MAP@R on CUB, in percent; None where the paper has no such row.
-
-    Example:
-        >>> layer_value("pnca", "gsop"), layer_value("c2", "vlad", "64x128")
-        (15.72, 16.67)
-    """
+    """Return a pooling layer's MAP@R on CUB, in percent; None where the paper has no such row."""
     values = _POOLINGS.get(f"{pooling} {setting}".strip())
     return None if values is None or loss not in ("c2", "pnca") else values[("c2", "pnca").index(loss)]
 

@@ -20,8 +20,8 @@ from gspool.data.splits import LARGEST_SEED
 from gspool.evaluation import PROTOCOLS
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import Run, RunStore
-from gspool.experiments.arguments import numbers_of, refuse_twice
-from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions
+from gspool.experiments.arguments import numbers_of
+from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions, result_name
 from gspool.experiments.retrieval_figures import by_variant, joined_figures, place, runs_of, variant_figures
 from gspool.experiments.retrieval_training import SEEDS_APART, embeddings_of, make_worker
 from gspool.experiments.retrieval_variants import DATA, SEEDS, Variant
@@ -58,8 +58,9 @@ class StudySettings:
 
 @dataclass(frozen=True)
 class Study:
-    """What is to be trained: every variant on every fold with every seed."""
+    """What is to be trained: every variant on every fold with every seed; ``name`` is that of its result."""
 
+    name: str
     options: RunOptions
     settings: StudySettings
     protocol: str
@@ -73,54 +74,37 @@ class Study:
         names = (self.settings.data, self.protocol, self.settings.backbone.replace("/", "-"))
         return self.options.work / "benchmark" / "-".join(names)
 
-    def result(self, name: str, names_data: bool = False) -> Path:
-        """Return the file of a result: data and backbone are added where they are not the default.
-
-        ``names_data`` says that the name already has the data in it.
-        """
-        data, backbone = self.settings.data, self.settings.backbone.replace("/", "-")
-        words = [name, *([] if names_data or data == "cub" else [data])]
-        words += [] if self.settings.backbone == BACKBONE else [backbone]
-        return self.options.results / f"{'_'.join(words)}.json"
+    @property
+    def result(self) -> Path:
+        """The file of its result."""
+        return self.options.results / f"{self.name}.json"
 
     @property
     def precision(self) -> str:
         """Precision of the training: mixed on a GPU."""
         return "bf16-mixed" if torch.device(self.options.device).type == "cuda" else "32-true"
 
+    def open_store(self) -> RunStore:
+        """Open its finished trainings, and those inside its result."""
+        return RunStore(self.folder / "runs.jsonl", self.result, device=self.options.device, libraries=LIBRARIES)
+
 
 def study_of(
+    name: str,
     options: RunOptions,
-    settings: StudySettings,
     protocol: str,
     variants: Sequence[Variant],
     seeds: tuple[int, ...] = SEEDS,
+    usual_data: str = "cub",
 ) -> Study:
-    """Return the trainings that options ask for.
-
-    Raises:
-        WrongArgumentsError: if the protocol has no such fold, or a fold is named twice.
-    """
+    """Return the trainings that options ask for; data and backbone that are not the usual ones are in its name."""
+    settings = options.settings or StudySettings()
     known = range(PROTOCOLS[protocol].folds)
     folds = numbers_of(settings.folds, "folds") or tuple(known)
     if any(fold not in known for fold in folds):
         raise WrongArgumentsError(f"the {protocol} protocol has folds 0 to {known[-1]}, got {settings.folds!r}")
-    return Study(options, settings, protocol, tuple(variants), folds, options.seeds or seeds)
-
-
-def names_of(text: str, what: str) -> tuple[str, ...]:
-    """Read comma-separated names, each of them once.
-
-    Raises:
-        WrongArgumentsError: if a name is given twice.
-
-    Example:
-        >>> names_of("c2, pnca", "losses"), names_of("", "losses")
-        (('c2', 'pnca'), ())
-    """
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    refuse_twice(found, what, text)
-    return found
+    whole = result_name(name, (settings.data, settings.backbone), (usual_data, BACKBONE))
+    return Study(whole, options, settings, protocol, tuple(variants), folds, options.seeds or seeds)
 
 
 def check_study(study: Study, choosing: Sequence[str] = ("folds",)) -> None:
@@ -129,10 +113,6 @@ def check_study(study: Study, choosing: Sequence[str] = ("folds",)) -> None:
     Args:
         study: what is wanted.
         choosing: options that choose trainings; they do not apply where nothing is trained.
-
-    Raises:
-        ValueError: if a number or a name is wrong, or the backbone would start from random weights.
-        FileNotFoundError: if the file of weights is missing.
     """
     chosen, quick = study.settings, study.options.quick
     if not chosen.train:
@@ -152,10 +132,10 @@ def check_study(study: Study, choosing: Sequence[str] = ("folds",)) -> None:
         raise ValueError(f"--seeds go up to {largest} here, got {max(study.seeds)}")
     if not chosen.train:
         return
-    for variant in {each.loss: each for each in study.variants}.values():
-        losses.create(variant.loss, num_classes=2, dim=2)
-    for variant in {each.pooling: each for each in study.variants}.values():
-        layer_class(variant.pooling)
+    for loss in {each.loss for each in study.variants}:
+        losses.create(loss, num_classes=2, dim=2)
+    for pooling in {each.pooling for each in study.variants}:
+        layer_class(pooling)
     if chosen.weights is None and not quick:
         raise ValueError(
             f"{chosen.backbone} would start from random weights, and the benchmarks start from ImageNet: give the file "
@@ -206,8 +186,8 @@ def jobs_of(study: Study) -> list[dict[str, Any]]:
     ]
 
 
-def finished_runs(store: RunStore) -> list[Run]:
-    """Return every finished training once: of several with the same variant, fold and seed the last.
+def finished_runs(store: RunStore) -> dict[str, list[Run]]:
+    """Return the finished trainings by variant: of several with the same fold and seed the last.
 
     One that early stopping ended counts before one that its number of steps ended.
     """
@@ -216,30 +196,16 @@ def finished_runs(store: RunStore) -> list[Run]:
         key = (run.asked["variant"], *place(run))
         if key not in best or run.found["ending"] == "patience" or best[key].found["ending"] != "patience":
             best[key] = run
-    return [*best.values()]
+    return by_variant(best.values())
 
 
-def open_store(study: Study, path: Path) -> RunStore:
-    """Open the finished trainings of a study, and those inside its result."""
-    return RunStore(study.folder / "runs.jsonl", path, device=study.options.device, libraries=LIBRARIES)
-
-
-def run_study(study: Study, path: Path, command: str, names: Sequence[str] | None = None) -> None:
-    """Train what is missing and write the result.
-
-    Args:
-        study: what is wanted.
-        path: the result.
-        command: what a person types for it.
-        names: the variants that the result shows; all that have been trained by default.
-
-    Raises:
-        RuntimeError: if trainings failed, after all others have ended and the result has been written.
-        ValueError: if no training has finished, or the result that is there is damaged.
-    """
-    before = earlier_record(study, path)
-    store = open_store(study, path)
-    write = functools.partial(write_study, study, path, store, before, command, names)
+def run_study(study: Study, command: str, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Train what is missing, write the result and return it."""
+    before = read_result(study.result) if study.result.is_file() else {}
+    if before and is_quick(before) and not study.options.quick:
+        before = {}
+    store = study.open_store()
+    write = functools.partial(write_study, study, store, before, command, names)
     if study.settings.train:
         worker, options = functools.partial(make_worker, study), study.options
         try:
@@ -248,47 +214,33 @@ def run_study(study: Study, path: Path, command: str, names: Sequence[str] | Non
             if store.runs():
                 write()
             raise
-    write()
-
-
-def earlier_record(study: Study, path: Path) -> dict[str, Any]:
-    """Read the result that is there; empty where there is none, or one of a tiny version.
-
-    Raises:
-        ValueError: if it is damaged: it may hold trainings that are nowhere else, and is not overwritten.
-    """
-    record = read_result(path) if path.is_file() else {}
-    return {} if record and is_quick(record) and not study.options.quick else record
+    return write()
 
 
 def write_study(
-    study: Study, path: Path, store: RunStore, before: Mapping[str, Any], command: str, names: Sequence[str] | None
-) -> None:
-    """Write the figures of all finished trainings, with the provenance of each; a note of the earlier result stays.
-
-    Raises:
-        ValueError: if no training has finished.
-    """
-    made = by_variant(finished_runs(store))
+    study: Study, store: RunStore, before: Mapping[str, Any], command: str, names: Sequence[str] | None
+) -> dict[str, Any]:
+    """Write the figures of all finished trainings, with the provenance of each; a note of the earlier result stays."""
+    made = finished_runs(store)
     runs = {name: made[name] for name in names or made if name in made}
     if not runs:
         raise ValueError("no training has finished, nothing was written; the same command continues")
     variants = [figures_of_variant(study, own, runs.get(f"{own[0].asked['loss']} gap", own)) for own in runs.values()]
     if before:
         keep_earlier_figures(variants, runs, before["value"])
-    chosen = study.settings
-    write_result(
-        path,
+    chosen, every = study.settings, [run for own in runs.values() for run in own]
+    return write_result(
+        study.result,
         {
             "data": chosen.data,
             "protocol": study.protocol,
             "backbone": chosen.backbone,
             "variants": variants,
-            "runs": [run._asdict() for own in runs.values() for run in own],
+            "runs": [run._asdict() for run in every],
         },
         command=command if chosen.train else before.get("command", command),
-        seeds=sorted({run.asked["seed"] for own in runs.values() for run in own}),
-        origins=[run.origin for own in runs.values() for run in own],
+        seeds=sorted({run.asked["seed"] for run in every}),
+        origins=[run.origin for run in every],
         note=before.get("note"),
     )
 
@@ -340,17 +292,15 @@ def missing_of(record: Record, variants: Sequence[Variant], seeds: Sequence[int]
 
 def run_experiment(experiment: Experiment, study: Study, shown: Sequence[Variant]) -> None:
     """Train what is missing of an experiment, write its result, and print its tables."""
-    path = study.result(experiment.files[0])
-    run_study(study, path, experiment.command(study.options), [variant.name for variant in shown])
-    draw_beside(experiment, path, study.options.images)
-    record = read_result(path)
+    record = run_study(study, experiment.command(study.options), [variant.name for variant in shown])
+    draw_beside(experiment, study, record)
     print("\n\n".join(experiment.source(part).make(record) for part in experiment.tables.values()))
 
 
-def draw_beside(experiment: Experiment, path: Path, images: Path) -> None:
+def draw_beside(experiment: Experiment, study: Study, record: Record) -> None:
     """Draw the figures of a result of other data or another backbone, which have names of their own."""
-    if path.stem in experiment.files or find_spec("matplotlib") is None:
+    if study.name in experiment.files or find_spec("matplotlib") is None:
         return
     for name, plot in experiment.plots.items():
         if not isinstance(plot, FromFile):
-            plot(read_result(path), images / f"{name.replace(experiment.files[0], path.stem)}.png")
+            plot(record, study.options.images / f"{name.replace(experiment.files[0], study.name)}.png")

@@ -10,43 +10,18 @@ from gspool.executor.run_store import Run
 from gspool.experiments.retrieval_figures import paired_difference
 from gspool.experiments.retrieval_paper import layer_value, paper_values
 from gspool.experiments.retrieval_variants import LARGE, LOSSES, POOLINGS, SEEDS, WIDE
-from gspool.experiments.tables import markdown_table, plus_minus
+from gspool.experiments.tables import cell, markdown_table, plus_minus
 
 Row = Mapping[str, Any]
-# Rows of earlier ways of training, which nothing makes any more: GAP with an embedding of its own draw, and the plain
-# step before the one with kernels of its own, which made all other rows.
-DRAWN_APART, EARLIER_STEP = "drawn apart", "earlier step"
 
 
-def is_earlier(row: Row) -> bool:
-    """Whether a row is of an earlier way of training, and no setting to choose.
-
-    Example:
-        >>> [is_earlier({"setting": setting}) for setting in ("", "epsilon 20", "epsilon 20, earlier step")]
-        [False, False, True]
-    """
-    return str(row["setting"]).endswith((DRAWN_APART, EARLIER_STEP))
-
-
-def table(rows: Sequence[Mapping[str, str | None]], text_columns: int = 1) -> str:
-    """Write rows of text as a Markdown table; a note where there are none."""
-    return markdown_table(rows, text_columns=text_columns) if rows else "*No runs yet.*"
-
-
-def number(value: float | None, style: str = ".2f") -> str:
-    """Write a number; nothing for None."""
-    return "" if value is None else format(value, style)
+def table(rows: Sequence[Row], text_columns: int = 1) -> str:
+    """Write rows as a Markdown table, floats with two digits; a note where there are none."""
+    return markdown_table(rows, ".2f", text_columns=text_columns) if rows else "*No runs yet.*"
 
 
 def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put the rows of a loss together, and in each the paper's settings before others, GAP and GSP first.
-
-    Example:
-        >>> rows = [("c2", "gsp", "mu 1"), ("pnca", "gsp", ""), ("c2", "gsp", ""), ("c2", "gap", "")]
-        >>> names = ("loss", "pooling", "setting")
-        >>> [row["pooling"] + row["setting"] for row in in_order([dict(zip(names, row)) for row in rows])]
-        ['gap', 'gsp', 'gspmu 1', 'gsp']
-    """
+    """Put the rows of a loss together, and in each the paper's settings before others, GAP and GSP first."""
     losses = [*LOSSES, *(row["loss"] for row in rows)]
     layers = [*POOLINGS, *(row["pooling"] for row in rows)]
     return sorted(rows, key=lambda row: (losses.index(row["loss"]), row["setting"] != "", layers.index(row["pooling"])))
@@ -59,7 +34,7 @@ def single_models(row: Row, metric: str) -> str:
     """
     found = row["separate"]
     if found is None or found["repeats"] < 2 or found["repeats"] * len(row["folds"]) != row["runs"]:
-        return number(row[metric]["mean"])
+        return cell(row[metric]["mean"], ".2f")
     return plus_minus(found[metric]["mean"], found[metric]["std"]) + _few(found)
 
 
@@ -71,7 +46,7 @@ def joined_models(row: Row) -> str:
     if joined["combinations"] == 1:
         # Where single models have one repeat as well, the column of runs shows it.
         more = (row["separate"] or joined)["repeats"] > 1
-        return number(joined["map_512D"]["mean"]) + " (one repeat)" * more
+        return cell(joined["map_512D"]["mean"], ".2f") + " (one repeat)" * more
     return plus_minus(joined["map_512D"]["mean"], joined["map_512D"]["std"]) + _few(joined)
 
 
@@ -79,28 +54,22 @@ def _few(found: Row) -> str:
     return f" ({found['repeats']} repeats)" if found["repeats"] < len(SEEDS) else ""
 
 
-def comparison(ours: Sequence[Run] | None, theirs: Sequence[Run] | None, name: str = "MAP@R (95 %)") -> dict[str, str]:
+def comparison(ours: Sequence[Run] | None, theirs: Sequence[Run] | None, name: str = "MAP@R (95 %)") -> dict[str, Any]:
     """Return the cells of a comparison in pairs of runs, with 95 % intervals over pairs and over folds; {} if none.
 
     ``name`` is that of the first cell, MAP@R on the test classes.
     """
-    test, watched = (difference(ours, theirs, metric) for metric in ("map@r", "validation"))
+    test, watched = (paired_difference(ours, theirs, metric) for metric in ("map@r", "validation"))
     if test is None:
         return {}
     return {
         name: with_interval(test),
         "over folds (95 %)": interval_over_folds(test),
         "ahead": ahead(test),
-        "deviation of a pair": number(test["std"] if test["pairs"] > 1 else None),
+        "deviation of a pair": test["std"] if test["pairs"] > 1 else None,
         "validation (95 %)": with_interval(watched),
         "validation, over folds (95 %)": interval_over_folds(watched),
     }
-
-
-def difference(ours: Sequence[Run] | None, theirs: Sequence[Run] | None, metric: str) -> dict[str, Any] | None:
-    """Return the paired difference of two variants; None where they share no fold and seed."""
-    found = paired_difference(ours or [], theirs or [], metric)
-    return None if found is None else found._asdict()
 
 
 def ahead(found: Row | None) -> str:
@@ -116,30 +85,28 @@ def interval_over_folds(found: Row | None) -> str:
     return with_interval(over_folds(found)) if found and 1 < found["folds"] < found["pairs"] else ""
 
 
-def setting_name(row: Row) -> str:
-    """Write the setting of a row."""
-    return f"{row['setting']} ({WIDE}D)" if row["setting"] == LARGE else row["setting"] or "paper's"
+def names_of_row(row: Row) -> dict[str, str]:
+    """Return loss, pooling and setting."""
+    setting = f"{row['setting']} ({WIDE}D)" if row["setting"] == LARGE else row["setting"] or "paper's"
+    return {"loss": row["loss"], "pooling": row["pooling"], "setting": setting}
 
 
-def paper_cells(data: str, row: Row) -> dict[str, str]:
+def paper_cells(data: str, row: Row) -> dict[str, Any]:
     """Return the cells of a row at the paper's settings in the fair protocol, the paper's values beside ours."""
     paper = None if row["setting"] else paper_values(data, row["loss"], row["pooling"])
     std = paper_values(data, row["loss"], row["pooling"], "deviation")
     layer = layer_value(row["loss"], row["pooling"], row["setting"]) if data == "cub" else None
     return {
         "MAP@R 128D": single_models(row, "map"),
-        "paper": plus_minus(paper.map, std.map) if paper and std else number(layer),
+        "paper": plus_minus(paper.map, std.map) if paper and std else layer,
         "MAP@R 512D": joined_models(row),
-        "paper 512D": number(paper.map_joined) if paper else "",
+        "paper 512D": paper.map_joined if paper else None,
         "P@1 128D": single_models(row, "p1"),
-        "paper P@1": number(paper.p1) if paper else "",
+        "paper P@1": paper.p1 if paper else None,
     }
 
 
-def run_cells(row: Row) -> dict[str, str]:
+def run_cells(row: Row) -> dict[str, Any]:
     """Return the flatness of the weights, the mean best step, and the number of runs."""
-    return {
-        "entropy": number(row["entropy"], ".4f"),
-        "best step": number(row["mean_best_step"], ".0f"),
-        "runs": str(row["runs"]),
-    }
+    entropy, step = cell(row["entropy"], ".4f"), cell(row["mean_best_step"], ".0f")
+    return {"entropy": entropy, "best step": step, "runs": row["runs"]}

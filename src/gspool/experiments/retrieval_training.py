@@ -44,15 +44,9 @@ MOST_TOKENS = 4_096
 
 def config_of(study: Study, variant: Variant, fold: int, seed: int) -> TrainConfig:
     """Return the configuration of one training; of the tiny version a few steps of a small network."""
-    chosen = study.settings
+    chosen, own_seed = study.settings, SEEDS_APART * seed + fold
     config = train_config(
-        variant,
-        chosen.data,
-        study.protocol,
-        chosen.backbone,
-        chosen.weights,
-        SEEDS_APART * seed + fold,
-        study.precision,
+        variant, chosen.data, study.protocol, chosen.backbone, chosen.weights, own_seed, study.precision
     )
     config.trainer.accelerator = "gpu" if torch.device(study.options.device).type == "cuda" else "cpu"
     config.trainer.progress = study.options.processes == 1 and study.options.ray is None
@@ -72,12 +66,7 @@ def _tiny(config: TrainConfig) -> TrainConfig:
 
 
 def stripes(classes: int, per_class: int, seed: int = 0, size: int = 16) -> TensorSet:
-    """Draw noisy stripes whose direction is the class: a stand-in for a benchmark that trains in seconds.
-
-    Example:
-        >>> stripes(3, 2).labels.tolist()
-        [0, 0, 1, 1, 2, 2]
-    """
+    """Draw noisy stripes whose direction is the class: a stand-in for a benchmark that trains in seconds."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes).repeat_interleave(per_class)
     at = 12 * torch.arange(size) / size
@@ -89,11 +78,7 @@ def stripes(classes: int, per_class: int, seed: int = 0, size: int = 16) -> Tens
 
 
 def load_sets(study: Study) -> tuple[TensorSet, TensorSet]:
-    """Load the images of all training classes and the test images to the device, or the stand-in.
-
-    Raises:
-        FileNotFoundError: if the data is not there; the message says what to put where.
-    """
+    """Load the images of all training classes and the test images to the device, or the stand-in."""
     options, chosen = study.options, study.settings
     if options.quick:
         return stripes(12, 5).to(options.device), stripes(6, 4, seed=1).to(options.device)
@@ -156,6 +141,7 @@ def run_folder(study: Study, asked: Mapping[str, Any]) -> Path:
 
 def found_of(result: FitResult) -> dict[str, Any]:
     """Return what a result keeps of a training: the validation curve and the map of weights as one line each."""
+    maps = result.mean_weights
     return {
         "metrics": dict(result.metrics),
         "validation": result.validation,
@@ -167,31 +153,20 @@ def found_of(result: FitResult) -> dict[str, Any]:
         "images_per_second": result.images_per_second,
         "curve": " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve),
         "learned": dict(result.learned),
-        "mean_weights": None
-        if result.mean_weights is None
-        else " ".join(f"{each:.3f}" for each in result.mean_weights),
+        "mean_weights": None if maps is None else " ".join(f"{each:.3f}" for each in maps),
     }
 
 
 @torch.no_grad()
 def share_embedding(model: Any, other: Any) -> bool:
-    """Let a model start with the embedding of another; return whether their shapes allow it.
-
-    Example:
-        >>> from gspool import Embedder
-        >>> ours, theirs = (Embedder("small_cnn", pooling=name, dim=8) for name in ("gap", "gsp"))
-        >>> share_embedding(ours, theirs), torch.equal(ours.head.embed.weight, theirs.head.embed.weight)
-        (True, True)
-    """
+    """Let a model start with the embedding of another; return whether their shapes allow it."""
     mine, theirs = (getattr(each.head, "embed", None) for each in (model, other))
     if mine is None or theirs is None:
         return False
-    values = theirs.state_dict()
-    if {name: each.shape for name, each in mine.state_dict().items()} != {
-        name: each.shape for name, each in values.items()
-    }:
+    shapes = [{name: value.shape for name, value in each.state_dict().items()} for each in (mine, theirs)]
+    if shapes[0] != shapes[1]:
         return False
-    mine.load_state_dict(values)
+    mine.load_state_dict(theirs.state_dict())
     return True
 
 

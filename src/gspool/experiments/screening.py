@@ -13,18 +13,20 @@ Cost: 54 trainings for one seed of everything; one seed gives no error of an eff
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from gspool.evaluation.statistics import seed_difference, significance, with_interval
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import curve, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import over_shared_seeds, validation_by_seed
-from gspool.experiments.retrieval_study import StudySettings, check_study, missing_of, run_experiment, study_of
-from gspool.experiments.retrieval_tables import number, table
+from gspool.experiments.retrieval_study import Study, StudySettings, check_study, missing_of, run_experiment, study_of
+from gspool.experiments.retrieval_tables import table
 from gspool.experiments.retrieval_variants import Variant
 
 LOSSES = ("c2", "pnca")
@@ -76,12 +78,7 @@ def grid_variant(loss: str, prototypes: int, epsilon: float) -> Variant:
 
 
 def all_variants(part: str = "both") -> list[Variant]:
-    """List what a part of the study trains; design points that lie on the grid appear once.
-
-    Example:
-        >>> len(all_variants()), len(all_variants("factorial")), len(all_variants("grid"))
-        (54, 18, 40)
-    """
+    """List what a part of the study trains; design points that lie on the grid appear once."""
     found = [each for loss in LOSSES for each in factorial_variants(loss)] if part != "grid" else []
     if part != "factorial":
         found += [
@@ -101,53 +98,39 @@ class ScreeningSettings(StudySettings):
     part: Literal["factorial", "grid", "both"] = "both"
 
 
-def check(options: RunOptions) -> None:
-    """Refuse options that make no sense before anything is read."""
+def study(options: RunOptions) -> Study:
+    """Return what is to be trained."""
     chosen = options.settings or ScreeningSettings()
-    check_study(study_of(options, chosen, "tuning", all_variants(chosen.part), SEEDS), ("folds", "part"))
+    return study_of("screening", options, "tuning", all_variants(chosen.part), SEEDS)
 
 
 def run(options: RunOptions) -> None:
     """Train what is missing and write the figures."""
-    chosen = options.settings or ScreeningSettings()
-    study = study_of(options, chosen, "tuning", all_variants(chosen.part), SEEDS)
-    run_experiment(EXPERIMENT, study, all_variants())
+    run_experiment(EXPERIMENT, study(options), all_variants())
 
 
 def main_effects(found: Mapping[DesignPoint, float]) -> dict[str, float]:
     """Return the mean at the high level of each factor minus that at its low level."""
     effects = {}
-    for factor, (_, high) in FACTORS.items():
-        sides: dict[bool, list[float]] = {True: [], False: []}
-        for point, value in found.items():
-            sides[getattr(point, factor) == high].append(value)
-        effects[factor] = sum(sides[True]) / len(sides[True]) - sum(sides[False]) / len(sides[False])
+    for factor, (low, high) in FACTORS.items():
+        means = [fmean(value for point, value in found.items() if getattr(point, factor) == at) for at in (high, low)]
+        effects[factor] = means[0] - means[1]
     return effects
 
 
-def predicted(found: Mapping[DesignPoint, float], left_out: DesignPoint) -> float:
-    """Return what additive effects, fitted to the other points by least squares, predict for one.
+def fitted_effects(found: Mapping[DesignPoint, float]) -> dict[str, float]:
+    """Fit additive effects by least squares where a point is missing.
 
-    Put in its place it does not change that fit, so that effects of all points are then those of the others. Means
-    over the others alone would mix the effects: one level would have three points and the other four.
-
-    Example:
-        >>> additive = {point: float(point.prototypes) for point in DESIGN}
-        >>> round(predicted(additive | {DESIGN[-1]: 0.0}, DESIGN[-1]), 6)
-        128.0
+    Means would mix the effects: one level of each factor has three points and the other four.
     """
-    effect = main_effects(found)
-    high = {name: getattr(left_out, name) == FACTORS[name][1] for name in effect}
-    fitted = sum(found.values()) / len(found) + sum(
-        points / 2 if high[name] else -points / 2 for name, points in effect.items()
-    )
-    # The share of its own fit that one point of a balanced design decides.
-    leverage = (1 + len(effect)) / len(found)
-    return found[left_out] - (found[left_out] - fitted) / (1 - leverage)
+    high = [[getattr(point, factor) == levels[1] for factor, levels in FACTORS.items()] for point in found]
+    design = np.column_stack([np.ones(len(found)), np.array(high, dtype=float)])
+    fitted = np.linalg.lstsq(design, np.array([*found.values()]), rcond=None)[0]
+    return dict(zip(FACTORS, fitted[1:].tolist(), strict=True))
 
 
 class Effects(NamedTuple):
-    """Main effects in points, one a seed: from all design points, and by least squares without the lowest."""
+    """Main effects in points, one a seed: from all design points, and without the lowest."""
 
     whole: dict[str, list[float]]
     without: dict[str, list[float]]
@@ -167,9 +150,10 @@ def effects_of_seeds(seeds: Sequence[Mapping[DesignPoint, float]]) -> Effects:
     """Compute the effects of every seed; the lowest point is that of the means over them."""
     means = {point: fmean(found[point] for found in seeds) for point in DESIGN}
     lowest = min(means, key=means.__getitem__)
-    below = fmean(value for point, value in means.items() if point is not lowest) - means[lowest]
+    others = [point for point in DESIGN if point is not lowest]
     whole = [main_effects(found) for found in seeds]
-    without = [main_effects({**found, lowest: predicted(found, lowest)}) for found in seeds]
+    without = [fitted_effects({point: found[point] for point in others}) for found in seeds]
+    below = fmean(means[point] for point in others) - means[lowest]
     return Effects(_by_factor(whole), _by_factor(without), lowest, below)
 
 
@@ -180,11 +164,8 @@ def _by_factor(seeds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
 def effects_of(value: Mapping[str, Any], loss: str) -> Effects | None:
     """Return the effects over the seeds that have every design point; None where no seed has."""
     names = {point: variant_of(loss, point).name for point in DESIGN}
-    seeds = [
-        {point: found[name] for point, name in names.items()}
-        for found in validation_by_seed(value).values()
-        if {*names.values()} <= {*found}
-    ]
+    by_seed = validation_by_seed(value, [*names.values()])
+    seeds = [{point: found[name] for point, name in names.items()} for found in by_seed]
     return effects_of_seeds(seeds) if seeds else None
 
 
@@ -199,6 +180,13 @@ def paper_effects(loss: str) -> Effects:
     return effects_of_seeds([{point: point.paper[LOSSES.index(loss)] for point in DESIGN}])
 
 
+def compared(value: Mapping[str, Any]) -> Iterator[tuple[str, Effects, Effects]]:
+    """Yield our effects and the paper's for every loss that has ours."""
+    for loss in LOSSES:
+        if (ours := effects_of(value, loss)) is not None:
+            yield loss, ours, paper_effects(loss)
+
+
 def factorial(record: Record) -> str:
     """Write every design point with the paper's value; means over the seeds that all of a loss have."""
     rows = []
@@ -207,15 +195,15 @@ def factorial(record: Record) -> str:
         paper = (PAPER_GAP[number_of_loss], *(point.paper[number_of_loss] for point in DESIGN))
         found = over_shared_seeds(record["value"], [each.name for each in variants])
         for variant, value in zip(variants, paper, strict=True):
-            ours = found.get(variant.name, {"validation_map": None, "runs": ""})
+            ours = found.get(variant.name, {"validation_map": None, "runs": None})
             rows.append(
                 {
                     "loss": loss,
                     "pooling": variant.pooling,
                     "setting": variant.setting,
-                    "validation MAP@R": number(ours["validation_map"]),
-                    "paper": number(value) if record["value"]["data"] == "cub" else "",
-                    "seeds": str(ours["runs"]),
+                    "validation MAP@R": ours["validation_map"],
+                    "paper": value if record["value"]["data"] == "cub" else None,
+                    "seeds": ours["runs"],
                 }
             )
     return table(rows, 3)
@@ -223,40 +211,34 @@ def factorial(record: Record) -> str:
 
 def effects(record: Record) -> str:
     """Write the main effect of every factor from its low level to its high, with and without the lowest point."""
-    rows = []
-    for loss in LOSSES:
-        ours, paper = effects_of(record["value"], loss), paper_effects(loss)
-        for factor, (low, high) in FACTORS.items() if ours is not None else ():
-            assert ours is not None
-            rows.append(
-                {
-                    "loss": loss,
-                    "factor": f"{factor}, {low:g} to {high:g}",
-                    "effect, points (95 %)": with_interval(seed_difference(ours.whole[factor])),
-                    "without the lowest point": f"{fmean(ours.without[factor]):+.2f}",
-                    "robust": "yes" if ours.robust(factor) else "no",
-                    "paper": f"{paper.whole[factor][0]:+.2f}",
-                    "paper, without its lowest": f"{paper.without[factor][0]:+.2f}",
-                }
-            )
+    rows = [
+        {
+            "loss": loss,
+            "factor": f"{factor}, {low:g} to {high:g}",
+            "effect, points (95 %)": with_interval(seed_difference(ours.whole[factor])),
+            "without the lowest point": f"{fmean(ours.without[factor]):+.2f}",
+            "robust": "yes" if ours.robust(factor) else "no",
+            "paper": f"{paper.whole[factor][0]:+.2f}",
+            "paper, without its lowest": f"{paper.without[factor][0]:+.2f}",
+        }
+        for loss, ours, paper in compared(record["value"])
+        for factor, (low, high) in FACTORS.items()
+    ]
     return table(rows, 2)
 
 
 def lowest(record: Record) -> str:
     """Write the lowest design point of each loss, and how far it lies below the mean of the others."""
-    rows = []
-    for loss in LOSSES:
-        ours, paper = effects_of(record["value"], loss), paper_effects(loss)
-        if ours is not None:
-            rows.append(
-                {
-                    "loss": loss,
-                    "lowest point": variant_of(loss, ours.lowest).setting,
-                    "below the others": number(ours.below),
-                    "lowest point of the paper": variant_of(loss, paper.lowest).setting,
-                    "below the others, paper": number(paper.below),
-                }
-            )
+    rows = [
+        {
+            "loss": loss,
+            "lowest point": variant_of(loss, ours.lowest).setting,
+            "below the others": ours.below,
+            "lowest point of the paper": variant_of(loss, paper.lowest).setting,
+            "below the others, paper": paper.below,
+        }
+        for loss, ours, paper in compared(record["value"])
+    ]
     return table(rows, 2)
 
 
@@ -275,17 +257,11 @@ def grid(record: Record) -> str:
         found = grid_cells(record["value"], loss)
         for m in GRID_PROTOTYPES:
             cells = {f"ε = {epsilon:g}": found.get(grid_variant(loss, m, epsilon).name) for epsilon in GRID_EPSILONS}
-            if any(cells.values()):
-                rows.append(
-                    {
-                        "loss": loss,
-                        "m": str(m),
-                        **{
-                            name: f"{cell['validation_map']:.2f} ({cell['entropy']:.3f})" if cell else ""
-                            for name, cell in cells.items()
-                        },
-                    }
-                )
+            shown = {
+                name: f"{cell['validation_map']:.2f} ({cell['entropy']:.3f})" if cell else ""
+                for name, cell in cells.items()
+            }
+            rows += [{"loss": loss, "m": m, **shown}] if any(shown.values()) else []
     return table(rows, 2)
 
 
@@ -313,10 +289,8 @@ def draw(record: Record, path: Path) -> None:
 def headlines(value: dict[str, Any]) -> list[Headline]:
     """Return the main effect of every factor, from its low level to its high."""
     found = []
-    for loss in LOSSES:
-        ours, paper = effects_of(value, loss), paper_effects(loss)
-        for factor in FACTORS if ours is not None else ():
-            assert ours is not None
+    for loss, ours, paper in compared(value):
+        for factor in FACTORS:
             each = seed_difference(ours.whole[factor])
             one_point = significance(each) != "not significant" and not ours.robust(factor)
             what = f"effect of {factor}, {value['data']}, {loss}, points of validation MAP@R"
@@ -336,7 +310,7 @@ EXPERIMENT = Experiment(
     tables={"factorial": factorial, "effects": effects, "lowest": lowest, "grid": grid},
     plots={"screening": draw},
     settings=ScreeningSettings,
-    check=check,
+    check=lambda options: check_study(study(options), ("folds", "part")),
     missing=lambda record: missing_of(record, all_variants(), SEEDS),
     headlines=headlines,
     parallel=True,

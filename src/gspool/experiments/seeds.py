@@ -33,19 +33,7 @@ def run_seeds(
     jobs: Jobs,
     make_worker: Callable[[], Worker],
 ) -> SeedRuns:
-    """Run what the store lacks, and return the seeds whose variants are all finished.
-
-    Args:
-        options: of the command; its seeds, else the promised ones (the first alone for a tiny version).
-        path: the result to be written, which may exist.
-        store: finished runs.
-        promised: default seeds of the experiment.
-        jobs: what is asked of every variant with one seed.
-        make_worker: see `run_grid`.
-
-    Raises:
-        ValueError: if the existing result has seeds that would be lost, or time ran out before any seed was complete.
-    """
+    """Run what the store lacks, and return the seeds whose variants are all finished."""
 
     def finished(seed: int) -> bool:
         return all(store.get(asked) is not None for asked in jobs(seed).values())
@@ -63,20 +51,7 @@ def run_seeds(
 
 
 def seeds_to_write(path: Path, asked: Sequence[int], finished: Callable[[int], bool]) -> tuple[int, ...]:
-    """Return the seeds to write: those asked for, and those of the existing result whose runs are at hand.
-
-    Args:
-        path: the result, which may be missing.
-        asked: the seeds of this run.
-        finished: whether all runs of a seed, with the settings of this run, are in the store.
-
-    Raises:
-        ValueError: if the result has seeds that would be lost.
-
-    Example:
-        >>> seeds_to_write(Path("no such result.json"), (3, 1), lambda seed: False)
-        (1, 3)
-    """
+    """Return the seeds to write: those asked for, and those of the existing result whose runs are at hand."""
     before = read_result(path)["seeds"] if path.is_file() else []
     lost = [seed for seed in before if seed not in asked and not finished(seed)]
     if lost:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-COLUMNS = 8
+COLUMNS, SIDE = 8, 448
 PROTOTYPES = 8
 
 
@@ -66,11 +66,6 @@ def made(name: str, features: Float[Tensor, "1 C H W"]) -> PoolingLayer:
     return layer.eval()
 
 
-def flatness(heat: Float[Tensor, "H W"]) -> float:
-    """Compute the entropy of the weights relative to the largest possible: 1 is uniform."""
-    return float(torch.special.entr(heat).sum()) / math.log(heat.numel())
-
-
 def draw(heats: dict[str, Tensor], image: Float[Tensor, "1 3 H W"], path: Path) -> None:
     """Lay each map over the photograph, brighter where the layer looks."""
     picture = image[0].permute(1, 2, 0).numpy()
@@ -88,20 +83,19 @@ def main() -> None:
     """Draw the figure and write its numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, required=True, help="safetensors of the Keras ResNet50")
-    parser.add_argument("--picture", type=Path, default=Path("docs/images/pooling_layers.png"))
-    parser.add_argument("--out", type=Path, default=Path("results/side_by_side.json"))
-    parser.add_argument("--side", type=int, default=448)
-    arguments = parser.parse_args()
+    weights = parser.parse_args().weights
     torch.manual_seed(0)
-    model = Embedder("keras/resnet50", "gap", backbone_options={"weights": str(arguments.weights)}).eval()
-    image = photograph(arguments.side)
+    model = Embedder("keras/resnet50", "gap", backbone_options={"weights": str(weights)}).eval()
+    image = photograph(SIDE)
     with torch.no_grad():
         features = model.feature_map(image)
     heats = {name: looked_at(made(name, features), features) for name in pooling.list()}
-    draw(heats, image, arguments.picture)
-    rows = [{"layer": name, "entropy of the map, 1 is uniform": flatness(heat)} for name, heat in heats.items()]
+    draw(heats, image, Path("docs/images/pooling_layers.png"))
+    # The entropy of the weights relative to the largest possible: 1 is uniform.
+    flatness = {name: float(torch.special.entr(heat).sum()) / math.log(heat.numel()) for name, heat in heats.items()}
+    rows = [{"layer": name, "entropy of the map, 1 is uniform": each} for name, each in flatness.items()]
     command = "python -m gspool.experiments.side_by_side --weights WEIGHTS"
-    write_result(arguments.out, rows, command=command, seeds=[0], libraries=["timm", "matplotlib"])
+    write_result(Path("results/side_by_side.json"), rows, command=command, seeds=[0], libraries=["timm", "matplotlib"])
 
 
 if __name__ == "__main__":

@@ -39,15 +39,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]], style: str = "", *, text_c
 
 
 def cell(value: Any, style: str = "") -> str:
-    """Format a float, and write everything else as it is.
-
-    Raises:
-        ValueError: if the format is none of Python's.
-
-    Example:
-        >>> cell(0.25, ".1f"), cell(3, ".1f"), cell(None)
-        ('0.2', '3', '')
-    """
+    """Format a float, and write everything else as it is."""
     try:
         return "" if value is None else format(value, style) if isinstance(value, float) else str(value)
     except ValueError as wrong:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
 from gspool.evaluation.statistics import seed_difference, with_interval
-from gspool.executor.grid import Worker
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
@@ -33,17 +33,8 @@ QUICK = TokenSettings(epochs=2, evaluate_every=1, samples_per_class=4, prototype
 PAIRS = "pairs of hulls that overlap"
 
 
-def make_worker() -> Worker:
-    """Return the function that does one training."""
-    return train_tokens
-
-
 def run(options: RunOptions) -> None:
-    """Train both layers with every seed, write the figures, and draw the seed with GSP's median MAP@R.
-
-    Raises:
-        ValueError: if the existing result has seeds that would be lost, or time ran out before a seed was complete.
-    """
+    """Train both layers with every seed, write the figures, and draw the seed with GSP's median MAP@R."""
     usual = QUICK if options.quick else TokenSettings()
     path = options.results / "tokens.json"
     libraries = ("matplotlib", "pytorch-metric-learning", "scipy")
@@ -52,7 +43,7 @@ def run(options: RunOptions) -> None:
     def jobs(seed: int) -> dict[str, dict[str, Any]]:
         return {layer: asdict(replace(usual, pooling=layer, seed=seed)) for layer in LAYERS}
 
-    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, make_worker)
+    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, partial(partial, train_tokens))
     shown = median_seed({seed: found["gsp", seed]["map@r"] for seed in seeds})
     write_result(
         path,
@@ -62,7 +53,7 @@ def run(options: RunOptions) -> None:
             "shown_seed": shown,
             "runs": [{"asked": run.asked, "found": {**run.found, "geometry": None}} for run in runs],
         },
-        command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
+        command=EXPERIMENT.command(options, seeds),
         seeds=seeds,
         origins=[run.origin for run in runs],
     )

@@ -199,13 +199,6 @@ def hull_overlap(points: Float64[ndarray, "S 2"], labels: Int64[ndarray, " S"]) 
     """Compare the convex hull of every class with the samples and the hulls of all others.
 
     Two convex polygons are disjoint if and only if a side of one of them has all of the other beyond it.
-
-    Example:
-        >>> import numpy as np
-        >>> square = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-        >>> points = np.concatenate([square, square + 0.5, square + 5.0])
-        >>> hull_overlap(points, np.repeat([0, 1, 2], 4))
-        Overlap(pairs=1, strangers=0.16666666666666666)
     """
     import numpy as np
     from scipy.spatial import ConvexHull

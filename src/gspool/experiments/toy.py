@@ -49,12 +49,7 @@ class Selection(NamedTuple):
 
 
 def toy_picture(seed: int = SEED) -> Toy:
-    """Draw the image: red above left, blue below right, green elsewhere, no two pixels quite the same.
-
-    Example:
-        >>> int(toy_picture().informative.sum())
-        50
-    """
+    """Draw the image: red above left, blue below right, green elsewhere, no two pixels quite the same."""
     row, column = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
     above, left = row < SIDE // 2, column < SIDE // 2
     informative = above == left

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -55,6 +55,11 @@ ZSR = 0.5
 VARIANTS = {"without": 0.0, "with": ZSR}
 KINDS = ("l2", "cosine")
 MEASURES = {"accuracy": "nearest is right", "map": "MAP"}
+GAINS = {
+    "map_l2": "MAP of predictions, l2",
+    "map_cosine": "MAP of predictions, cosine",
+    "map@r": "MAP@R of the embedding",
+}
 FLAVOUR: Flavour = "postactivation"
 
 
@@ -64,13 +69,9 @@ class ZeroShotSettings:
 
     Args:
         backend: how GSP is computed: "torch", or "triton" on a GPU.
-        steps: of every training.
-        images: training images of each class at most; 0 takes all.
     """
 
     backend: str = "torch"
-    steps: int = 3_000
-    images: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Training:
     lr: float = 1e-3
     images_per_class: int = 6
     steps: int = 3_000
-    images: int | None = None
+    images: None = None  # all of a class; a number limited them once, and is part of the key of a run
 
     def config(self) -> TrainConfig:
         """Return the configuration of `gspool.training.fit`: that of Cifar Collage, all ten classes in every batch."""
@@ -100,21 +101,16 @@ class Training:
         return config
 
 
-def make_worker(root: Path | None, folder: Path, device: str, backend: str, images: int | None) -> Worker:
+def make_worker(root: Path | None, folder: Path, device: str, backend: str) -> Worker:
     """Compute the maps of CIFAR-10, and return the function that does one training on them."""
-    maps = cifar10_maps(read_backbone(folder, FLAVOUR, device), root, device, images)
+    maps = cifar10_maps(read_backbone(folder, FLAVOUR, device), root, device)
     return partial(train, maps, folder.parent / "zero_shot", device, backend)
 
 
-def cifar10_maps(backbone: Backbone, root: Path | None, device: str, images: int | None = None) -> Maps:
+def cifar10_maps(backbone: Backbone, root: Path | None, device: str) -> Maps:
     """Compute the feature maps of CIFAR-10; a tenth of the training images is held out to watch the training."""
-    train = data.create("cifar10", root, "train", allow_partial=True)
-    if images is not None:
-        train = train.subset(
-            torch.cat([(train.labels == label).nonzero().flatten()[:images] for label in range(CLASSES)])
-        )
+    train, test = (data.create("cifar10", root, split, allow_partial=True) for split in ("train", "test"))
     fold = image_fold(train, fold=0, folds=10)
-    test = data.create("cifar10", root, "test", allow_partial=True)
     return map_sets(backbone, {"train": fold.train, "validation": fold.validation, "test": test}, device)
 
 
@@ -138,11 +134,10 @@ def train(
     result = fit_head(training.config(), asked, folder, device, model, maps, seconds)
     if result is None:
         return None
-    seen, labels = describe(model, maps["test"]), maps["test"].labels
-    test = zero_shot_prediction(
-        seen.attributes, seen.embeddings, labels.to(seen.embeddings.device), SPLITS, training.seed
-    )
-    histograms = torch.stack([seen.attributes[labels == label].mean(0) for label in range(CLASSES)])
+    attributes, embeddings = describe(model, maps["test"])
+    labels = maps["test"].labels
+    test = zero_shot_prediction(attributes, embeddings, labels.to(embeddings.device), SPLITS, training.seed)
+    histograms = torch.stack([attributes[labels == label].mean(0) for label in range(CLASSES)])
     figures = {f"{name}_{kind}": getattr(test, f"{name}_{kind}") for name in MEASURES for kind in KINDS}
     return {
         "map@r": result.metrics["map@r"],
@@ -156,39 +151,21 @@ def train(
     }
 
 
-class Description(NamedTuple):
-    """What a model says about images: shares of the prototypes in them, and their embeddings."""
-
-    attributes: Float[Tensor, "N M"]
-    embeddings: Float[Tensor, "N D"]
-
-
 @torch.no_grad()
-def describe(model: MapHead, images: TensorSet, batch_size: int = 500) -> Description:
-    """Compute attributes and embeddings of every image.
-
-    Raises:
-        ValueError: if the pooling layer has no attributes.
-    """
+def describe(
+    model: MapHead, images: TensorSet, batch_size: int = 500
+) -> tuple[Float[Tensor, "N M"], Float[Tensor, "N D"]]:
+    """Compute the attributes, shares of the prototypes, and the embedding of every image."""
     model.eval()
-    attributes, embeddings = [], []
-    for places in torch.arange(len(images)).split(batch_size):
-        embedded = model.embed(images.evaluation_images(places))
-        if embedded.attributes is None:
-            raise ValueError("this pooling layer has no attributes to predict classes from; use gsp")
-        attributes.append(embedded.attributes.float())
-        embeddings.append(embedded.embedding.float())
-    return Description(torch.cat(attributes), torch.cat(embeddings))
+    seen = [model.embed(images.evaluation_images(places)) for places in torch.arange(len(images)).split(batch_size)]
+    attributes = [cast("Tensor", each.attributes).float() for each in seen]
+    return torch.cat(attributes), torch.cat([each.embedding.float() for each in seen])
 
 
 def run(options: RunOptions) -> None:
-    """Train with and without the regularisation with every seed, predict, and write the figures.
-
-    Raises:
-        ValueError: if the existing result has seeds that would be lost, or time ran out before a seed was complete.
-    """
+    """Train with and without the regularisation with every seed, predict, and write the figures."""
     chosen = options.settings or ZeroShotSettings()
-    usual = Training(steps=chosen.steps, images=chosen.images or None)
+    usual = Training()
     root, path, folder = options.root, options.results / "zero_shot.json", options.work / "collage"
     if options.quick:
         usual = replace(usual, steps=4, images_per_class=4)
@@ -199,7 +176,7 @@ def run(options: RunOptions) -> None:
         return {name: asdict(replace(usual, zsr=zsr, seed=seed)) for name, zsr in VARIANTS.items()}
 
     (backbone,) = pretrain_missing([FLAVOUR], root, folder, options)
-    worker = partial(make_worker, root, folder, options.device, chosen.backend, usual.images)
+    worker = partial(make_worker, root, folder, options.device, chosen.backend)
     seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
     write_result(
         path,
@@ -215,7 +192,7 @@ def run(options: RunOptions) -> None:
                 for run in runs
             ],
         },
-        command=EXPERIMENT.command(replace(options, seeds=seeds) if options.seeds else options),
+        command=EXPERIMENT.command(options, seeds),
         seeds=seeds,
         origins=[run.origin for run in runs],
     )
@@ -256,40 +233,20 @@ def prediction_table(record: Record) -> str:
 
 
 def chance_of_map(chance: float) -> float:
-    """Return the MAP of guessing in percent, from how often guessing is right: the mean of 1 / rank.
-
-    Example:
-        >>> round(chance_of_map(20.0), 1)
-        45.7
-    """
+    """Return the MAP of guessing in percent, from how often guessing is right: the mean of 1 / rank."""
     classes = round(100 / chance)
     return 100 * sum(1 / rank for rank in range(1, classes + 1)) / classes
 
 
-def gains(record: Record) -> dict[str, dict[str, Any]]:
-    """Return what the regularisation adds over seeds, in points, by the name of the figure."""
-    found = {(run["asked"]["zsr"] > 0, run["asked"]["seed"]): run["found"] for run in record["value"]["runs"]}
-    return {
-        name: seed_difference([100 * (found[True, seed][name] - found[False, seed][name]) for seed in record["seeds"]])
-        for name in (*(f"map_{kind}" for kind in KINDS), "map@r")
-    }
-
-
 def gain_table(record: Record) -> str:
     """Write what the regularisation adds, with 95 % intervals and the number of seeds ahead."""
-    names = {
-        "map_l2": "MAP of predictions, l2",
-        "map_cosine": "MAP of predictions, cosine",
-        "map@r": "MAP@R of the embedding",
-    }
-    rows = [
-        {
-            "figure": names[name],
-            "with − without": with_interval(each, 1),
-            "seeds ahead": f"{each['ahead']} of {each['pairs']}",
-        }
-        for name, each in gains(record).items()
-    ]
+    found = {(run["asked"]["zsr"] > 0, run["asked"]["seed"]): run["found"] for run in record["value"]["runs"]}
+    rows = []
+    for name, shown in GAINS.items():
+        gains = [100 * (found[True, seed][name] - found[False, seed][name]) for seed in record["seeds"]]
+        each = seed_difference(gains)
+        ahead = f"{each['ahead']} of {each['pairs']}"
+        rows.append({"figure": shown, "with − without": with_interval(each, 1), "seeds ahead": ahead})
     return markdown_table(rows, text_columns=1)
 
 

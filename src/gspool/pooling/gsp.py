@@ -100,7 +100,7 @@ class GSP(PoolingLayer):
             raise ValueError(f"groups divide the {prototypes} prototypes and the {dim} channels, got {groups!r}")
         if keys and warm_start:
             raise ValueError("a warm start collects tokens, not keys: leave warm_start out, or call init_prototypes")
-        self.key_dim = key_dim or dim
+        self.key_dim = (keys and key_dim) or dim
         self.key = LocalEmbedding(self.key_dim, keys) if keys else None
         self.groups = groups
         width = keys or dim

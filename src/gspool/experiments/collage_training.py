@@ -1,4 +1,4 @@
-"""Data and models of the collage study: tiles and feature maps on the device, heads on maps, whole networks."""
+"""One training of the collage study: tiles and feature maps on the device, heads on maps, whole networks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from torch import nn
 
 from gspool import data
 from gspool.data.collage import TILE, CollageImages
-from gspool.experiments.cifar_backbone import MapHead, channel_statistics, feature_maps, map_sets
+from gspool.experiments.cifar_backbone import (
+    MapHead,
+    channel_statistics,
+    feature_maps,
+    fit_head,
+    map_sets,
+    read_backbone,
+)
+from gspool.experiments.collage_grid import Training
 from gspool.models import Embedder
+from gspool.training.embed import evaluate_images
 from gspool.training.gpu_data import TensorSet
 
 if TYPE_CHECKING:
@@ -21,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.data.image_set import Split
-    from gspool.experiments.collage_grid import Training
     from gspool.models import Freeze
     from gspool.models.backbone import Backbone
     from gspool.models.embedded import Embedded
@@ -49,11 +57,7 @@ class Collages(NamedTuple):
 
 
 def read_collages(root: Path | None, device: torch.device | str) -> Collages:
-    """Read the tiles of Cifar Collage onto a device, and how they are stitched.
-
-    Raises:
-        FileNotFoundError: if CIFAR-100 is not under ``root``.
-    """
+    """Read the tiles of Cifar Collage onto a device, and how they are stitched."""
     # Tiles are all images of CIFAR-100, the training images first.
     fine = torch.cat([data.create("cifar100", root, part, allow_partial=True).labels for part in ("train", "test")])
     sets, sub_classes, tiles = {}, {}, torch.empty(0)
@@ -73,13 +77,7 @@ def read_collages(root: Path | None, device: torch.device | str) -> Collages:
 
 
 def stitched(tiles: UInt8[Tensor, "T 3 32 32"], rows: Int64[Tensor, "B 4"]) -> UInt8[Tensor, "B 3 64 64"]:
-    """Put four tiles together, from upper left to lower right.
-
-    Example:
-        >>> tiles = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1).expand(4, 3, 32, 32)
-        >>> stitched(tiles, torch.tensor([[3, 2, 1, 0]]))[0, 0, ::32, ::32].tolist()
-        [[3, 2], [1, 0]]
-    """
+    """Put four tiles together, from upper left to lower right."""
     pieces = tiles[rows].view(-1, 2, 2, 3, TILE, TILE)
     return pieces.permute(0, 3, 1, 4, 2, 5).reshape(-1, 3, 2 * TILE, 2 * TILE)
 
@@ -94,46 +92,29 @@ def collage_maps(backbone: Backbone, collages: Collages) -> Sets:
     }
 
 
-def object_maps(backbone: Backbone, root: Path | None, device: torch.device | str) -> Sets:
-    """Compute the feature map of every object alone, without backgrounds."""
-    return map_sets(backbone, {split: data.create("distilled", root, split) for split in SPLITS}, device)
-
-
 def sets_of(training: Training, maps: Sets, collages: Collages) -> Sets:
     """Return what a training learns from: frozen maps, or tiles to stitch; with the labels it asks for.
 
     Validation has one CIFAR-100 class for each super-class, so both kinds of labels are evaluated alike.
-
-    Raises:
-        ValueError: if sub-classes are asked for of the objects alone.
     """
     sets = maps if training.backbone == "frozen" else collages.sets
     if training.labels == "super-classes":
         return sets
-    if training.data != "collage":
-        raise ValueError(f"sub-classes are known for collages, got data {training.data!r}; use labels='super-classes'")
     return {**sets, "train": replace(sets["train"], labels=collages.sub_classes["train"], class_names=())}
 
 
 def model_of(
     training: Training, maps: Sets, collages: Collages, backbone: Backbone, backend: str
 ) -> MapHead | CollageEmbedder:
-    """Make the model of a training, its weights drawn from the seed.
-
-    Raises:
-        ValueError: if the local embedding is moved and the backbone is not frozen.
-    """
+    """Make the model of a training, its weights drawn from the seed."""
     torch.manual_seed(training.seed)
     options = {**training.layer_options, **({"backend": backend} if "gsp" in training.pooling else {})}
-    if training.backbone == "frozen":
-        train = maps["train"].pixels
-        statistics = channel_statistics(train) if training.features == "standardised" else None
-        options |= {} if training.embedding == "own" else {"embedding": training.embedding}
-        channels, features = train.shape[1], training.features
-        return MapHead(channels, training.pooling, training.dim, features=features, statistics=statistics, **options)
-    if training.embedding != "own":
-        raise ValueError("the position of the local embedding is varied on frozen maps only; use backbone='frozen'")
-    return CollageEmbedder(backbone, training.pooling, training.dim, collages, options)
+    if training.backbone == "fine-tuned":
+        return CollageEmbedder(backbone, training.pooling, training.dim, collages, options)
+    train, unit = maps["train"].pixels, training.features == "unit"
+    statistics = channel_statistics(train) if training.features == "standardised" else None
+    options |= {} if training.embedding == "own" else {"embedding": training.embedding}
+    return MapHead(train.shape[1], training.pooling, training.dim, unit=unit, statistics=statistics, **options)
 
 
 class CollageEmbedder(nn.Module):
@@ -175,13 +156,7 @@ class CollageEmbedder(nn.Module):
 
 
 def redrawn(objects: Int64[Tensor, "B 1"], backgrounds: Int64[Tensor, " P"]) -> Int64[Tensor, "B 4"]:
-    """Put every object into a random quarter, and random backgrounds into the other three.
-
-    Example:
-        >>> rows = redrawn(torch.tensor([[7], [8]]), torch.tensor([1, 2]))
-        >>> [int((row > 6).sum()) for row in rows]
-        [1, 1]
-    """
+    """Put every object into a random quarter, and random backgrounds into the other three."""
     device = objects.device
     drawn = backgrounds[torch.randint(len(backgrounds), (len(objects), 4), device=device)]
     places = torch.randint(4, (len(objects), 1), device=device)
@@ -203,11 +178,62 @@ def weight_on_object(model: MapHead | CollageEmbedder, images: TensorSet, object
 
 
 def quarter_shares(weights: Float[Tensor, "B N"], grid: tuple[int, int]) -> Float[Tensor, "B 4"]:
-    """Sum the weights of a grid over its four quarters, from upper left to lower right.
-
-    Example:
-        >>> quarter_shares(torch.tensor([[0.1, 0.2, 0.3, 0.4]]), (2, 2))
-        tensor([[0.1000, 0.2000, 0.3000, 0.4000]])
-    """
+    """Sum the weights of a grid over its four quarters, from upper left to lower right."""
     high, wide = grid
     return weights.reshape(-1, 2, high // 2, 2, wide // 2).sum((2, 4)).flatten(1)
+
+
+class CollageWorker:
+    """Holds the data of a process: tiles, and the feature maps of the backbone that the last training used."""
+
+    def __init__(self, root: Path | None, folder: Path, device: str, backend: str) -> None:
+        self.root, self.folder, self.device, self.backend = root, folder, device, backend
+        self.collages = read_collages(root, device)
+        self._maps: tuple[tuple[str, str], Sets] | None = None
+
+    def maps(self, training: Training) -> Sets:
+        """Return the feature maps that a training learns from; those of one backbone are kept."""
+        key = (training.data, str(training.flavour))
+        if self._maps is None or self._maps[0] != key:
+            self._maps = None  # frees the memory first
+            backbone = read_backbone(self.folder, training.flavour, self.device)
+            if training.data == "collage":
+                self._maps = (key, collage_maps(backbone, self.collages))
+            else:
+                alone = {split: data.create("distilled", self.root, split) for split in SPLITS}
+                self._maps = (key, map_sets(backbone, alone, self.device))
+        return self._maps[1]
+
+    def train(self, training: Training, seconds: float = 0.0) -> tuple[Any, Sets, Any]:
+        """Train, and return the best model, its data and the result of `fit`; None as result if time ran out."""
+        maps = self.maps(training) if training.backbone == "frozen" else {}
+        backbone = read_backbone(self.folder, training.flavour, self.device)
+        sets = sets_of(training, maps, self.collages)
+        model = model_of(training, maps, self.collages, backbone, self.backend)
+        # Networks of many layers are faster in bf16; GSP, losses and figures are computed in float32 all the same.
+        mixed = training.backbone == "fine-tuned" or training.pooling == "tfm"
+        config = training.config(len(sets["train"]))
+        return model, sets, fit_head(config, training.asked(), self.folder, self.device, model, sets, seconds, mixed)
+
+    def __call__(self, asked: Mapping[str, Any], seconds: float = 0.0) -> dict[str, Any] | None:
+        """Train, and return the figures on the test classes; None if time ran out."""
+        training = Training(**asked)
+        model, sets, result = self.train(training, seconds)
+        if result is None:
+            return None
+        found: dict[str, Any] = {
+            "map@r": result.metrics["map@r"],
+            "p@1": result.metrics["p@1"],
+            "validation": result.validation,
+            "entropy": result.weights_entropy,
+            "steps": result.steps,
+            "best_step": result.best_step,
+            "seconds": round(result.seconds, 1),
+            "curve": [round(row["map@r"], 5) for row in result.curve],
+        }
+        if training.data == "collage":
+            test = sets["test"].to(self.device)
+            found["on_object"] = weight_on_object(model, test, self.collages.objects("test"))
+            inner = replace(test, labels=self.collages.sub_classes["test"], class_names=())
+            found["by_sub_class"] = evaluate_images(model, inner, ks=(1,)).metrics["map@r"]
+        return found
