@@ -80,8 +80,8 @@ def extract_tokens(
 ) -> list[TokenSet]:
     """Return the tokens of image sets, computing those that no earlier call has kept.
 
-    Tokens are kept by the backbone, its weights, blocks and preprocessing, the views and the picture (its path, size and
-    time; of pictures in memory, their pixels): whatever changes is computed anew, and nothing else is.
+    Tokens are kept by the backbone, its weights, blocks and preprocessing, the views and the picture (its path, size
+    and time; of pictures in memory, their pixels): whatever changes is computed anew, and nothing else is.
 
     Args:
         backbone: used as it is, in evaluation mode.
