@@ -87,6 +87,10 @@ def test_nothing_is_computed_twice_and_changes_are_computed_again(pictures, tmp_
     os.utime(path, ns=(1, 1))
     assert computed() == 1
     assert computed("another") == 10
+    backbone.blocks = (1, 3)
+    assert computed() == 10
+    del backbone.blocks
+    assert computed() == 0
     with torch.no_grad():
         backbone.scale += 1
     assert computed() == 10

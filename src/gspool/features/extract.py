@@ -80,8 +80,8 @@ def extract_tokens(
 ) -> list[TokenSet]:
     """Return the tokens of image sets, computing those that no earlier call has kept.
 
-    Tokens are kept by the backbone, its weights, its preprocessing, the views and the picture (its path, size and time;
-    of pictures in memory, their pixels): whatever changes is computed anew, and nothing else is.
+    Tokens are kept by the backbone, its weights, blocks and preprocessing, the views and the picture (its path, size
+    and time; of pictures in memory, their pixels): whatever changes is computed anew, and nothing else is.
 
     Args:
         backbone: used as it is, in evaluation mode.
@@ -107,7 +107,11 @@ def extract_tokens(
     extractor = Extractor(backbone, sets, config, str(device))
     layout = extractor.layout()
     weights = weights_fingerprint(backbone.state_dict().items())
-    key = store_key({"name": name, "weights": weights, "pixels": backbone.pixels.as_dict(), **_deciding(config)})
+    deciding = {"name": name, "weights": weights, "pixels": backbone.pixels.as_dict(), **_deciding(config)}
+    if (blocks := getattr(backbone, "blocks", None)) is not None:
+        # The same weights give other tokens where they are taken from other blocks.
+        deciding["blocks"] = blocks
+    key = store_key(deciding)
     root = data_root() / "features" if config.folder is None else Path(config.folder).expanduser()
     store = TokenStore(root / key, layout)
     if config.verify:

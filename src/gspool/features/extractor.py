@@ -74,7 +74,7 @@ class Extractor:
         """Run one blank picture, to learn how many tokens there are."""
         self.start()
         blank = torch.zeros(1, 3, *self.backbone.pixels.crop, dtype=torch.uint8)
-        features = self._features(blank)
+        features = self.features(blank)
         if features.map.ndim not in (3, 4):
             raise ValueError(
                 f"the backbone has no patch tokens: it returns {tuple(features.map.shape[1:])} for a picture, expected "
@@ -206,14 +206,15 @@ class Extractor:
         return rows.unflatten(0, seen.shape[:2])
 
     def _packed(self, images: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B T C"]:
-        features = self._features(images)
+        features = self.features(images)
         tokens = features.map.flatten(2).mT if features.map.ndim == 4 else features.map
         prefix = [] if features.class_token is None else [features.class_token[:, None]]
         prefix += [] if features.registers is None else [features.registers]
         return torch.cat([*prefix, tokens], 1)
 
     @torch.no_grad()
-    def _features(self, images: UInt8[Tensor, "B 3 H W"]) -> Any:
+    def features(self, images: UInt8[Tensor, "B 3 H W"]) -> Any:
+        """Compute the features of a batch, in the precision of the configuration."""
         kind = torch.device(self.device).type
         fast = self.config.compute == "bf16" or (self.config.compute == "auto" and kind == "cuda")
         with torch.autocast(kind, torch.bfloat16, enabled=fast):
