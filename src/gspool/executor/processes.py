@@ -16,8 +16,9 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import takewhile
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from gspool.executor.signals import Noted, blocked_signals, noted_signals
@@ -49,7 +50,9 @@ def run_on_processes(
                     future.add_done_callback(events.put)
                 if not waiting:
                     break
-                events.get()
+                # Not for ever: a signal that comes just before this thread waits does not wake it.
+                with suppress(Empty):
+                    events.get(timeout=0.5)
                 # After a signal too: what is finished is kept.
                 for future in _finished(waiting, ordered):
                     yield waiting.pop(future), future.result()
