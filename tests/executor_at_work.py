@@ -1,6 +1,7 @@
 """A program that runs tasks in two processes, for tests that end it: prints the pid of every task, then what it kept.
 
-Its arguments: how long a task sleeps, and ``stubborn`` for tasks that ignore SIGTERM.
+Its arguments: how long a task sleeps, ``stubborn`` for tasks that ignore SIGTERM, and ``elsewhere`` for a main thread
+that signals do not wake, as those that come just before it waits.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import closing
 
@@ -32,6 +34,9 @@ def work(task):
 
 if __name__ == "__main__":
     tasks = [(number, float(sys.argv[1]), "stubborn" in sys.argv) for number in range(6)]
+    if "elsewhere" in sys.argv:
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     kept = 0
     with (
         exit_with_line(lambda: f"stopped; {kept} kept"),

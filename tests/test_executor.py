@@ -288,6 +288,17 @@ def test_a_signal_at_any_moment_ends_everything_in_time(attempt: int) -> None:
         assert gone(pids, 10)
 
 
+def test_a_signal_that_does_not_wake_the_main_thread_is_heard() -> None:
+    with at_work("100", "elsewhere") as (program, pids):
+        read_until(program, pids, "kept 0")
+        pids |= children_of(program.pid)
+        time.sleep(0.5)  # by now it waits for a result
+        program.send_signal(signal.SIGINT)
+        _, told = program.communicate(timeout=30)
+        assert told.endswith("stopped; 1 kept\n")
+        assert gone(pids, 5)
+
+
 def test_a_second_ctrl_c_kills_tasks_that_do_not_stop() -> None:
     with at_work("100", "stubborn") as (program, pids):
         read_until(program, pids, "kept 0")

@@ -94,9 +94,11 @@ class CachedImages:
         max_bytes: int,
         folder_bytes: int,
     ) -> None:
-        for name, bound in (("max_bytes", max_bytes), ("folder_bytes", folder_bytes)):
-            if bound < 0:
-                raise ValueError(f"{name} limits the size of the cache and must not be negative, got {bound}")
+        if min(max_bytes, folder_bytes) < 0:
+            raise ValueError(
+                "max_bytes and folder_bytes limit the size of the cache and must not be negative, "
+                f"got {max_bytes} and {folder_bytes}"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         self.paths = source.paths
         self.shorter_side, self.interpolation = shorter_side, interpolation

@@ -7,32 +7,16 @@ data set) and then takes tasks one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from gspool.executor.processes import run_on_processes
 from gspool.executor.ray_cluster import import_ray, run_on_ray
-from gspool.executor.worker import Failure
+from gspool.executor.worker import Executor, Failure
 
 __all__ = ["Executor", "Failure", "import_ray", "run_tasks"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-
-class Executor(NamedTuple):
-    """Where tasks run.
-
-    Attributes:
-        workers: tasks at a time; 1 without Ray runs them in this process. 0 with Ray takes one a GPU, else one a core.
-        ray: None for this machine; ``auto`` or an address for a Ray cluster, ``local`` for one that ends with the call.
-        gpus: GPUs of one worker on Ray; 0.25 puts four on a GPU.
-        cpus: cores of one worker on Ray.
-    """
-
-    workers: int = 1
-    ray: str | None = None
-    gpus: float = 0.0
-    cpus: float = 1.0
 
 
 def run_tasks(
@@ -65,9 +49,7 @@ def run_tasks(
     """
     executor = executor or Executor()
     if executor.ray is not None:
-        yield from run_on_ray(
-            make_worker, tasks, executor.ray, executor.workers, executor.gpus, executor.cpus, ordered=ordered
-        )
+        yield from run_on_ray(make_worker, tasks, executor, ordered=ordered)
     elif executor.workers > 1:
         yield from run_on_processes(make_worker, tasks, executor.workers, ordered=ordered)
     else:

@@ -16,8 +16,9 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import takewhile
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from gspool.executor.signals import Noted, blocked_signals, noted_signals
@@ -49,7 +50,9 @@ def run_on_processes(
                     future.add_done_callback(events.put)
                 if not waiting:
                     break
-                events.get()
+                # Not for ever: a signal that comes just before this thread waits does not wake it.
+                with suppress(Empty):
+                    events.get(timeout=0.5)
                 # After a signal too: what is finished is kept.
                 for future in _finished(waiting, ordered):
                     yield waiting.pop(future), future.result()
@@ -104,6 +107,7 @@ class _Pool:
         process = self._free.get()
         with self._lock:
             if self._closed:
+                self._free.put(None)  # for the next thread that waits
                 return None
             if process is None:
                 process = _Process(self._make_worker)
@@ -112,15 +116,13 @@ class _Pool:
 
     def _lose(self, exit_code: int | None) -> None:
         with self._lock:
-            if self._closed:
+            if self._closed or self._size == 1:
                 self._free.put(None)
-            elif self._size > 1:
+            else:
                 # It was killed for memory most likely, and fewer processes need less.
                 self._size -= 1
                 left = f"{self._size} process{'es' * (self._size > 1)} left"
                 print(f"a process died (exit code {exit_code}); {left}", file=sys.stderr, flush=True)
-            else:
-                self._free.put(None)
 
     def close(self, noted: Noted) -> None:
         """End every process: by SIGTERM, then by force after `PATIENCE` or a second signal."""
@@ -139,9 +141,7 @@ class _Pool:
                 print("waiting for running tasks to save; Ctrl-C again ends them now", file=sys.stderr, flush=True)
                 told = True
             time.sleep(0.02)
-        for _ in range(self._size + len(processes)):
-            # Threads that wait for a process.
-            self._free.put(None)
+        self._free.put(None)  # wakes the threads that wait for a process, one after the other
 
 
 class _Process:

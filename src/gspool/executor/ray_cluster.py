@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from gspool.executor.signals import noted_signals
-from gspool.executor.worker import AHEAD, TRIES, Failure, LazyWorker
+from gspool.executor.worker import AHEAD, TRIES, Executor, Failure, LazyWorker
 
 LOCAL = "local"
 _END = object()
@@ -30,14 +30,7 @@ class _Actor:
 
 
 def run_on_ray(
-    make_worker: Callable[[], Any],
-    tasks: Iterable[Any],
-    address: str,
-    workers: int,
-    gpus: float,
-    cpus: float,
-    *,
-    ordered: bool,
+    make_worker: Callable[[], Any], tasks: Iterable[Any], executor: Executor, *, ordered: bool
 ) -> Generator[tuple[Any, Any], None, None]:
     """Yield every task with its result; see `gspool.executor.run_tasks`."""
     ray = import_ray()
@@ -45,17 +38,17 @@ def run_on_ray(
     task = next(left, _END)
     if task is _END:
         return  # a cluster takes seconds to start, or to wait for
-    _join(ray, address)
+    _join(ray, executor.ray or LOCAL)
     # Signals are noted: an exception in the middle of Ray could leave it half alive.
     with noted_signals(lambda: None) as noted:
         try:
             resources = ray.cluster_resources()
             all_gpus, cores = resources.get("GPU", 0.0), resources.get("CPU", 1.0)
-            share = min(gpus, all_gpus)
-            count = workers or max(1, int(all_gpus // share if share else cores // cpus))
+            share = min(executor.gpus, all_gpus)
+            count = executor.workers or max(1, int(all_gpus // share if share else cores // executor.cpus))
             # A worker that asks for more than there is would never start, and its tasks would wait for ever.
             share = min(share, all_gpus / count)
-            kind = ray.remote(num_cpus=min(cpus, cores), num_gpus=share)(_Actor)
+            kind = ray.remote(num_cpus=min(executor.cpus, cores), num_gpus=share)(_Actor)
             kind = kind.options(max_restarts=TRIES, max_task_retries=TRIES)
             # In a list, Ray passes the reference on and keeps one copy of what it points to.
             shared = [ray.put(make_worker)]

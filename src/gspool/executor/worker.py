@@ -1,4 +1,4 @@
-"""What runs in another process: a worker that is made with its first task, and a failure in the place of a result."""
+"""Where tasks run, the worker that does them, and a failure in the place of a result."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from typing import Any, NamedTuple
 AHEAD = 2
 # A task whose process dies, with its machine or out of memory, is tried so often.
 TRIES = 3
+
+
+class Executor(NamedTuple):
+    """Where tasks run.
+
+    Attributes:
+        workers: tasks at a time; 1 without Ray runs them in this process. 0 with Ray takes one a GPU, else one a core.
+        ray: None for this machine; ``auto`` or an address for a Ray cluster, ``local`` for one that ends with the call.
+        gpus: GPUs of one worker on Ray; 0.25 puts four on a GPU.
+        cpus: cores of one worker on Ray.
+    """
+
+    workers: int = 1
+    ray: str | None = None
+    gpus: float = 0.0
+    cpus: float = 1.0
 
 
 class Failure(NamedTuple):
