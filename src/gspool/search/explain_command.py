@@ -128,10 +128,7 @@ def _summary(explanation: Any) -> str:
     line = f"entropy of the weights {explanation.entropy:.4f} (1 is average pooling)"
     if explanation.attributes is None:
         return f"{line}; {explanation.missing}"
-    values, prototypes = explanation.attributes.topk(min(3, len(explanation.attributes)))
-    first = ", ".join(
-        f"{number} ({value:.1%})" for number, value in zip(prototypes.tolist(), values.tolist(), strict=True)
-    )
+    first = ", ".join(f"{number} ({value:.1%})" for number, value in explanation.most_used(3))
     return f"{line}; most used prototypes {first}"
 
 
