@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.data.decode import BrokenImageError
+from gspool.data.decode import BrokenImageError, printable
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.models.device import chosen_device
-from gspool.search.images import LIMITS, Limits, printable, read_pixels
+from gspool.search.images import LIMITS, Limits, read_pixels
 from gspool.search.index.rows import ImageRecord
 from gspool.search.model_source import embed_batch
 

@@ -11,8 +11,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from gspool.data import BrokenImageError
+from gspool.data.decode import ImageTooLargeError, UnknownFormatError
 from gspool.search.explanation.page import explanation_figures
-from gspool.search.images import ImageTooLargeError, Limits, UnknownFormatError
+from gspool.search.images import Limits
 from gspool.search.serve.answers import Embedding, Explained, Health, Labels, Neighbours, Problem, Shown
 from gspool.search.serve.docs_page import docs_page
 from gspool.search.serve.lookup import MOST_NEIGHBOURS, Lookup, UnknownPictureError

@@ -17,12 +17,7 @@ pre { background: #8882; padding: .7rem; overflow-x: auto; border-radius: 6px; f
 
 
 def docs_page(schema: Mapping[str, Any], address: str) -> str:
-    """Return a page with a section and a command to try for every route.
-
-    Args:
-        schema: ``app.openapi()``, which programs read at /openapi.json.
-        address: of the server, for the commands.
-    """
+    """Return a page with a section and a command to try for every route of ``app.openapi()``."""
     sections = [
         _section(path, method, operation, schema, address.rstrip("/"))
         for path, methods in schema["paths"].items()

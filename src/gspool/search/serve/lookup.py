@@ -95,13 +95,9 @@ class Lookup:
     def search(
         self, pixels: UInt8[Tensor, "3 H W"], k: int = 10, threshold: float = -1.0, labels: Sequence[str] = ()
     ) -> list[Neighbour]:
-        """Find the pictures of the corpus that are nearest to an image, best first.
+        """Find the pictures nearest to an image, best first: at most ``k``, with a cosine of at least ``threshold``.
 
-        Args:
-            pixels: what to look for.
-            k: at most this many.
-            threshold: leave out those with a smaller cosine.
-            labels: only pictures with one of these labels; all, if empty.
+        With ``labels`` only pictures that have one of them are searched.
 
         Raises:
             ValueError: if ``k`` or ``threshold`` is out of range, or no picture has one of the labels.
@@ -123,12 +119,7 @@ class Lookup:
         return [neighbour for neighbour in near if neighbour.score >= threshold]
 
     def thumbnail(self, number: int, side: int) -> Image:
-        """Return a picture of the corpus by its number, its longer side at most ``side``.
-
-        Raises:
-            UnknownPictureError: if there is no such number.
-            BrokenImageError: if its file is gone, or no longer a picture.
-        """
+        """Return a picture of the corpus by its number, its longer side at most ``side``; raises as `pixels`."""
         path = self._path(number)
 
         def reduced() -> Image:

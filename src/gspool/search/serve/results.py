@@ -43,12 +43,7 @@ def neighbours_html(
 ) -> str:
     """Return the pictures that were found as cards, plain or with weights or prototypes drawn over them.
 
-    Args:
-        lookup: where the pictures are.
-        neighbours: what was found.
-        view: what the cards show.
-        query: the explanation of the query, for the prototypes that both share; None without one.
-        size: the longer side of a picture in pixels.
+    With an explanation of the query, cards name the prototypes that both share.
     """
     if not neighbours:
         return '<p class="nothing">Nothing found: lower the threshold, or choose other labels.</p>'
