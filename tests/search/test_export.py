@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gspool.search.index import export
-from gspool.search.index.export import finish_store, open_store, read_pieces, read_settings
+from gspool.search.index.export import finish_store, open_store, read_settings
 from gspool.search.index.rows import ImageRecord, VectorSettings
 from gspool.search.index.table import LanceWriter, open_table
+from search.corpus_files import KINDS, rows_of
 
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", 3)
-KINDS = ("lance", "parquet", "npz")
 
 
 def some_rows(first: int, count: int) -> tuple[list[ImageRecord], np.ndarray]:
@@ -47,12 +47,6 @@ def written(path, *counts: int):
     return path
 
 
-def content(path) -> list[dict]:
-    if path.suffix == ".lance":
-        return open_table(path).to_arrow().to_pylist()
-    return [row for piece in read_pieces(path) for row in piece.to_pylist()]
-
-
 def expected(count: int) -> list[dict]:
     records, vectors = some_rows(0, count)
     return [{**record._asdict(), "row": row, "vector": vectors[row].tolist()} for row, record in enumerate(records)]
@@ -72,7 +66,7 @@ def test_rows_come_back_as_they_went_in_however_they_were_cut(kind, tmp_path, mo
         # A run that ends here goes on where it was, with its export still to be written.
         if count != 1:
             finish_store(writer, path)
-    assert content(path) == expected(13)
+    assert rows_of(path) == expected(13)
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name]
 
 
@@ -109,9 +103,9 @@ def test_a_crash_leaves_the_former_file_and_the_work_since(kind, tmp_path, monke
         patch.setattr(export.os, "replace", crash)
         with pytest.raises(OSError, match="no space"):
             finish_store(writer, path)
-    assert content(path) == expected(3)
+    assert rows_of(path) == expected(3)
     finish_store(open_store(path, SETTINGS), path)
-    assert content(path) == expected(6)
+    assert rows_of(path) == expected(6)
     # A crash while the file is read back: what is half there is not taken for the whole.
     shutil.rmtree(tmp_path / f"vectors.{kind}.parts", ignore_errors=True)
     LanceWriter(tmp_path / f"vectors.{kind}.parts" / export.ASIDE, SETTINGS).append(*some_rows(0, 2))
@@ -133,7 +127,7 @@ def test_a_crash_while_the_working_table_is_deleted_costs_nothing(tmp_path, monk
         with pytest.raises(KeyboardInterrupt):
             finish_store(writer, path)
     assert open_store(path, SETTINGS).rows == 3
-    assert content(path) == expected(3)
+    assert rows_of(path) == expected(3)
 
 
 def test_a_file_whose_rows_are_unchanged_is_not_written_again(tmp_path):
@@ -155,7 +149,7 @@ def test_vectors_of_another_model_are_refused(kind, change, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_corpus_is_an_empty_file(kind, tmp_path):
     path = written(tmp_path / f"vectors.{kind}")
-    assert content(path) == []
+    assert rows_of(path) == []
     assert open_store(path, SETTINGS).rows == 0
 
 
@@ -185,7 +179,7 @@ def test_a_truncated_archive_is_refused(tmp_path):
     broken[1000:1400] = bytes(400)
     path.write_bytes(broken)
     with pytest.raises(ValueError, match="damaged"):
-        content(path)
+        rows_of(path)
 
 
 def test_wrong_vectors_are_refused_before_they_are_written(tmp_path):
@@ -196,13 +190,14 @@ def test_wrong_vectors_are_refused_before_they_are_written(tmp_path):
     with pytest.raises(ValueError, match="length 3"):
         writer.append(records, np.zeros((2, 4)))
     assert writer.rows == 0
-    assert content(tmp_path / "vectors.lance") == []
+    assert rows_of(tmp_path / "vectors.lance") == []
 
 
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from test_export import SETTINGS, some_rows
+sys.path.insert(0, "tests")
+from search.test_export import SETTINGS, some_rows
 from gspool.search.index.table import LanceWriter
 path = Path(sys.argv[1])
 writer = LanceWriter(path, SETTINGS)
@@ -219,10 +214,8 @@ except ValueError as error:
 
 def test_a_full_disk_is_one_sentence_and_keeps_the_rows(tmp_path):
     path = tmp_path / "vectors.lance"
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, cwd="tests/search", check=False
-    )
+    done = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=False)
     assert f"{path} could not be written (" in done.stdout, done.stderr
     assert "run the same command again" in done.stdout
-    assert content(path) == expected(10)
+    assert rows_of(path) == expected(10)
     assert LanceWriter(path, SETTINGS).next_row == 10

@@ -12,7 +12,8 @@ from gspool.data import BrokenImageError
 from gspool.search import Limits, prepare
 from gspool.search.images import read_pixels
 from gspool.search.serve.api import status_of
-from search.served import as_bytes, noise, png_bomb
+from search.corpus_files import noise
+from search.served import as_bytes, png_bomb
 
 LIMITS = Limits(max_bytes=200_000, max_pixels=100_000)
 # As large a crop as the picture, so that a changed pixel is seen.
