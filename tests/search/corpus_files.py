@@ -52,9 +52,13 @@ def stuck(*arguments):
     return embed_batch(*arguments)
 stream.embed_batch = stuck
 model, *works = sys.argv[1:]
-for pictures, out in zip(works[::2], works[1::2]):
-    work = {"batch_size": 4, "device": "cpu"}
-    threading.Thread(target=embed.embed_corpus, args=(model, pictures, out), kwargs=work).start()
+options = {"batch_size": 4, "device": "cpu"}
+pairs = zip(works[::2], works[1::2])
+threads = [threading.Thread(target=embed.embed_corpus, args=(model, *pair), kwargs=options) for pair in pairs]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
 """
 
 

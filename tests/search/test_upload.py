@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from gspool import Embedder
 from gspool.data import BrokenImageError
-from gspool.search import Limits, prepare
+from gspool.search import Limits
 from gspool.search.images import read_pixels
 from gspool.search.serve.api import status_of
 from search.corpus_files import noise
@@ -30,26 +29,13 @@ def refused(content: bytes, limits: Limits = LIMITS) -> tuple[int, str]:
     return status_of(caught.value), str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF", "JPEG", "WEBP"])
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_pictures_of_known_formats_are_read(kind: str, mode: str) -> None:
-    picture = noise(0).convert(mode)
-    pixels = read_upload(as_bytes(picture, kind))
-    if kind in ("PNG", "BMP"):
-        assert pixels.equal(prepare(picture.convert("RGB"), MODEL))
-    assert tuple(pixels.shape) == (3, 32, 32)
-
-
-@pytest.mark.parametrize("kind", ["TIFF", "PPM", "ICO", "PDF", "TGA"])
-def test_other_formats_are_refused(kind: str) -> None:
-    status, reason = refused(as_bytes(noise(0), kind))
+@pytest.mark.parametrize(
+    "kind", ["TIFF", "PPM", "ICO", "PDF", "TGA", "<svg xmlns='http://x'/>", "\0", "MZ", "%!PS-Adobe"]
+)
+def test_other_formats_and_what_is_no_picture_are_refused(kind: str) -> None:
+    status, reason = refused(as_bytes(noise(0), kind) if kind.isalpha() and len(kind) > 2 else kind.encode())
     assert status == 415
     assert "not one of JPEG, PNG, WEBP, GIF, BMP" in reason
-
-
-@pytest.mark.parametrize("content", [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"\0" * 100, b"MZ", b"%!PS-Adobe"])
-def test_what_is_not_a_picture_is_refused(content: bytes) -> None:
-    assert refused(content)[0] == 415
 
 
 def test_bytes_and_pixels_are_counted_to_the_last() -> None:
@@ -85,10 +71,6 @@ def test_a_line_is_refused_before_it_is_resized(size, monkeypatch) -> None:
     assert f"{size[0]} x {size[1]} pixels are too long and narrow" in reason
 
 
-def test_a_narrow_picture_within_the_limit_is_read() -> None:
-    assert tuple(read_upload(png_bomb(4, 300)).shape) == (3, 32, 32)
-
-
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 def test_a_truncated_picture_is_refused(kind: str) -> None:
     content = as_bytes(noise(0, (200, 200)), kind)
@@ -109,16 +91,3 @@ def test_damage_is_refused_or_read_and_never_crashes(data) -> None:
     except BrokenImageError as problem:
         outcome = status_of(problem)
     assert outcome in ((3, 32, 32), 413, 415, 422)
-
-
-def test_it_is_turned_upright() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 3
-    turned = read_upload(as_bytes(noise(0), exif=exif))
-    assert turned.equal(prepare(noise(0).rotate(180), MODEL))
-
-
-@pytest.mark.parametrize("limits", [Limits(max_bytes=0), Limits(max_pixels=-1)])
-def test_limits_are_positive(limits: Limits) -> None:
-    with pytest.raises(ValueError, match="must be positive, got"):
-        limits.check()
