@@ -46,11 +46,11 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     unfinished = store.exists() or not out.exists()
     if not store.exists():
         shutil.rmtree(aside, ignore_errors=True)
-        copy = LanceWriter(aside, settings)
         if out.exists():
             settings.check_same(read_settings(out), out)
-            for piece in read_pieces(out):
-                copy.add(piece)
+            copy_to_lance(out, aside, settings)
+        else:
+            LanceWriter(aside, settings)
         # Renamed when it is whole: a crash before starts again from the file.
         os.replace(aside, store)
     writer = LanceWriter(store, settings)
@@ -75,13 +75,13 @@ def finish_store(writer: LanceWriter, out: Path) -> None:
     shutil.rmtree(writer.path.parent, ignore_errors=True)
 
 
-def copy_to_lance(source: Path, out: Path) -> None:
-    """Copy a .parquet or .npz file into a new Lance table.
+def copy_to_lance(source: Path, out: Path, settings: VectorSettings | None = None) -> None:
+    """Copy a .parquet or .npz file into a new Lance table, with its own settings unless others are given.
 
     Raises:
         ValueError: if the source is damaged, or not written by gspool.
     """
-    writer = LanceWriter(out, read_settings(source))
+    writer = LanceWriter(out, settings or read_settings(source))
     for piece in read_pieces(source):
         writer.add(piece)
 

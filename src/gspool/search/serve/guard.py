@@ -113,9 +113,7 @@ class Guard:
             return _refused(404, "there is nothing at this address; /docs lists all routes")
         if method not in SAFE and not is_own_origin(headers, rules.origins):
             return _refused(403, "requests from pages of other sites are not allowed; --allow-host NAME allows one")
-        # Of several lengths the last, which is the one that the server goes by.
-        declared = (headers.getlist("content-length") or ["0"])[-1]
-        if not (declared.isascii() and declared.isdigit()) or int(declared) > self.max_body:
+        if not all(_is_at_most(length, self.max_body) for length in headers.getlist("content-length")):
             return self.too_large()
         return None
 
@@ -188,6 +186,11 @@ class Guard:
 
 class BodyError(Exception):
     """A body that is too large or too slow; the guard answers, whoever catches this."""
+
+
+def _is_at_most(length: str, most: int) -> bool:
+    # Python itself refuses to read numbers of thousands of digits.
+    return length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= most
 
 
 def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
