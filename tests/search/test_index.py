@@ -15,6 +15,7 @@ from gspool.search.index.approximate import APPROXIMATE_FROM, MEASURED, Approxim
 from gspool.search.index.export import finish_store, open_store
 from gspool.search.index.index import needs_approximation
 from gspool.search.index.rows import ImageRecord, VectorSettings
+from search.corpus_files import KINDS
 
 DIM = 12
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", DIM)
@@ -53,7 +54,7 @@ def slow_search(rows: Drawn, query: np.ndarray, k: int, allowed) -> list[int]:
     return [int(row) for row in order[:k]]
 
 
-@pytest.mark.parametrize("kind", ["lance", "parquet", "npz"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("queries", [1, 2, 300])
 def test_exact_search_is_the_order_of_the_cosines(kind, queries, tmp_path):
     rows = drawn(500, seed=1)

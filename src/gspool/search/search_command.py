@@ -57,7 +57,7 @@ def search_command(arguments: Sequence[str]) -> None:
     index.check_model(model)
     conditions = [f"({given.where})"] if given.where else []
     conditions += [label_filter(given.label)] if given.label else []
-    if needs_approximation(index) and not given.exact and index.path.suffix == ".lance":
+    if needs_approximation(index) and not given.exact:
         index.build(given.recall, tell=_aside)
     _aside(str(index) if not given.exact else f"{index.path.name}: {len(index):,} vectors, exact (--exact)")
     drawn: list[Answer] = []

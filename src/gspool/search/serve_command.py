@@ -97,7 +97,7 @@ def _serve(given: Any) -> None:
     with listening(host, given.port) as (listener, port), private_uploads():
         index = open_index(given.index)
         lookup = Lookup(load_model(given.model, given.device), index)
-        if needs_approximation(index) and index.path.suffix == ".lance":
+        if needs_approximation(index):
             index.build(tell=print)
         print(f"index   {index}")
         names = list(given.allow_host)

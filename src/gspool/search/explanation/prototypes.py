@@ -77,7 +77,8 @@ def nearest_regions(
     count = len(layer.prototypes)
     # Of each region so far its distance, its image and the place of its token.
     best = (torch.full((count, per_prototype), torch.inf), *torch.full((2, count, per_prototype), -1))
-    use, seen, grid = torch.zeros(count, dtype=torch.float64), 0, None
+    use, seen = torch.zeros(count, dtype=torch.float64), 0
+    grid: tuple[int, int] | None = None
     broken: list[str] = []
     with evaluating(model), work_bar("prototypes", 0, len(source), progress, unit="images") as bar:
         for start in range(0, len(source), batch):
@@ -92,9 +93,10 @@ def nearest_regions(
                 features = model.feature_map(as_input(model, torch.stack(images)))
                 if features.ndim != 4:
                     raise ValueError("the tokens of this backbone form no grid over the image, so they have no regions")
-                if grid and grid != features.shape[2:]:
-                    raise ValueError(f"token grids of {grid} and {features.shape[2:]}: images must be of one size")
-                grid, seen = features.shape[2:], seen + len(rows)
+                before, grid = grid, (features.shape[2], features.shape[3])
+                if before not in (None, grid):
+                    raise ValueError(f"images give token grids of {before} and {grid}; they must be of one size")
+                seen += len(rows)
                 distance, place, attributes = _nearest_tokens(layer, cast("Tensor", prototype_tokens(model, features)))
                 use += attributes
                 best = _merged(best, (distance, torch.tensor(rows).expand_as(place), place), per_prototype)
@@ -102,8 +104,8 @@ def nearest_regions(
     if grid is None:
         raise ValueError(f"no image could be read: {len(broken)} of {len(source)} are broken")
     distance, image, place = best
-    height, width = grid
-    return Regions(distance, image, place // width, place % width, use / seen, (height, width), seen, tuple(broken))
+    across = grid[1]
+    return Regions(distance, image, place // across, place % across, use / seen, grid, seen, tuple(broken))
 
 
 def _nearest_tokens(

@@ -212,10 +212,12 @@ def needs_approximation(index: Index) -> bool:
     """Return whether exact search is slow on this corpus and there is no approximate index of about its size yet.
 
     Rows added after an index was built are still found. Once they are many, partitions and recall are no longer what
-    was measured.
+    was measured. A temporary copy of a .parquet or .npz file is not worth an index.
     """
     rows = len(index)
-    return rows >= APPROXIMATE_FROM and (index.approximation is None or rows > GROWN * index.approximation.rows)
+    if index.path.suffix != ".lance" or rows < APPROXIMATE_FROM:
+        return False
+    return index.approximation is None or rows > GROWN * index.approximation.rows
 
 
 def _nearest(
