@@ -27,7 +27,7 @@ import torch
 
 from gspool.provenance import write_result
 from gspool.search.index.index import Index, open_index
-from gspool.search.index.rows import VectorRows, VectorSettings
+from gspool.search.index.rows import ImageRecord, VectorSettings
 from gspool.search.index.table import LanceWriter
 
 if TYPE_CHECKING:
@@ -164,9 +164,9 @@ def write_table(path: Path, vectors: np.ndarray) -> None:
     writer = LanceWriter(path, VectorSettings("mixture", "0" * 16, vectors.shape[1]))
     for first in range(0, len(vectors), 4096):
         part = vectors[first : first + 4096]
-        names = [f"/pictures/{row:07d}.jpg" for row in range(first, first + len(part))]
-        labels = [f"class {row % 10_000}" for row in range(first, first + len(part))]
-        writer.append(VectorRows(names, labels, [256] * len(part), [256] * len(part), part))
+        rows = range(first, first + len(part))
+        records = [ImageRecord(f"/pictures/{row:07d}.jpg", f"class {row % 10_000}", 256, 256) for row in rows]
+        writer.append(records, part)
     writer.finish()
 
 

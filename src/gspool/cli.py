@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gspool.terminal.plain_warnings import short_warnings
 from gspool.terminal.signals import TERMINATED, Terminated, exit_on_signals
 from gspool.version import __version__
 
@@ -85,6 +86,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gspool {command} needs {missing}: pip install 'gspool[{found.extra}]'", file=sys.stderr)
         return 1
     return status
+
+
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """Show a UserWarning without its line of source; other warnings, which are for programmers, do not change.
+
+    Example:
+        >>> with short_warnings():
+        ...     warnings.formatwarning("3 images are left out", UserWarning, "sets.py", 49)
+        'warning: 3 images are left out\\n'
+    """
+    usual = warnings.formatwarning
+
+    def shown(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
+        return f"warning: {message}\n" if category is UserWarning else usual(message, category, *place, **more)
+
+    warnings.formatwarning = shown
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 if __name__ == "__main__":

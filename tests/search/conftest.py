@@ -1,4 +1,4 @@
-"""A folder of pictures, and a small model, for the tests of search."""
+"""Pictures, a small model, and one server of both, for the tests of search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gspool import Embedder
-from search.drawn_picture import draw_picture
+from search.corpus_files import draw_picture
+from search.served import Server, make_lookup, write_corpus
 
 CLASSES = ("ant", "bee", "cat")
 EACH = 5
@@ -36,3 +37,35 @@ def pictures(tmp_path):
         for picture in range(EACH):
             draw_picture(root / name / f"{picture}.png", 100 * number + picture)
     return root
+
+
+@pytest.fixture(scope="session")
+def lookup(small_model, tmp_path_factory):
+    """A model and a corpus of twelve pictures, as a server holds them."""
+    return make_lookup(tmp_path_factory.mktemp("corpus"), small_model)
+
+
+@pytest.fixture(scope="session")
+def served_folder(small_model, tmp_path_factory):
+    """A model, its corpus, and a file that no server should show."""
+    place = tmp_path_factory.mktemp("served")
+    write_corpus(place, small_model)
+    small_model.save_pretrained(place / "model")
+    (place / "secret.txt").write_text("the secret")
+    return place
+
+
+@pytest.fixture(scope="session")
+def servers():
+    started: list[Server] = []
+    yield started
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture
+def server(servers, served_folder):
+    """One server for all tests, because it takes long to start; started again after a test that has stopped it."""
+    if not servers or servers[-1].process.poll() is not None:
+        servers.append(Server(served_folder, "--max-mb", "0.1", "--max-pixels", "100000"))
+    return servers[-1]

@@ -16,21 +16,16 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from PIL import Image
 
 from gspool.search import embed_corpus, open_index
 from gspool.search.serve.lookup import Lookup
+from search.corpus_files import draw_picture
 
 # A label that would do harm on a page that took it for anything but text.
 HOSTILE = "<img src=x onerror=alert(1)> ${7*7} {{7*7}}"
 LABELS = ("ant", "bee", HOSTILE)
 EACH = 4
-
-
-def noise(seed: int, size=(48, 40)) -> Image.Image:
-    coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), dtype=np.uint8)
-    return Image.fromarray(coarse).resize(size, Image.Resampling.NEAREST)
 
 
 def as_bytes(picture: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -45,8 +40,7 @@ def write_corpus(folder, model) -> None:
     for number, label in enumerate(LABELS):
         for picture in range(EACH):
             path = folder / "pictures" / f"{number}-{picture}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            noise(100 * number + picture).save(path)
+            draw_picture(path, 100 * number + picture)
             lines.append(f'{path},"{label}"')
     (folder / "list.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     embed_corpus(model, [folder / "list.csv"], folder / "vectors.lance", device="cpu", workers=1)

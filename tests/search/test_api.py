@@ -14,14 +14,10 @@ from gspool import Embedder
 from gspool.search import Limits, prepare
 from gspool.search.serve.api import create_api
 from gspool.search.serve.lookup import Lookup
-from search.served import EACH, HOSTILE, LABELS, as_bytes, make_lookup, noise, png_bomb
+from search.corpus_files import noise
+from search.served import EACH, HOSTILE, LABELS, as_bytes, make_lookup, png_bomb
 
 LIMITS = Limits(max_bytes=60_000, max_pixels=100_000)
-
-
-@pytest.fixture(scope="module")
-def lookup(small_model, tmp_path_factory) -> Lookup:
-    return make_lookup(tmp_path_factory.mktemp("corpus"), small_model)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import csv
 import os
 import threading
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,18 +15,8 @@ from gspool.search import Limits, embed_corpus, open_index
 from gspool.search.corpus import embed as embed_module
 from gspool.search.corpus import stream
 from gspool.search.corpus.sources import list_images
-from gspool.search.index.export import read_pieces
-from gspool.search.index.table import LanceWriter, open_table
-from search.drawn_picture import draw_picture
-from search.stuck_embedding import stuck_in_batch
-
-KINDS = ("lance", "parquet", "npz")
-
-
-def rows_of(path) -> list[dict]:
-    if path.suffix == ".lance":
-        return open_table(path).to_arrow().to_pylist()
-    return [row for piece in read_pieces(path) for row in piece.to_pylist()]
+from gspool.search.index.table import LanceWriter
+from search.corpus_files import KINDS, draw_picture, rows_of
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,8 +25,7 @@ def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path
     result = embed_corpus(small_model, pictures, tmp_path / f"vectors.{kind}", batch_size=4, workers=3)
     assert (result.rows, result.embedded, result.skipped, result.bad, result.bad_list) == (16, 16, 0, 0, None)
     rows = rows_of(tmp_path / f"vectors.{kind}")
-    listed = [*list_images([pictures])]
-    assert [(row["path"], row["label"]) for row in rows] == [*listed]
+    assert [(row["path"], row["label"]) for row in rows] == [image[:2] for image in list_images([pictures])]
     assert [row["row"] for row in rows] == [*range(16)]
     assert (rows[-1]["width"], rows[-1]["height"]) == (90, 70)
     for row in rows:
@@ -80,24 +68,6 @@ def test_an_interrupted_run_goes_on_to_the_very_same_file(kind, small_model, pic
 def _bad(path) -> list[list[str]]:
     with path.open(newline="") as file:
         return [*csv.reader(file)]
-
-
-def test_a_killed_process_leaves_whole_rows(model_folder, small_model, tmp_path):
-    root = tmp_path / "many"
-    for number in range(30):
-        draw_picture(root / f"{number:03d}.png", number)
-    out = tmp_path / "vectors.lance"
-    # The fourth batch never ends, so that the kill comes in the middle.
-    with stuck_in_batch(4, model_folder, root, out):
-        pass
-    result = embed_corpus(small_model, root, out, batch_size=4)
-    assert (result.skipped, result.embedded, result.rows) == (12, 18, 30)
-    rows = rows_of(out)
-    assert [row["path"] for row in rows] == [str(root / f"{number:03d}.png") for number in range(30)]
-    fresh = embed_corpus(small_model, root, tmp_path / "fresh.lance", batch_size=4)
-    np.testing.assert_allclose(
-        [row["vector"] for row in rows], [row["vector"] for row in rows_of(fresh.path)], atol=1e-6
-    )
 
 
 def test_bad_pictures_are_listed_left_out_and_tried_again(small_model, pictures, tmp_path):
@@ -166,7 +136,7 @@ def test_vectors_leave_memory_as_they_come(small_model, pictures, tmp_path, monk
     monkeypatch.setattr(embed_module, "ROWS_AT_ONCE", 4)
     sizes = []
     append = LanceWriter.append
-    monkeypatch.setattr(LanceWriter, "append", lambda self, rows: (sizes.append(len(rows.paths)), append(self, rows)))
+    monkeypatch.setattr(LanceWriter, "append", lambda self, *rows: (sizes.append(len(rows[0])), append(self, *rows)))
     embed_corpus(small_model, pictures, tmp_path / "v.parquet", batch_size=2)
     assert sizes == [4, 4, 4, 3]
 
@@ -199,9 +169,8 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
     ahead = stream.decode_ahead(watched(), small_model, workers=2, ahead=3)
     first = next(ahead)
     assert len(asked) == 4
-    assert first.listed == asked[0]
-    rest = [*ahead]
-    assert [picture.listed for picture in [first, *rest]] == [*list_images([pictures])]
+    decoded = [first, *ahead]
+    assert [picture.record.path for picture in decoded] == [image.path for image in list_images([pictures])]
 
 
 def test_leaving_early_stops_the_threads(small_model, pictures):

@@ -114,22 +114,6 @@ def test_a_data_set_is_taken_by_its_name(model_folder, inside, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give images to explain, or --prototypes"),
-        (["a.png", "--prototypes", "pictures"], "not both"),
-        (["a.png", "--out", "a.gif"], "ends in .png or .html, got 'a.gif'"),
-        (["--prototypes", "pictures", "--out", "a.png"], "ends in .html, got 'a.png'"),
-        (["a.png", "--top", "0"], "--top must be at least 1, got 0"),
-    ],
-)
-def test_what_cannot_be_meant_ends_in_status_2(inside, capsys, arguments: list[str], words: str) -> None:
-    # Told before a model is looked for: there is none.
-    assert run("explain", ["no/such/model", *arguments]) == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
         (["no-such.png"], "there is no no-such.png"),
         (["--prototypes", "no-such-folder"], "there is no no-such-folder"),
     ],
@@ -149,20 +133,6 @@ def test_a_file_that_is_no_picture_is_named(model_folder, inside, capsys) -> Non
     (inside / "words.png").write_text("words")
     assert run("explain", [str(model_folder), "words.png"]) == 1
     assert "words.png: the content is not one of JPEG" in capsys.readouterr().err
-
-
-def test_a_wrong_option_names_the_right_one(model_folder, capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run("explain", [str(model_folder), "a.png", "--jsom", "x"])
-    assert ended.value.code == 2
-    assert "did you mean --json?" in capsys.readouterr().err
-
-
-def test_help_is_a_page(capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run("explain", ["--help"])
-    assert ended.value.code == 0
-    assert "gspool explain runs/NAME --prototypes pictures/" in capsys.readouterr().out
 
 
 def test_names_are_text_on_the_page(small_model) -> None:

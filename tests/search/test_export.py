@@ -12,48 +12,44 @@ import pyarrow.parquet as pq
 import pytest
 
 from gspool.search.index import export
-from gspool.search.index.export import finish_store, open_store, read_pieces, read_settings
-from gspool.search.index.rows import VectorRows, VectorSettings
+from gspool.search.index.export import finish_store, open_store, read_settings
+from gspool.search.index.rows import ImageRecord, VectorSettings
 from gspool.search.index.table import LanceWriter, open_table
+from search.corpus_files import KINDS, rows_of
 
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", 3)
-KINDS = ("lance", "parquet", "npz")
 
 
-def some_rows(first: int, count: int) -> VectorRows:
-    numbers = range(first, first + count)
-    return VectorRows(
-        [f"/pictures/ö{'x' * (number % 5)}/{number}.jpg" for number in numbers],
-        [None if number % 3 == 0 else f"class {number % 3}" for number in numbers],
-        [number + 1 for number in numbers],
-        [number + 2 for number in numbers],
-        np.arange(3 * first, 3 * (first + count), dtype=np.float32).reshape(count, 3),
-    )
+def some_rows(first: int, count: int) -> tuple[list[ImageRecord], np.ndarray]:
+    records = [
+        ImageRecord(
+            f"/pictures/ö{'x' * (number % 5)}/{number}.jpg",
+            None if number % 3 == 0 else f"class {number % 3}",
+            number + 1,
+            number + 2,
+        )
+        for number in range(first, first + count)
+    ]
+    return records, np.arange(3 * first, 3 * (first + count), dtype=np.float32).reshape(count, 3)
+
+
+def paths(count: int) -> list[str]:
+    return [record.path for record in some_rows(0, count)[0]]
 
 
 def written(path, *counts: int):
     """Write rows in several appends."""
     writer, first = open_store(path, SETTINGS), 0
     for count in counts:
-        writer.append(some_rows(first, count))
+        writer.append(*some_rows(first, count))
         first += count
     finish_store(writer, path)
     return path
 
 
-def content(path) -> list[dict]:
-    if path.suffix == ".lance":
-        return open_table(path).to_arrow().to_pylist()
-    return [row for piece in read_pieces(path) for row in piece.to_pylist()]
-
-
 def expected(count: int) -> list[dict]:
-    rows = some_rows(0, count)
-    return [
-        {"row": row, "path": path, "label": label, "width": width, "height": height, "vector": vector.tolist()}
-        | {"size": None, "modified": None, "source": None}
-        for row, (path, label, width, height, vector) in enumerate(zip(*rows[:5], strict=True))
-    ]
+    records, vectors = some_rows(0, count)
+    return [{**record._asdict(), "row": row, "vector": vectors[row].tolist()} for row, record in enumerate(records)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,13 +60,13 @@ def test_rows_come_back_as_they_went_in_however_they_were_cut(kind, tmp_path, mo
     for count in (5, 1, 7):
         writer = open_store(path, SETTINGS)
         assert writer.rows == first
-        assert [row for piece in writer.stamps() for row in piece["path"].to_pylist()] == some_rows(0, first).paths
-        writer.append(some_rows(first, count))
+        assert [path for piece in writer.read(["path"]) for path in piece["path"].to_pylist()] == paths(first)
+        writer.append(*some_rows(first, count))
         first += count
         # A run that ends here goes on where it was, with its export still to be written.
         if count != 1:
             finish_store(writer, path)
-    assert content(path) == expected(13)
+    assert rows_of(path) == expected(13)
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name]
 
 
@@ -80,7 +76,7 @@ def test_an_export_of_many_pieces_keeps_its_rows_together(tmp_path):
     with np.load(path) as arrays:
         assert arrays["row"].tolist() == list(range(9100))
         np.testing.assert_array_equal(arrays["vector"][:, 0], 3 * arrays["row"])
-        assert arrays["path"].tolist() == some_rows(0, 9100).paths
+        assert arrays["path"].tolist() == paths(9100)
 
 
 def test_other_programs_read_the_files(tmp_path):
@@ -98,7 +94,7 @@ def test_other_programs_read_the_files(tmp_path):
 def test_a_crash_leaves_the_former_file_and_the_work_since(kind, tmp_path, monkeypatch):
     path = written(tmp_path / f"vectors.{kind}", 3)
     writer = open_store(path, SETTINGS)
-    writer.append(some_rows(3, 3))
+    writer.append(*some_rows(3, 3))
 
     def crash(*_):
         raise OSError("no space left on device")
@@ -107,12 +103,12 @@ def test_a_crash_leaves_the_former_file_and_the_work_since(kind, tmp_path, monke
         patch.setattr(export.os, "replace", crash)
         with pytest.raises(OSError, match="no space"):
             finish_store(writer, path)
-    assert content(path) == expected(3)
+    assert rows_of(path) == expected(3)
     finish_store(open_store(path, SETTINGS), path)
-    assert content(path) == expected(6)
+    assert rows_of(path) == expected(6)
     # A crash while the file is read back: what is half there is not taken for the whole.
     shutil.rmtree(tmp_path / f"vectors.{kind}.parts", ignore_errors=True)
-    LanceWriter(tmp_path / f"vectors.{kind}.parts" / export.ASIDE, SETTINGS).append(some_rows(0, 2))
+    LanceWriter(tmp_path / f"vectors.{kind}.parts" / export.ASIDE, SETTINGS).append(*some_rows(0, 2))
     assert open_store(path, SETTINGS).rows == 6
 
 
@@ -125,27 +121,13 @@ def test_a_crash_while_the_working_table_is_deleted_costs_nothing(tmp_path, monk
         raise KeyboardInterrupt
 
     writer = LanceWriter(tmp_path / "vectors.parquet.parts" / "vectors.lance", SETTINGS)
-    writer.append(some_rows(0, 3))
+    writer.append(*some_rows(0, 3))
     with monkeypatch.context() as patch:
         patch.setattr(export.shutil, "rmtree", half)
         with pytest.raises(KeyboardInterrupt):
             finish_store(writer, path)
     assert open_store(path, SETTINGS).rows == 3
-    assert content(path) == expected(3)
-
-
-def test_unfinished_parts_of_an_older_version_are_taken_over(tmp_path):
-    path = written(tmp_path / "vectors.parquet", 3)
-    parts = tmp_path / "vectors.parquet.parts"
-    parts.mkdir()
-    # Parts that were joined already, and further ones.
-    for number, rows in enumerate((some_rows(0, 3).table(SETTINGS, 0), some_rows(3, 2).table(SETTINGS, 3))):
-        pq.write_table(rows, parts / f"rows-{number:012d}.parquet")
-    writer = open_store(path, SETTINGS)
-    assert writer.rows == 5
-    finish_store(writer, path)
-    assert content(path) == expected(5)
-    assert not parts.exists()
+    assert rows_of(path) == expected(3)
 
 
 def test_a_file_whose_rows_are_unchanged_is_not_written_again(tmp_path):
@@ -167,7 +149,7 @@ def test_vectors_of_another_model_are_refused(kind, change, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_corpus_is_an_empty_file(kind, tmp_path):
     path = written(tmp_path / f"vectors.{kind}")
-    assert content(path) == []
+    assert rows_of(path) == []
     assert open_store(path, SETTINGS).rows == 0
 
 
@@ -197,33 +179,34 @@ def test_a_truncated_archive_is_refused(tmp_path):
     broken[1000:1400] = bytes(400)
     path.write_bytes(broken)
     with pytest.raises(ValueError, match="damaged"):
-        content(path)
+        rows_of(path)
 
 
 def test_wrong_vectors_are_refused_before_they_are_written(tmp_path):
     writer = LanceWriter(tmp_path / "vectors.lance", SETTINGS)
-    rows = some_rows(0, 2)
+    records, _ = some_rows(0, 2)
     with pytest.raises(ValueError, match=r"0\.jpg.*float32"):
-        writer.append(rows._replace(vectors=np.full((2, 3), np.nan, dtype=np.float32)))
+        writer.append(records, np.full((2, 3), np.nan))
     with pytest.raises(ValueError, match="length 3"):
-        writer.append(rows._replace(vectors=np.zeros((2, 4), dtype=np.float32)))
+        writer.append(records, np.zeros((2, 4)))
     assert writer.rows == 0
-    assert content(tmp_path / "vectors.lance") == []
+    assert rows_of(tmp_path / "vectors.lance") == []
 
 
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from test_export import SETTINGS, some_rows
+sys.path.insert(0, "tests")
+from search.test_export import SETTINGS, some_rows
 from gspool.search.index.table import LanceWriter
 path = Path(sys.argv[1])
 writer = LanceWriter(path, SETTINGS)
-writer.append(some_rows(0, 10))
+writer.append(*some_rows(0, 10))
 # A disk that takes no larger file stands for one that is full.
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    writer.append(some_rows(10, 20_000))
+    writer.append(*some_rows(10, 20_000))
 except ValueError as error:
     print(error)
 """
@@ -231,10 +214,8 @@ except ValueError as error:
 
 def test_a_full_disk_is_one_sentence_and_keeps_the_rows(tmp_path):
     path = tmp_path / "vectors.lance"
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, cwd="tests/search", check=False
-    )
+    done = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=False)
     assert f"{path} could not be written (" in done.stdout, done.stderr
     assert "run the same command again" in done.stdout
-    assert content(path) == expected(10)
+    assert rows_of(path) == expected(10)
     assert LanceWriter(path, SETTINGS).next_row == 10

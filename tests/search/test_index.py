@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,13 +14,19 @@ from gspool.search import Hit, label_filter, open_index
 from gspool.search.index.approximate import APPROXIMATE_FROM, MEASURED, Approximation, mean_recall, sample
 from gspool.search.index.export import finish_store, open_store
 from gspool.search.index.index import needs_approximation
-from gspool.search.index.rows import VectorRows, VectorSettings
+from gspool.search.index.rows import ImageRecord, VectorSettings
+from search.corpus_files import KINDS
 
 DIM = 12
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", DIM)
 
 
-def drawn(count: int, seed: int, classes: int = 7) -> VectorRows:
+class Drawn(NamedTuple):
+    records: list[ImageRecord]
+    vectors: np.ndarray
+
+
+def drawn(count: int, seed: int, classes: int = 7) -> Drawn:
     """Draw unit vectors around a few centres."""
     random = np.random.default_rng(seed)
     centres = np.random.default_rng(0).normal(size=(classes, DIM))
@@ -27,18 +34,19 @@ def drawn(count: int, seed: int, classes: int = 7) -> VectorRows:
     vectors = centres[labels] + 0.7 * random.normal(size=(count, DIM))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     names = [None if label == 0 else f"class '{label}'" for label in labels]
-    sizes = [int(size) for size in random.integers(10, 500, size=count)]
-    return VectorRows([f"/{seed}/{row}.jpg" for row in range(count)], names, sizes, sizes, vectors.astype(np.float32))
+    widths = random.integers(10, 500, size=count).tolist()
+    records = [ImageRecord(f"/{seed}/{row}.jpg", names[row], widths[row], 20) for row in range(count)]
+    return Drawn(records, vectors.astype(np.float32))
 
 
-def written(path, rows: VectorRows):
+def written(path, rows: Drawn):
     writer = open_store(path, SETTINGS)
-    writer.append(rows)
+    writer.append(*rows)
     finish_store(writer, path)
     return path
 
 
-def slow_search(rows: VectorRows, query: np.ndarray, k: int, allowed) -> list[int]:
+def slow_search(rows: Drawn, query: np.ndarray, k: int, allowed) -> list[int]:
     """Sort all cosines in double precision."""
     vectors = rows.vectors.astype(np.float64)
     scores = vectors @ query.astype(np.float64) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
@@ -46,7 +54,7 @@ def slow_search(rows: VectorRows, query: np.ndarray, k: int, allowed) -> list[in
     return [int(row) for row in order[:k]]
 
 
-@pytest.mark.parametrize("kind", ["lance", "parquet", "npz"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("queries", [1, 2, 300])
 def test_exact_search_is_the_order_of_the_cosines(kind, queries, tmp_path):
     rows = drawn(500, seed=1)
@@ -57,8 +65,7 @@ def test_exact_search_is_the_order_of_the_cosines(kind, queries, tmp_path):
     for query, hits in zip(asked, answers, strict=True):
         assert [hit.row for hit in hits] == slow_search(rows, query, 9, lambda row: True)
     best = answers[0][0]
-    assert best.path == rows.paths[best.row]
-    assert best.label == rows.labels[best.row]
+    assert (best.path, best.label) == rows.records[best.row][:2]
     cosine = float(rows.vectors[best.row].astype(np.float64) @ asked[0].astype(np.float64) / np.linalg.norm(asked[0]))
     assert best.score == pytest.approx(cosine, abs=1e-6)
 
@@ -68,9 +75,12 @@ def test_conditions_hold_and_neighbours_are_the_nearest_among_what_is_left(tmp_p
     index = open_index(written(tmp_path / "vectors.lance", rows))
     asked = drawn(3, seed=2).vectors
     for where, allowed in (
-        (label_filter(["class '3'"]), lambda row: rows.labels[row] == "class '3'"),
-        (label_filter(["class '1'", "class '2'"]), lambda row: rows.labels[row] in ("class '1'", "class '2'")),
-        ("label IS NULL AND width > 100", lambda row: rows.labels[row] is None and rows.widths[row] > 100),
+        (label_filter(["class '3'"]), lambda row: rows.records[row].label == "class '3'"),
+        (label_filter(["class '1'", "class '2'"]), lambda row: rows.records[row].label in ("class '1'", "class '2'")),
+        (
+            "label IS NULL AND width > 100",
+            lambda row: rows.records[row].label is None and rows.records[row].width > 100,
+        ),
         ("row < 2", lambda row: row < 2),
     ):
         for query, hits in zip(asked, index.search(asked, 5, where), strict=True):
@@ -155,8 +165,8 @@ def test_an_approximate_index_keeps_conditions_and_finds_enough(tmp_path):
     rows = drawn(3_000, seed=1, classes=50)
     index = open_index(written(tmp_path / "vectors.lance", rows))
     index.build(recall=0.5, queries=20)
-    label = rows.labels[17]
-    count = sum(other == label for other in rows.labels)
+    label = rows.records[17].label
+    count = sum(other.label == label for other in rows.records)
     for hits in index.search(drawn(4, seed=3).vectors, k=count, where=label_filter([label])):
         assert {hit.label for hit in hits} == {label}
         assert len(hits) == count
@@ -169,12 +179,12 @@ def test_rows_that_come_later_are_found_through_an_older_index(tmp_path):
     open_index(path).build(recall=0.9, queries=20)
     later = drawn(10, seed=5)
     writer = open_store(path, SETTINGS)
-    writer.append(later)
+    writer.append(*later)
     assert [hits[0].row for hits in open_index(path).search(later.vectors, 1)] == [*range(2_000, 2_010)]
     writer.finish()
     index = open_index(path)
     assert index.approximation is not None
-    assert [hits[0].path for hits in index.search(later.vectors, 1)] == later.paths
+    assert [hits[0].path for hits in index.search(later.vectors, 1)] == [record.path for record in later.records]
 
 
 def test_only_large_tables_ask_for_an_index_and_again_when_they_have_grown(tmp_path, monkeypatch):

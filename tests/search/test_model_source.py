@@ -24,12 +24,6 @@ def test_a_saved_folder_and_the_folder_of_a_run_give_the_same_model(small_model,
         assert fingerprint(loaded) == fingerprint(small_model)
 
 
-def test_a_run_that_has_not_finished_says_how_to_go_on(tmp_path):
-    (tmp_path / "config.yaml").write_text("model: {}\n")
-    with pytest.raises(ValueError, match="gspool train --resume"):
-        load_model(tmp_path)
-
-
 @pytest.mark.parametrize("source", ["missing", "a/b/missing", "/missing/model"])
 def test_a_model_that_is_not_there_is_named(source):
     with pytest.raises(ValueError, match="missing"):

@@ -15,19 +15,11 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from search.served import HOSTILE, Server, noise, png_bomb, write_corpus
+from search.corpus_files import noise
+from search.served import HOSTILE, Server, png_bomb
 
 pytestmark = pytest.mark.browser
 SECONDS = 60  # to wait for what takes two on a quiet machine
-
-
-@pytest.fixture(scope="module")
-def server(small_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
-    write_corpus(folder, small_model)
-    small_model.save_pretrained(folder / "model")
-    with Server(folder, "--max-pixels", "100000") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -148,11 +140,3 @@ def test_the_description_of_the_interface_is_readable(browser, server) -> None:
     assert "HTTP interface" in browser.find_element(By.TAG_NAME, "h1").text
     assert len(all_of(browser, "section")) == 6
     assert "curl -F image=@picture.jpg" in browser.find_element(By.TAG_NAME, "body").text
-
-
-def test_ctrl_c_ends_it_while_the_page_is_open(browser, server, query) -> None:
-    """The last of the tests that ask this server."""
-    drop(browser, server, query)
-    wait(browser, lambda page: all_of(page, "#found .card img"))
-    status, said = server.stop()
-    assert (status, said.strip()) == (0, "stopped")

@@ -10,29 +10,44 @@ import numpy as np
 import pytest
 import torch
 
+from gspool.executor import Failure
 from gspool.search import embed_corpus
 from gspool.search.corpus import stream
-from gspool.search.index.export import read_pieces
+from search.corpus_files import rows_of
 
 make_worker = stream.make_worker
 
 
-def rows_of(path: Path) -> list[dict]:
-    return [row for piece in read_pieces(path) for row in piece.to_pylist()]
+def mortal_worker(model, settings):
+    """A worker whose process dies in its first task, as if its machine had gone."""
+    embed = make_worker(model, settings)
+
+    def work(images):
+        mark = Path(images[0].path).parents[2] / "died"
+        if not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return embed(images)
+
+    return work
 
 
-@pytest.fixture
-def small_tasks(monkeypatch):
-    """One batch per task, so that fifteen pictures are spread over the workers."""
+def test_a_cluster_writes_the_file_that_one_process_writes_although_a_worker_dies(
+    small_model, pictures, tmp_path, monkeypatch
+):
+    import ray
+
+    # The workers of a cluster cannot import the tests.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    # One batch per task, so that fifteen pictures are spread over the workers.
     monkeypatch.setattr(stream, "BATCHES_PER_TASK", 1)
     torch.set_num_threads(1)
-
-
-def test_a_cluster_writes_the_file_that_one_process_writes(small_model, pictures, tmp_path, small_tasks):
     (pictures / "bee" / "broken.png").write_bytes(b"hello")
     alone, together = tmp_path / "alone.parquet", tmp_path / "together.parquet"
     expected = embed_corpus(small_model, pictures, alone, batch_size=2, workers=1, device="cpu")
+    monkeypatch.setattr(stream, "make_worker", mortal_worker)
     result = embed_corpus(small_model, pictures, together, batch_size=2, workers=1, ray="local", actors=2)
+    assert (tmp_path / "died").exists()
     assert result[1:5] == expected[1:5] == (15, 15, 0, 1)
     assert result.bad_list is not None
     assert "broken.png" in result.bad_list.read_text()
@@ -44,44 +59,9 @@ def test_a_cluster_writes_the_file_that_one_process_writes(small_model, pictures
     assert next(small_model.parameters()).device.type == "cpu"
 
 
-def mortal_worker(model, settings):
-    """A worker whose process dies in its first task, as if its machine had gone."""
-    embed = make_worker(model, settings)
-
-    def work(images):
-        mark = Path(images[0].path).parent.parent / "died"
-        if not mark.exists():
-            mark.touch()
-            os._exit(1)
-        return embed(images)
-
-    return work
-
-
-def failing_worker(model, settings):
-    return lambda images: images[0].no_such_thing
-
-
-def on_ray(monkeypatch, worker) -> None:
-    import ray
-
-    # The workers of a cluster cannot import the tests.
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(stream, "make_worker", worker)
-
-
-def test_the_task_of_a_worker_that_dies_is_repeated(small_model, pictures, tmp_path, small_tasks, monkeypatch):
-    on_ray(monkeypatch, mortal_worker)
-    out = tmp_path / "vectors.parquet"
-    result = embed_corpus(small_model, pictures, out, batch_size=4, workers=1, ray="local", actors=1)
-    assert (pictures / "died").exists()
-    assert (result.embedded, result.bad) == (15, 0)
-    assert len({row["path"] for row in rows_of(out)}) == 15
-
-
 def test_a_mistake_of_a_worker_is_raised_here(small_model, pictures, tmp_path, monkeypatch):
-    on_ray(monkeypatch, failing_worker)
-    with pytest.raises(RuntimeError, match="no_such_thing"):
+    monkeypatch.setattr(stream, "run_tasks", lambda *_, **__: iter([(None, Failure("no such thing"))]))
+    with pytest.raises(RuntimeError, match="no such thing"):
         embed_corpus(small_model, pictures, tmp_path / "v.lance", workers=1, ray="local", actors=1)
 
 

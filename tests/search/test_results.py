@@ -14,12 +14,8 @@ from gspool import Embedder
 from gspool.search import explain, prepare
 from gspool.search.explanation.overlay import owners_over, weights_over
 from gspool.search.serve.results import as_png, explanation_html, neighbours_html
-from search.served import HOSTILE, make_lookup, noise
-
-
-@pytest.fixture(scope="module")
-def lookup(small_model, tmp_path_factory):
-    return make_lookup(tmp_path_factory.mktemp("corpus"), small_model)
+from search.corpus_files import noise
+from search.served import HOSTILE, make_lookup
 
 
 def found(lookup, seed: int, k: int):

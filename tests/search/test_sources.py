@@ -108,15 +108,6 @@ def test_files_left_out_by_their_names_are_counted_and_named(tree):
         assert names(str(tree / "a" / "*")) == [("3.webp", None)]
 
 
-def test_the_folder_of_a_class_may_be_a_link_as_in_training(tmp_path):
-    for name in ("elsewhere/1.png", "elsewhere/deep/2.png", "pictures/bee/3.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "pictures" / "ant").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere" / "deep" / "round").symlink_to(tmp_path / "elsewhere")
-    assert names(tmp_path / "pictures") == [("1.png", "ant"), ("2.png", "ant"), ("3.png", "bee")]
-
-
 def test_what_embed_writes_into_the_folder_is_no_picture_left_out(tree, recwarn):
     for notes in tree.rglob("notes.txt"):
         notes.unlink()
@@ -126,23 +117,6 @@ def test_what_embed_writes_into_the_folder_is_no_picture_left_out(tree, recwarn)
         (tree / name).touch()
     assert names(tree) == before
     assert not recwarn.list
-
-
-def test_a_class_that_leads_back_into_the_folder_is_listed_once(tmp_path):
-    for name in ("pictures/ant/1.png", "pictures/bee/2.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "pictures" / "cat").symlink_to(tmp_path / "pictures")
-    (tmp_path / "pictures" / "dog").symlink_to(tmp_path / "pictures" / "ant")
-    assert names(tmp_path / "pictures") == [("1.png", "ant"), ("2.png", "bee")]
-
-
-def test_lists_that_cannot_be_read_are_one_sentence(tmp_path):
-    (tmp_path / "latin.csv").write_bytes("path\ncafé.png\n".encode("latin-1"))
-    (tmp_path / "long.csv").write_text(f"path\n{'x' * 200_000}.png\n")
-    for name, word in (("latin.csv", "line 2.*UTF-8"), ("long.csv", "line 2")):
-        with pytest.raises(ValueError, match=word):
-            names(tmp_path / name)
 
 
 def test_pipes_and_devices_in_a_list_are_named_and_never_waited_for(small_model, tmp_path):

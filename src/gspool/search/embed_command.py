@@ -45,22 +45,18 @@ def embed_command(arguments: Sequence[str]) -> None:
     from gspool.search.index.index import needs_approximation, open_index
 
     _check(given)
+    passed_on = ("batch_size", "workers", "device", "remove_gone", "ray", "actors", "progress")
     try:
         result = embed_corpus(
-            given["model"],
-            given["images"],
-            given["out"],
-            precision=None if given["precision"] == "auto" else given["precision"],
-            limits=Limits(given["max_bytes"], given["max_pixels"]),
-            **{
-                name: given[name]
-                for name in ("batch_size", "workers", "device", "remove_gone", "ray", "actors", "progress")
-            },
+            given.model,
+            given.images,
+            given.out,
+            precision=None if given.precision == "auto" else given.precision,
+            limits=Limits(given.max_bytes, given.max_pixels),
+            **{name: given[name] for name in passed_on},
         )
     except KeyboardInterrupt:
-        print(
-            f"the rows so far are kept in or beside {given['out']}; run the same command to continue", file=sys.stderr
-        )
+        print(f"the rows so far are kept in or beside {given.out}; run the same command to continue", file=sys.stderr)
         raise
     print(_summary(result))
     if result.bad_list is not None:
@@ -71,7 +67,7 @@ def embed_command(arguments: Sequence[str]) -> None:
     if result.path.suffix == ".lance":
         index = open_index(result.path)
         if needs_approximation(index):
-            index.build(given["recall"], tell=print)
+            index.build(given.recall, tell=print)
         print(index)
 
 
@@ -127,8 +123,8 @@ def _check(given: Any) -> None:
 
     refuse_below(1, **{name: given[name] for name in ("batch_size", "workers", "actors", "max_bytes", "max_pixels")})
     with checking_arguments():
-        check_recall(given["recall"])
-    out = Path(given["out"]).expanduser()
+        check_recall(given.recall)
+    out = Path(given.out).expanduser()
     if out.suffix not in SUFFIXES:
         raise WrongArgumentsError(f"--out is a {', '.join(SUFFIXES)} file, got {given['out']}")
     if out.suffix == ".lance":

@@ -55,59 +55,61 @@ def explain_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU if there is one.")
     parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
     given = parser.parse_args(list(arguments))
-    if bool(given["images"]) == (given["prototypes"] is not None):
+    if bool(given.images) == (given.prototypes is not None):
         raise WrongArgumentsError("give images to explain, or --prototypes with a folder or data set, not both")
-    refuse_below(1, top=given["top"])
+    refuse_below(1, top=given.top)
+    default, endings = (IMAGES, (".png", ".html")) if given.images else (PROTOTYPES, (".html",))
+    if given.out is None and given.json is None:
+        given.out = default
+    if given.out is not None and not given.out.lower().endswith(endings):
+        raise WrongArgumentsError(f"--out is a file that ends in {' or '.join(endings)}, got {given.out!r}")
+    for name in ("out", "json"):
+        if given[name] not in (None, "-"):
+            check_file_writable(given[name], f"--{name}")
     from gspool.search.model_source import load_model
 
-    if given["prototypes"] is not None:
-        _check_places(given, (".html",), PROTOTYPES)
-        _explain_prototypes(load_model(given["model"], given["device"]), given)
-    else:
-        _check_places(given, (".png", ".html"), IMAGES)
-        _explain_images(load_model(given["model"], given["device"]), given)
+    model = load_model(given.model, given.device)
+    (_explain_images if given.images else _explain_prototypes)(model, given)
 
 
 def _explain_images(model: Embedder, given: Any) -> None:
+    from gspool.data.decode import printable
     from gspool.search.corpus.sources import list_images
     from gspool.search.explanation.figure import explanation_png
     from gspool.search.explanation.image import explain
     from gspool.search.explanation.page import explanation_figures, explanation_page
     from gspool.search.explanation.shared import shared_prototypes
-    from gspool.search.images import printable, read_pixels
+    from gspool.search.images import read_pixels
 
-    paths = [listed.path for listed in list_images(given["images"])]
-    out = _out(given, IMAGES)
-    if out is not None and len(paths) > MOST_IMAGES:
+    paths = [record.path for record in list_images(given.images)]
+    if given.out is not None and len(paths) > MOST_IMAGES:
         raise ValueError(
             f"at most {MOST_IMAGES} images fit into one picture, got {len(paths)}; give fewer, or only --json"
         )
     explanations = [explain(model, read_pixels(path, model)[0]) for path in paths]
     names = [printable(Path(path).name) for path in paths]
+    lines = [f"{name}: {_summary(explanation)}" for name, explanation in zip(names, explanations, strict=True)]
     shared = None
     if len(explanations) == 2 and explanations[0].attributes is not None:
-        shared = shared_prototypes(explanations[0], explanations[1], given["top"])
-    lines = [f"{name}: {_summary(explanation)}" for name, explanation in zip(names, explanations, strict=True)]
-    if shared is not None:
+        shared = shared_prototypes(explanations[0], explanations[1], given.top)
         lines.append(f"shared: overlap {shared.overlap:.1%} of the prototypes, cosine {shared.similarity:.3f}")
     picture = None
-    if out is not None and out.suffix.lower() == ".html":
-        picture = explanation_page(names, explanations, shared, given["top"]).encode()
-    elif out is not None:
-        picture = explanation_png(names, explanations, shared, given["top"])
-    _write(lines, out, picture, given["json"], explanation_figures([*map(printable, paths)], explanations, shared))
+    if given.out is not None and given.out.lower().endswith(".html"):
+        picture = explanation_page(names, explanations, shared, given.top).encode()
+    elif given.out is not None:
+        picture = explanation_png(names, explanations, shared, given.top)
+    _write(given, lines, picture, explanation_figures([*map(printable, paths)], explanations, shared))
 
 
 def _explain_prototypes(model: Embedder, given: Any) -> None:
     from gspool.search.explanation.prototypes import nearest_regions
     from gspool.search.explanation.prototypes_page import gallery_page, region_figures
 
-    out = _out(given, PROTOTYPES)
-    source = image_source(given["prototypes"], given["split"])
-    regions = nearest_regions(model, source, given["top"], progress=given["progress"] and given["json"] != "-")
+    source = image_source(given.prototypes, given.split)
+    regions = nearest_regions(model, source, given.top, progress=given.progress and given.json != "-")
     line = f"{len(regions.use)} prototypes, {regions.images:,} images, {len(regions.broken):,} could not be read"
-    page = None if out is None else gallery_page(model, source, regions, given["prototypes"]).encode()
-    _write([line], out, page, given["json"], region_figures(source, regions))
+    page = None if given.out is None else gallery_page(model, source, regions, given.prototypes).encode()
+    _write(given, [line], page, region_figures(source, regions))
 
 
 def image_source(place: str, split: Split) -> ImageSource:
@@ -121,45 +123,26 @@ def image_source(place: str, split: Split) -> ImageSource:
 
     if place in data.list() and not Path(place).exists():
         return data.create(place, split=split).images
-    return data.FileImages([Path(listed.path) for listed in list_images([place])])
+    return data.FileImages([Path(record.path) for record in list_images([place])])
 
 
 def _summary(explanation: Any) -> str:
     line = f"entropy of the weights {explanation.entropy:.4f} (1 is average pooling)"
     if explanation.attributes is None:
         return f"{line}; {explanation.missing}"
-    values, prototypes = explanation.attributes.topk(min(3, len(explanation.attributes)))
-    first = ", ".join(
-        f"{number} ({value:.1%})" for number, value in zip(prototypes.tolist(), values.tolist(), strict=True)
-    )
+    first = ", ".join(f"{number} ({value:.1%})" for number, value in explanation.most_used(3))
     return f"{line}; most used prototypes {first}"
 
 
-def _out(given: Any, default: str) -> Path | None:
-    """Return the file to draw: the given one; the default if nothing was given; none if only numbers were asked for."""
-    if given["out"] is not None:
-        return Path(given["out"])
-    return Path(default) if given["json"] is None else None
-
-
-def _check_places(given: Any, allowed: Sequence[str], default: str) -> None:
-    """Refuse files that cannot be written before a model is loaded."""
-    if given["out"] is not None and Path(given["out"]).suffix.lower() not in allowed:
-        raise WrongArgumentsError(f"--out is a file that ends in {' or '.join(allowed)}, got {given['out']!r}")
-    for name, place in (("out", _out(given, default)), ("json", given["json"])):
-        if place is not None and place != "-":
-            check_file_writable(place, f"--{name}")
-
-
-def _write(lines: list[str], out: Path | None, picture: bytes | None, json_file: str | None, figures: Any) -> None:
+def _write(given: Any, lines: list[str], picture: bytes | None, figures: Any) -> None:
     """Write the files and print the lines; numbers for the terminal come alone, so that a program can read them."""
     from gspool.files import write_atomic
 
     text = json.dumps(figures, indent=2) + "\n"
-    written = [(out, picture), (None if json_file in (None, "-") else Path(str(json_file)), text.encode())]
-    for path, content in written:
-        if path is not None and content is not None:
+    for place, content in ((given.out, picture), (given.json, text.encode())):
+        if place not in (None, "-") and content is not None:
+            path = Path(place)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, content)
             lines.append(f"wrote   {path}")
-    print(text if json_file == "-" else "\n".join(lines))
+    print(text if given.json == "-" else "\n".join(lines))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from gspool.data.decode import MAX_PIXELS, ImageTooLargeError, UnknownFormatError, open_image, printable
+from gspool.data.decode import MAX_PIXELS, open_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.models import Embedder, Pixels
-
-__all__ = [
-    "LIMITS",
-    "ImageTooLargeError",
-    "Limits",
-    "UnknownFormatError",
-    "open_image",
-    "prepare",
-    "printable",
-    "read_pixels",
-]
 
 
 class Limits(NamedTuple):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.data.decode import BrokenImageError
 from gspool.files import write_atomic
+from gspool.search.explanation.figure import blank_figure, figure_bytes
 from gspool.search.explanation.overlay import weights_over
 from gspool.search.images import read_pixels
 from gspool.search.model_source import embed_batch
@@ -40,70 +40,38 @@ def draw_answers(model: Embedder, answers: Sequence[Answer], out: str | Path) ->
     if not drawn:
         raise ValueError("there is nothing to draw: no query could be read")
     width = 1 + max(len(answer.hits[:MOST_NEIGHBOURS]) for answer in drawn)
-    figure, axes = _figure(2 * len(drawn), width)
-    for line, answer in enumerate(drawn):
-        above, below = axes[2 * line], axes[2 * line + 1]
-        _cell(model, above[0], below[0], answer.query, f"query {answer.label or ''}".strip(), None)
-        for column, hit in enumerate(answer.hits[:MOST_NEIGHBOURS], start=1):
+    figure, axes = blank_figure(2 * len(drawn), width, CELL, CELL + 0.12)
+    for answer, above, below in zip(drawn, axes[::2], axes[1::2], strict=True):
+        _draw_image(model, above[0], below[0], answer.query, f"query {answer.label or ''}".strip())
+        for hit, upper, lower in zip(answer.hits[:MOST_NEIGHBOURS], above[1:], below[1:], strict=False):
             known = answer.label is not None and hit.label is not None
             frame = (RIGHT if hit.label == answer.label else WRONG) if known else NEUTRAL
-            title = f"{hit.score:.3f} {hit.label or ''}".strip()
-            _cell(model, above[column], below[column], hit.path, title, frame)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=110)
+            _draw_image(model, upper, lower, hit.path, f"{hit.score:.3f} {hit.label or ''}".strip(), frame)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, figure_bytes(figure, path.suffix[1:].lower()))
     return path
 
 
-def _figure(rows: int, columns: int) -> tuple[Any, Any]:
-    """Return a figure without a window, and its empty cells."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(CELL * columns, CELL * rows + 0.12 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat:
-        axis.set_axis_off()
-    return figure, axes
-
-
-def _cell(model: Embedder, above: Any, below: Any, path: str, title: str, frame: str | None) -> None:
+def _draw_image(model: Embedder, above: Any, below: Any, path: str, title: str, frame: str | None = None) -> None:
     """Draw one image, and below it the image with its weights; or the reason why it cannot be read."""
     above.set_title(_short(title), fontsize=7, parse_math=False)
+    middle = {"ha": "center", "va": "center", "parse_math": False}
     try:
         image, _ = read_pixels(path, model)
     except BrokenImageError as error:
         reason = str(error).removeprefix(f"{path}: ")
-        above.text(
-            0.5,
-            0.5,
-            f"{_short(Path(path).name)}\n{reason}",
-            ha="center",
-            va="center",
-            fontsize=5,
-            wrap=True,
-            parse_math=False,
-        )
+        above.text(0.5, 0.5, f"{_short(Path(path).name)}\n{reason}", fontsize=5, wrap=True, **middle)
         return
     embedded = embed_batch(model, image[None])
     above.imshow(image.permute(1, 2, 0).numpy())
     if frame is not None:
-        _draw_frame(above, frame)
+        above.set_axis_on()
+        above.set(xticks=[], yticks=[])
+        above.spines[:].set(color=frame, linewidth=2.5)
     if embedded.weights is None or embedded.grid is None:
-        below.text(0.5, 0.5, "no weights", ha="center", va="center", fontsize=6)
+        below.text(0.5, 0.5, "no weights", fontsize=6, **middle)
         return
     below.imshow(weights_over(image, embedded.weights[0].reshape(embedded.grid).float().cpu()))
-
-
-def _draw_frame(axis: Any, colour: str) -> None:
-    axis.set_axis_on()
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for side in axis.spines.values():
-        side.set_color(colour)
-        side.set_linewidth(2.5)
 
 
 def _short(text: str, most: int = 22) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -75,25 +76,16 @@ def search_images(
     sources = [queries] if isinstance(queries, str | Path) else list(queries)
     threads = min(os.cpu_count() or 1, 16)
     pictures = decode_ahead(list_images(sources), model, threads, 2 * batch_size, limits)
-    waiting: list[Decoded | Broken] = []
-
-    def answers() -> Iterator[Answer]:
-        readable = [picture.image for picture in waiting if isinstance(picture, Decoded)]
+    while batch := list(itertools.islice(pictures, batch_size)):
+        readable = [picture.image for picture in batch if isinstance(picture, Decoded)]
         found: Iterator[list[Hit]] = iter(())
         if readable:
             vectors = embed_batch(model, torch.stack(readable), index.settings.precision).embedding
-            found = iter(index.search(vectors, k + 1 if leave_out_itself else k, where, exact))
-        for picture in waiting:
-            name, label = picture.listed
+            found = iter(index.search(vectors, k + leave_out_itself, where, exact))
+        for picture in batch:
+            query, label = picture.record.path, picture.record.label
             if isinstance(picture, Broken):
-                yield Answer(name, [], label, picture.reason)
+                yield Answer(query, [], label, picture.reason)
                 continue
-            hits = [hit for hit in next(found) if not (leave_out_itself and hit.path == name)]
-            yield Answer(name, hits[:k], label)
-        waiting.clear()
-
-    for picture in pictures:
-        waiting.append(picture)
-        if len(waiting) == batch_size:
-            yield from answers()
-    yield from answers()
+            hits = [hit for hit in next(found) if not (leave_out_itself and hit.path == query)]
+            yield Answer(query, hits[:k], label)

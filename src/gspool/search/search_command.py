@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,22 +49,34 @@ def search_command(arguments: Sequence[str]) -> None:
     given = _parser().parse_args(list(arguments))
     from gspool.search.index.index import label_filter, needs_approximation, open_index
     from gspool.search.model_source import load_model
+    from gspool.search.picture import MOST_QUERIES, draw_answers
 
     _check(given)
-    index = open_index(given["index"])
-    model = load_model(given["model"], given["device"])
+    index = open_index(given.index)
+    model = load_model(given.model, given.device)
     index.check_model(model)
-    conditions = [f"({given['where']})"] if given["where"] else []
-    conditions += [label_filter(given["label"])] if given["label"] else []
-    where = " AND ".join(conditions) or None
-    if needs_approximation(index) and not given["exact"] and index.path.suffix == ".lance":
-        index.build(given["recall"], tell=_aside)
-    _aside(str(index) if not given["exact"] else f"{index.path.name}: {len(index):,} vectors, exact (--exact)")
-    kept = _write(_answers(model, index, given, where), index, given)
-    if given["picture"]:
-        from gspool.search.picture import draw_answers
-
-        _aside(f"picture {draw_answers(model, kept, given['picture'])}")
+    conditions = [f"({given.where})"] if given.where else []
+    conditions += [label_filter(given.label)] if given.label else []
+    if needs_approximation(index) and not given.exact:
+        index.build(given.recall, tell=_aside)
+    _aside(str(index) if not given.exact else f"{index.path.name}: {len(index):,} vectors, exact (--exact)")
+    drawn: list[Answer] = []
+    count = unread = labelled = right = 0
+    with _output(given, index) as put:
+        for answer in _answers(model, index, given, " AND ".join(conditions) or None):
+            put(answer)
+            count += 1
+            unread += answer.problem is not None
+            if answer.label is not None and answer.hits and answer.hits[0].label is not None:
+                labelled, right = labelled + 1, right + (answer.hits[0].label == answer.label)
+            if len(drawn) < MOST_QUERIES and answer.problem is None:
+                drawn.append(answer)
+    line = f"{count:,} {'query' if count == 1 else 'queries'}" + (f", {unread:,} could not be read" if unread else "")
+    _aside(line + (f"; the nearest has the query's label for {right:,} of {labelled:,}" if labelled else ""))
+    if unread == count:
+        raise ValueError("no query could be read")
+    if given.picture:
+        _aside(f"picture {draw_answers(model, drawn, given.picture)}")
 
 
 def _parser() -> TeachingParser:
@@ -94,13 +108,13 @@ def _check(given: Any) -> None:
     from gspool.search.index.approximate import check_recall
     from gspool.search.picture import KINDS
 
-    refuse_below(1, k=given["k"])
+    refuse_below(1, k=given.k)
     with checking_arguments():
-        check_recall(given["recall"])
-    if given["picture"] and not given["picture"].lower().endswith(KINDS):
-        raise WrongArgumentsError(f"--picture is written to a {', '.join(KINDS)} file, got {given['picture']}")
-    if given["json"] and given["json"] != "-" and not given["json"].endswith((".json", ".jsonl")):
-        raise WrongArgumentsError(f"--json is a .json or .jsonl file, or - for the terminal, got {given['json']}")
+        check_recall(given.recall)
+    if given.picture and not given.picture.lower().endswith(KINDS):
+        raise WrongArgumentsError(f"--picture is written to a {', '.join(KINDS)} file, got {given.picture}")
+    if given.json and given.json != "-" and not given.json.endswith((".json", ".jsonl")):
+        raise WrongArgumentsError(f"--json is a .json or .jsonl file, or - for the terminal, got {given.json}")
     for name in ("picture", "json"):
         if given[name] and given[name] != "-":
             check_file_writable(given[name], f"--{name}")
@@ -111,78 +125,49 @@ def _answers(model: Embedder, index: Index, given: Any, where: str | None) -> It
     from gspool.search.index.approximate import mean_recall
     from gspool.search.query import search_images
 
-    settings: dict[str, Any] = {"k": given["k"], "where": where, "leave_out_itself": given["others"]}
-    exact = search_images(model, index, given["queries"], exact=True, **settings) if given["check"] else iter(())
-    found: list[Sequence[Hit]] = []
-    truth: list[Sequence[Hit]] = []
-    for answer in search_images(model, index, given["queries"], exact=given["exact"], **settings):
-        if given["check"] and len(found) < MOST_CHECKED:
-            right = next(exact).hits
-            if right:
-                found.append(answer.hits)
-                truth.append(right)
+    search = partial(search_images, model, index, given.queries, given.k, where=where, leave_out_itself=given.others)
+    exact = itertools.islice(search(exact=True), MOST_CHECKED if given.check else 0)
+    compared: list[tuple[list[Hit], list[Hit]]] = []
+    for answer in search(exact=given.exact):
+        right = next(exact, None)
+        if right is not None and right.hits:
+            compared.append((answer.hits, right.hits))
         yield answer
-    if found:
-        count = "1 query" if len(found) == 1 else f"{len(found)} queries"
-        _aside(f"recall@{given['k']} {mean_recall(found, truth):.4f} on {count} of yours, against exact search")
+    if compared:
+        count = "1 query" if len(compared) == 1 else f"{len(compared)} queries"
+        recall = mean_recall(*zip(*compared, strict=True))
+        _aside(f"recall@{given.k} {recall:.4f} on {count} of yours, against exact search")
 
 
-def _write(answers: Iterator[Answer], index: Index, given: Any) -> list[Answer]:
-    """Print or write every answer as it comes; return those that a picture can show.
-
-    Raises:
-        ValueError: if none of the queries could be read.
-    """
-    from gspool.search.picture import MOST_QUERIES
-
-    kept: list[Answer] = []
-    records: list[dict[str, Any]] = []
-    count = unread = labelled = right = 0
-    with ExitStack() as files:
-        lines = None
-        if given["json"] and given["json"].endswith(".jsonl"):
-            Path(given["json"]).parent.mkdir(parents=True, exist_ok=True)
-            lines = files.enter_context(Path(given["json"]).open("w", encoding="utf-8"))
-        for answer in answers:
-            count += 1
-            unread += answer.problem is not None
-            if answer.label is not None and answer.hits and answer.hits[0].label is not None:
-                labelled, right = labelled + 1, right + (answer.hits[0].label == answer.label)
-            if lines is not None:
-                lines.write(json.dumps(_record(answer)) + "\n")
-            elif given["json"]:
-                records.append(_record(answer))
-            else:
-                _show(answer)
-            if len(kept) < MOST_QUERIES and answer.problem is None:
-                kept.append(answer)
-    if records:
-        _write_json(given["json"], {**_described(index, given), "answers": records})
-    line = f"{count:,} {'query' if count == 1 else 'queries'}" + (f", {unread:,} could not be read" if unread else "")
-    line += f"; the nearest has the query's label for {right:,} of {labelled:,}" if labelled else ""
-    _aside(line)
-    if unread == count:
-        raise ValueError("no query could be read")
-    return kept
+@contextmanager
+def _output(given: Any, index: Index) -> Iterator[Callable[[Answer], object]]:
+    """Yield the function that prints or writes an answer; JSON Lines are written as they come."""
+    if not given.json:
+        yield _show
+        return
+    path = Path(given.json)
+    if given.json != "-":
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".jsonl":
+        with path.open("w", encoding="utf-8") as lines:
+            yield lambda answer: lines.write(json.dumps(_record(answer)) + "\n")
+        return
+    answers: list[dict[str, Any]] = []
+    yield lambda answer: answers.append(_record(answer))
+    way = "exact" if given.exact or index.approximation is None else index.approximation._asdict()
+    whole = {"index": str(index.path), "vectors": len(index), **index.settings._asdict(), "k": given.k, "search": way}
+    text = json.dumps({**whole, "answers": answers}, indent=1) + "\n"
+    if given.json == "-":
+        print(text, end="")
+    else:
+        path.write_text(text, encoding="utf-8")
 
 
 def _record(answer: Answer) -> dict[str, Any]:
     record = {**answer._asdict(), "hits": [hit._asdict() for hit in answer.hits]}
-    return record if answer.problem is not None else {key: value for key, value in record.items() if key != "problem"}
-
-
-def _described(index: Index, given: Any) -> dict[str, Any]:
-    way = "exact" if given["exact"] or index.approximation is None else index.approximation._asdict()
-    return {"index": str(index.path), "vectors": len(index), **index.settings._asdict(), "k": given["k"], "search": way}
-
-
-def _write_json(file: str, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1)
-    if file == "-":
-        print(text)
-        return
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
-    Path(file).write_text(text + "\n", encoding="utf-8")
+    if answer.problem is None:
+        del record["problem"]
+    return record
 
 
 def _show(answer: Answer) -> None:

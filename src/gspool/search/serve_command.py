@@ -37,17 +37,17 @@ def serve_command(arguments: Sequence[str]) -> None:
     """
     parser = _parser()
     given = parser.parse_args(list(arguments))
-    if given["index"] is None:
+    if given.index is None:
         parser.error(
             "--index is needed: the vectors of a corpus, made by gspool embed MODEL IMAGES --out vectors.lance"
         )
-    if not 0 <= given["port"] <= 65535:
-        raise WrongArgumentsError(f"--port is a number from 0 to 65535, got {given['port']}")
-    refuse_below(0, rate=given["rate"])
+    if not 0 <= given.port <= 65535:
+        raise WrongArgumentsError(f"--port is a number from 0 to 65535, got {given.port}")
+    refuse_below(0, rate=given.rate)
     for name in ("timeout", "max_uploads_mb"):
         if given[name] <= 0:
             raise WrongArgumentsError(f"--{name.replace('_', '-')} must be positive, got {given[name]}")
-    if given["token"] == "":
+    if given.token == "":
         raise WrongArgumentsError("--token is empty; give a secret, or leave it out")
     _serve(given)
 
@@ -90,32 +90,32 @@ def _serve(given: Any) -> None:
     from gspool.search.serve.lookup import Lookup
     from gspool.search.serve.run import listening, open_tunnel, run_server, served_names
 
-    host, token = given["host"], given["token"] or os.environ.get(TOKEN_VARIABLE) or None
+    host, token = given.host, given.token or os.environ.get(TOKEN_VARIABLE) or None
     with checking_arguments():
-        limits = Limits(int(given["max_mb"] * 2**20), given["max_pixels"]).check()
+        limits = Limits(int(given.max_mb * 2**20), given.max_pixels).check()
     # The port first: a port that is taken should be reported before a model is loaded.
-    with listening(host, given["port"]) as (listener, port), private_uploads():
-        index = open_index(given["index"])
-        lookup = Lookup(load_model(given["model"], given["device"]), index)
-        if needs_approximation(index) and index.path.suffix == ".lance":
+    with listening(host, given.port) as (listener, port), private_uploads():
+        index = open_index(given.index)
+        lookup = Lookup(load_model(given.model, given.device), index)
+        if needs_approximation(index):
             index.build(tell=print)
         print(f"index   {index}")
-        names = list(given["allow_host"])
-        if given["share"]:
+        names = list(given.allow_host)
+        if given.share:
             public = open_tunnel(port)
             print(f"public  {public}")
             names.append(public.partition("://")[2].partition("/")[0])
-        if (given["share"] or not is_loopback(host)) and token is None:
+        if (given.share or not is_loopback(host)) and token is None:
             print("others can reach this server without a password; --token SECRET sets one")
         # The tunnel's visitors come from this machine too.
-        rate = RateLimit(DEFAULT_RATE, loopback=given["share"]) if given["rate"] is None else RateLimit(given["rate"])
+        rate = RateLimit(DEFAULT_RATE, loopback=given.share) if given.rate is None else RateLimit(given.rate)
         rules = Rules(
             origins=tuple(name.lower() for name in names),
             token=token,
             rate=rate,
-            seconds=given["timeout"],
-            folder_bytes=int(given["max_uploads_mb"] * 2**20),
+            seconds=given.timeout,
+            folder_bytes=int(given.max_uploads_mb * 2**20),
         )
         app = create_app(lookup, limits, served_names(host, names), rules)
         shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
-        run_server(app, listener, f"http://{shown}:{port}", given["timeout"])
+        run_server(app, listener, f"http://{shown}:{port}", given.timeout)

@@ -4,38 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 
-class WorkBar(Protocol):
-    """What a task reports to its progress bar."""
+class WorkBar:
+    """What a task reports to its progress bar; one that is not shown prints nothing."""
 
-    def advance(self, note: str = "", steps: int = 1) -> None:
-        """Count finished steps."""
-        ...
-
-    def say(self, line: str) -> None:
-        """Print a line above the bar."""
-        ...
-
-
-class _Silent:
-    def advance(self, note: str = "", steps: int = 1) -> None:
-        pass
-
-    def say(self, line: str) -> None:
-        pass
-
-
-class _Rich:
-    def __init__(self, progress: Any, task: Any) -> None:
+    def __init__(self, progress: Any = None, task: Any = None) -> None:
         self.progress, self.task = progress, task
 
     def advance(self, note: str = "", steps: int = 1) -> None:
-        self.progress.update(self.task, advance=steps, **({"note": note} if note else {}))
+        """Count finished steps."""
+        if self.progress is not None:
+            self.progress.update(self.task, advance=steps, **({"note": note} if note else {}))
 
     def say(self, line: str) -> None:
-        self.progress.console.print(line, highlight=False)
+        """Print a line above the bar."""
+        if self.progress is not None:
+            self.progress.console.print(line, highlight=False)
 
 
 @contextmanager
@@ -47,34 +33,25 @@ def work_bar(title: str, first: int, last: int, shown: bool, unit: str = "steps"
         ...     bar.advance("loss 1.0")
     """
     if not shown:
-        yield _Silent()
+        yield WorkBar()
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
+    from rich import progress as rich
 
-    class Rate(ProgressColumn):
-        def render(self, task: Any) -> Text:
+    class Rate(rich.ProgressColumn):
+        def render(self, task: Any) -> str:
             speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:,.1f} {unit}/s")
+            return "" if speed is None else f"{speed:,.1f} {unit}/s"
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(bar_width=24),
+        rich.MofNCompleteColumn(),
         Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        rich.TimeElapsedColumn(),
+        rich.TextColumn("left"),
+        rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.fields[note]}"),
     )
     # Estimate over two minutes: evaluations between steps would make a shorter estimate jump.
-    with Progress(*columns, speed_estimate_period=120) as progress:
-        yield _Rich(progress, progress.add_task(title, total=last, completed=first, note=""))
+    with rich.Progress(*columns, speed_estimate_period=120) as progress:
+        yield WorkBar(progress, progress.add_task(title, total=last, completed=first, note=""))

@@ -15,10 +15,10 @@ from gspool.executor import Executor
 from gspool.files import lock
 from gspool.search.corpus.known import KnownPictures
 from gspool.search.corpus.sources import Sources, list_images
-from gspool.search.corpus.stream import Broken, EmbeddedBatch, Piece, Seen, StreamSettings, embed_on
+from gspool.search.corpus.stream import Broken, Piece, StreamSettings, embed_on
 from gspool.search.images import LIMITS, Limits
 from gspool.search.index.export import finish_store, open_store
-from gspool.search.index.rows import VectorRows, VectorSettings
+from gspool.search.index.rows import ImageRecord, VectorSettings
 from gspool.search.index.table import LanceWriter
 from gspool.search.model_source import default_precision, fingerprint, load_model
 from gspool.terminal.bar import WorkBar, work_bar
@@ -129,89 +129,70 @@ def embed_corpus(
     ):
         writer = open_store(place, settings)
         known = KnownPictures(writer, Sources(sources))
-        sink = _Sink(writer, known, bar, _BadList(place))
+        sink = _Sink(writer, place.with_name(f"{place.name}.bad.csv"), bar)
         sink.take(embed_on(executor, known.to_embed(bar), network, StreamSettings(batch_size, chosen, threads, limits)))
         gone = known.gone()
         if remove_gone:
             writer.remove(gone)
         finish_store(writer, place)
     return EmbeddedCorpus(
-        place,
-        writer.rows,
-        sink.embedded,
-        known.skipped,
-        sink.bad.count,
-        sink.bad.path if sink.bad.count else None,
-        time.perf_counter() - began,
-        sink.changed,
-        known.relabelled,
-        len(gone),
-        len(gone) if remove_gone else 0,
+        path=place,
+        rows=writer.rows,
+        embedded=sink.embedded,
+        skipped=known.skipped,
+        bad=sink.bad,
+        bad_list=sink.bad_list if sink.bad else None,
+        seconds=time.perf_counter() - began,
+        changed=sink.changed,
+        relabelled=known.relabelled,
+        gone=len(gone),
+        removed=len(gone) if remove_gone else 0,
     )
 
 
-class _BadList:
-    """A CSV file beside the vectors with the pictures that could not be read, written line by line."""
-
-    def __init__(self, out: Path) -> None:
-        self.path = out.with_name(f"{out.name}.bad.csv")
-        self.count = 0
-        # Bad pictures of an earlier run are met again, unless they were repaired.
-        self.path.unlink(missing_ok=True)
-
-    def add(self, broken: Broken) -> None:
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            lines = csv.writer(file)
-            if self.count == 0:
-                lines.writerow(("path", "reason"))
-            lines.writerow((broken.listed.path, broken.reason))
-        self.count += 1
-
-
 class _Sink:
-    """The end of the stream: vectors to the table, broken pictures to their list."""
+    """The end of the stream: vectors to the table, broken pictures to a CSV file beside it, line by line."""
 
-    def __init__(self, writer: LanceWriter, known: KnownPictures, bar: WorkBar, bad: _BadList) -> None:
-        self.writer, self.known, self.bar, self.bad = writer, known, bar, bad
-        self.embedded = self.changed = 0
-        self.pending: list[Seen] = []
+    def __init__(self, writer: LanceWriter, bad_list: Path, bar: WorkBar) -> None:
+        self.writer, self.bad_list, self.bar = writer, bad_list, bar
+        self.embedded = self.changed = self.bad = 0
+        self.records: list[ImageRecord] = []
         self.vectors: list[torch.Tensor] = []
         self.saved = time.monotonic()
+        # Bad pictures of an earlier run are met again, unless they were repaired.
+        bad_list.unlink(missing_ok=True)
 
     def take(self, stream: Generator[Piece, None, None]) -> None:
         try:
             for piece in stream:
                 if isinstance(piece, Broken):
-                    self.bad.add(piece)
-                    self.known.underway.pop(piece.listed.path, None)
-                    self.bar.advance(f"{self.bad.count:,} bad")
-                else:
-                    self._add(piece)
+                    self._add_bad(piece)
+                    continue
+                self.records += piece.records
+                self.vectors.append(piece.vectors)
+                self.bar.advance(steps=len(piece.records))
+                if len(self.records) >= ROWS_AT_ONCE or time.monotonic() - self.saved >= SECONDS_AT_ONCE:
+                    self._save()
         finally:
             stream.close()
             # Whole batches only: what follows an interruption is then batched, and so rounded, as without one.
             self._save()
 
-    def _add(self, batch: EmbeddedBatch) -> None:
-        self.vectors.append(batch.vectors)
-        self.pending += batch.pictures
-        self.bar.advance(steps=len(batch.pictures))
-        if len(self.pending) >= ROWS_AT_ONCE or time.monotonic() - self.saved >= SECONDS_AT_ONCE:
-            self._save()
+    def _add_bad(self, broken: Broken) -> None:
+        with self.bad_list.open("a", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file)
+            if self.bad == 0:
+                lines.writerow(("path", "reason"))
+            lines.writerow((broken.record.path, broken.reason))
+        self.bad += 1
+        self.bar.advance(f"{self.bad:,} bad")
 
     def _save(self) -> None:
-        if self.pending:
-            rows = VectorRows(
-                [picture.listed.path for picture in self.pending],
-                [picture.listed.label for picture in self.pending],
-                [picture.width for picture in self.pending],
-                [picture.height for picture in self.pending],
-                torch.cat(self.vectors).numpy(),
-                [self.known.underway.pop(picture.listed.path) for picture in self.pending],
-            )
+        if self.records:
+            records, vectors = self.records, torch.cat(self.vectors).numpy()
             # Dropped first: after a full disk, say, the way out of the run must not try to write them again.
-            self.pending, self.vectors = [], []
-            self.writer.append(rows)
-            self.embedded += len(rows.paths)
-            self.changed += rows.replacing
+            self.records, self.vectors = [], []
+            self.writer.append(records, vectors)
+            self.embedded += len(records)
+            self.changed += sum(record.row is not None for record in records)
         self.saved = time.monotonic()

@@ -11,12 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from gspool.search.corpus.sources import Listed, Sources, is_missing
-from gspool.search.index.rows import STAMPS, Origin
+from gspool.search.corpus.sources import Sources, is_missing
+from gspool.search.index.rows import ImageRecord
 from gspool.search.index.table import LanceWriter
 from gspool.terminal.bar import WorkBar
 
 UNKNOWN = -1
+# What shows whether a picture is still the one that was embedded.
+STAMPS = ("row", "path", "label", "size", "modified", "source")
 # Rows amended in one transaction: each transaction scans the whole table once.
 AMENDED_AT_ONCE = 65_536
 AMENDED = pa.schema(
@@ -30,67 +32,69 @@ class KnownPictures:
     Attributes:
         skipped: pictures found unchanged so far.
         relabelled: pictures so far that have another label now and are unchanged otherwise.
-        underway: the origins of pictures that `to_embed` yielded and are not stored yet, by path.
     """
 
     def __init__(self, writer: LanceWriter, sources: Sources) -> None:
         self.writer, self.sources = writer, sources
         self.skipped = self.relabelled = 0
-        self.underway: dict[str, Origin] = {}
         self._places: dict[bytes, int] = {}
         self._rows, self._sizes, self._times = array("q"), array("q"), array("q")
         self._labels: list[str | None] = []
         self._sources: list[str | None] = []
         self._amended: list[tuple[Any, ...]] = []
-        for piece in writer.stamps():
-            for row, path, label, size, time, source in zip(*_columns(piece), strict=True):
-                self._places[_digest(path)] = len(self._rows)
-                self._rows.append(row)
-                self._sizes.append(UNKNOWN if size is None else size)
-                self._times.append(UNKNOWN if time is None else time)
-                # Many rows share one text.
-                self._labels.append(label and sys.intern(label))
-                self._sources.append(source and sys.intern(source))
+        for row, path, label, size, time, source in self._stamps():
+            self._places[_digest(path)] = len(self._rows)
+            self._rows.append(row)
+            self._sizes.append(UNKNOWN if size is None else size)
+            self._times.append(UNKNOWN if time is None else time)
+            # Many rows share one text.
+            self._labels.append(label and sys.intern(label))
+            self._sources.append(source and sys.intern(source))
         self._listed = bytearray(len(self._rows))
 
-    def to_embed(self, bar: WorkBar) -> Iterator[Listed]:
+    def _stamps(self) -> Iterator[tuple[Any, ...]]:
+        for piece in self.writer.read(STAMPS):
+            yield from zip(*(piece[name].to_pylist() for name in STAMPS), strict=True)
+
+    def to_embed(self, bar: WorkBar) -> Iterator[ImageRecord]:
         """Yield the pictures of the sources that are new, or have changed since they were embedded."""
-        for listed, source in self.sources.pictures():
-            digest = _digest(listed.path)
+        for record in self.sources:
+            digest = _digest(record.path)
             place = self._places.get(digest)
             if place is None:
                 self._places[digest] = UNKNOWN
-                size, time = _stamp(listed.path)
-                self.underway[listed.path] = Origin(size, time, source)
-                yield listed
-            elif place != UNKNOWN and not self._listed[place] and self._has_changed(place, listed, source):
-                # A glob has no labels; that is no reason to forget one.
-                yield listed._replace(label=listed.label or self._labels[place])
+                size, time = _stamp(record.path)
+                yield record._replace(size=size, modified=time)
+                continue
+            changed = None
+            if place != UNKNOWN and not self._listed[place]:
+                changed = self._changed(place, record)
+            if changed is not None:
+                yield changed
             else:
                 self.skipped += place == UNKNOWN or bool(self._listed[place])
                 bar.advance()
         self._amend()
 
-    def _has_changed(self, place: int, listed: Listed, source: str | None) -> bool:
-        """Compare a known picture with its file, and keep its label and stamps up to date."""
+    def _changed(self, place: int, record: ImageRecord) -> ImageRecord | None:
+        """Return what replaces a known picture; None if it is unchanged, with its label and stamps up to date."""
         # Before the picture is read: a change while it is read is then noticed the next time.
-        size, time = _stamp(listed.path)
-        if size is None and is_missing(listed.path):
+        size, time = _stamp(record.path)
+        if size is None and is_missing(record.path):
             # A list names a file that does not exist: `gone` decides.
-            return False
+            return None
         self._listed[place] = True
-        known = self._sizes[place], self._times[place]
-        source = self._sources[place] or source
+        row, known = self._rows[place], (self._sizes[place], self._times[place])
+        # A glob has no labels; that is no reason to forget one.
+        label, source = record.label or self._labels[place], self._sources[place] or record.source
         if size is not None and known not in ((size, time), (UNKNOWN, UNKNOWN)):
-            self.underway[listed.path] = Origin(size, time, source, self._rows[place])
-            return True
-        label = listed.label or self._labels[place]
+            return record._replace(label=label, size=size, modified=time, source=source, row=row)
         if size is not None and (label != self._labels[place] or known == (UNKNOWN, UNKNOWN)):
             self.relabelled += label != self._labels[place]
-            self._amended.append((self._rows[place], label, size, time, source))
+            self._amended.append((row, label, size, time, source))
             if len(self._amended) == AMENDED_AT_ONCE:
                 self._amend()
-        return False
+        return None
 
     def _amend(self) -> None:
         if self._amended:
@@ -102,16 +106,11 @@ class KnownPictures:
         if all(self._listed):
             return []
         rows = []
-        for piece in self.writer.stamps():
-            for row, path, _, _, _, source in zip(*_columns(piece), strict=True):
-                place = self._places[_digest(path)]
-                if place != UNKNOWN and not self._listed[place] and self.sources.have_lost(path, source):
-                    rows.append(row)
+        for row, path, _, _, _, source in self._stamps():
+            place = self._places[_digest(path)]
+            if place != UNKNOWN and not self._listed[place] and self.sources.have_lost(path, source):
+                rows.append(row)
         return rows
-
-
-def _columns(piece: pa.Table) -> list[list[Any]]:
-    return [piece[name].to_pylist() for name in STAMPS]
 
 
 def _stamp(path: str) -> tuple[int, int] | tuple[None, None]:

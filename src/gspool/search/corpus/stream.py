@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from gspool.data.decode import BrokenImageError
+from gspool.data.decode import BrokenImageError, printable
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.models.device import chosen_device
-from gspool.search.corpus.sources import Listed
-from gspool.search.images import LIMITS, Limits, printable, read_pixels
+from gspool.search.images import LIMITS, Limits, read_pixels
+from gspool.search.index.rows import ImageRecord
 from gspool.search.model_source import embed_batch
 
 if TYPE_CHECKING:
@@ -30,33 +30,23 @@ BATCHES_PER_TASK = 16
 
 
 class Decoded(NamedTuple):
-    """A picture as the model expects it, and its upright size in the file."""
+    """A picture as the model expects it; the record has its upright size in the file."""
 
-    listed: Listed
+    record: ImageRecord
     image: UInt8[Tensor, "3 H W"]
-    width: int
-    height: int
 
 
 class Broken(NamedTuple):
     """A picture that could not be read, and why."""
 
-    listed: Listed
+    record: ImageRecord
     reason: str
-
-
-class Seen(NamedTuple):
-    """A picture without its pixels: what a table of vectors stores about it."""
-
-    listed: Listed
-    width: int
-    height: int
 
 
 class EmbeddedBatch(NamedTuple):
     """Pictures and their vectors, in the same order, in host memory."""
 
-    pictures: list[Seen]
+    records: list[ImageRecord]
     vectors: Float32[Tensor, "B D"]
 
 
@@ -72,21 +62,21 @@ class StreamSettings(NamedTuple):
     limits: Limits
 
 
-def decode_one(listed: Listed, model: Embedder, limits: Limits = LIMITS) -> Decoded | Broken:
+def decode_one(record: ImageRecord, model: Embedder, limits: Limits = LIMITS) -> Decoded | Broken:
     """Open one picture and crop it for the model."""
     try:
         # Names on disk may be any bytes; a table of vectors holds text.
-        listed.path.encode()
-        pixels, size = read_pixels(listed.path, model, limits)
-        return Decoded(listed, pixels, *size)
+        record.path.encode()
+        pixels, (width, height) = read_pixels(record.path, model, limits)
+        return Decoded(record._replace(width=width, height=height), pixels)
     except UnicodeEncodeError:
-        return Broken(listed._replace(path=printable(listed.path)), "the file name is not UTF-8; rename it")
+        return Broken(record._replace(path=printable(record.path)), "the file name is not UTF-8; rename it")
     except BrokenImageError as error:
-        return Broken(listed, str(error).removeprefix(f"{listed.path}: "))
+        return Broken(record, str(error).removeprefix(f"{record.path}: "))
 
 
 def decode_ahead(
-    images: Iterable[Listed], model: Embedder, workers: int, ahead: int, limits: Limits = LIMITS
+    images: Iterable[ImageRecord], model: Embedder, workers: int, ahead: int, limits: Limits = LIMITS
 ) -> Generator[Decoded | Broken, None, None]:
     """Decode pictures in ``workers`` threads, at most ``ahead`` of them in advance, and yield them in order.
 
@@ -96,8 +86,8 @@ def decode_ahead(
     pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
     waiting: deque[Future[Decoded | Broken]] = deque()
     try:
-        for listed in images:
-            waiting.append(pool.submit(decode_one, listed, model, limits))
+        for record in images:
+            waiting.append(pool.submit(decode_one, record, model, limits))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -107,7 +97,9 @@ def decode_ahead(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def embed_stream(images: Iterable[Listed], model: Embedder, settings: StreamSettings) -> Generator[Piece, None, None]:
+def embed_stream(
+    images: Iterable[ImageRecord], model: Embedder, settings: StreamSettings
+) -> Generator[Piece, None, None]:
     """Decode and embed; yield whole batches (the last may be short), and each broken picture by itself."""
     batch: list[Decoded] = []
     ahead = 2 * settings.batch_size + settings.workers
@@ -129,11 +121,11 @@ def embed_stream(images: Iterable[Listed], model: Embedder, settings: StreamSett
 
 def _embedded(batch: list[Decoded], model: Embedder, precision: str) -> EmbeddedBatch:
     vectors = embed_batch(model, torch.stack([picture.image for picture in batch]), precision).embedding
-    return EmbeddedBatch([Seen(each.listed, each.width, each.height) for each in batch], vectors.float().cpu())
+    return EmbeddedBatch([picture.record for picture in batch], vectors.float().cpu())
 
 
 def embed_on(
-    executor: Executor, images: Iterable[Listed], model: Embedder, settings: StreamSettings
+    executor: Executor, images: Iterable[ImageRecord], model: Embedder, settings: StreamSettings
 ) -> Generator[Piece, None, None]:
     """Embed on this machine, or on the Ray cluster of the executor, in the order of the list.
 
@@ -156,13 +148,13 @@ def embed_on(
         yield from result
 
 
-def make_worker(model: Embedder, settings: StreamSettings) -> Callable[[list[Listed]], list[Piece]]:
+def make_worker(model: Embedder, settings: StreamSettings) -> Callable[[list[ImageRecord]], list[Piece]]:
     """Return the function that embeds a list of pictures on one machine of a cluster."""
     placed = model.to(chosen_device(None)).eval()
     return lambda images: list(embed_stream(images, placed, settings))
 
 
-def _chunks(images: Iterable[Listed], size: int) -> Iterator[list[Listed]]:
+def _chunks(images: Iterable[ImageRecord], size: int) -> Iterator[list[ImageRecord]]:
     left = iter(images)
     while chunk := list(itertools.islice(left, size)):
         yield chunk

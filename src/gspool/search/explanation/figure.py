@@ -22,11 +22,7 @@ def explanation_png(
 ) -> bytes:
     """Draw one row per image and, for two images, a last row of what they share; return the bytes of a PNG.
 
-    Args:
-        names: the title of each row.
-        explanations: of the same model.
-        shared: what the two images share, if they are two.
-        top: how many prototypes a histogram shows.
+    A histogram shows the ``top`` prototypes.
 
     Example:
         >>> from PIL import Image
@@ -37,22 +33,34 @@ def explanation_png(
         >>> picture[1:4]
         b'PNG'
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = 2 + any(each.owners is not None for each in explanations)
     columns += any(each.attributes is not None for each in explanations)
     rows = len(explanations) + (shared is not None)
-    # Without pyplot, whose state is global.
-    figure = Figure(figsize=(SIDE * columns, (SIDE + 0.3) * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
+    figure, axes = blank_figure(rows, columns, SIDE, SIDE + 0.3)
     for name, explanation, row in zip(names, explanations, axes, strict=False):
         _draw_image(name, explanation, row, top)
     if shared is not None:
         _draw_shared(names, explanations, shared, axes[-1])
+    return figure_bytes(figure, "png")
+
+
+def blank_figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+    """Return a figure of empty panels of so many inches, without pyplot, whose state is global."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    return figure, axes
+
+
+def figure_bytes(figure: Any, kind: str) -> bytes:
+    """Return the content of a picture file: png, pdf or svg."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
+    figure.savefig(buffer, format=kind, dpi=110)
     return buffer.getvalue()
 
 
@@ -66,25 +74,20 @@ def _draw_image(name: str, explanation: Explanation, row: Sequence[Any], top: in
     for axis, (title, picture) in zip(row, panels, strict=False):
         axis.imshow(picture)
         axis.set_title(title, fontsize=9, parse_math=False)
-        axis.set_axis_off()
     if explanation.attributes is not None:
         axis = row[len(panels)]
-        values, prototypes = explanation.attributes.topk(min(top, len(explanation.attributes)))
-        numbers = prototypes.tolist()
-        axis.barh(range(len(numbers)), values.tolist(), color=[css_colour(number) for number in numbers])
-        _name_bars(axis, numbers, f"attributes, {float(values.sum()):.0%} of them")
+        numbers, values = zip(*explanation.most_used(top), strict=True)
+        axis.barh(range(len(numbers)), values, color=[css_colour(number) for number in numbers])
+        _name_bars(axis, numbers, f"attributes, {sum(values):.0%} of them")
 
 
 def _draw_shared(names: Sequence[str], explanations: Sequence[Explanation], shared: Shared, row: Sequence[Any]) -> None:
     numbers = shared.prototypes.tolist()
-    for axis in row:
-        axis.set_axis_off()
     drawn = [each for each in explanations if each.owners is not None]
     for axis, name, explanation in zip(row, names, drawn, strict=False):
         axis.imshow(owners_over(explanation, only=numbers))
         axis.set_title(f"shared, in {name}", fontsize=9, parse_math=False)
     axis = row[-1]
-    axis.set_axis_on()
     places = torch.arange(len(numbers), dtype=torch.float64)
     colours = [css_colour(number) for number in numbers]
     axis.barh((places - 0.2).tolist(), shared.first.tolist(), height=0.4, color=colours)
@@ -93,6 +96,7 @@ def _draw_shared(names: Sequence[str], explanations: Sequence[Explanation], shar
 
 
 def _name_bars(axis: Any, prototypes: Sequence[int], title: str) -> None:
+    axis.set_axis_on()
     axis.set_yticks(range(len(prototypes)), [str(number) for number in prototypes], fontsize=8)
     axis.invert_yaxis()
     axis.tick_params(axis="x", labelsize=8)

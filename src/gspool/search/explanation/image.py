@@ -46,6 +46,13 @@ class Explanation(NamedTuple):
             return 1.0
         return float(torch.special.entr(weights).sum() / math.log(len(weights)))
 
+    def most_used(self, top: int) -> list[tuple[int, float]]:
+        """Return the prototypes with the largest attributes, at most ``top`` of them; none without attributes."""
+        if self.attributes is None:
+            return []
+        values, prototypes = self.attributes.topk(min(top, len(self.attributes)))
+        return list(zip(prototypes.tolist(), values.tolist(), strict=True))
+
 
 @torch.no_grad()
 def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanation:

@@ -54,23 +54,23 @@ def explanation_page(
     """Return the pictures and numbers of explanations as one HTML page."""
     parts = [inline_image(explanation_png(names, explanations, shared, top), "where the model looks")]
     for name, explanation in zip(names, explanations, strict=True):
-        parts.append(f"<h2>{html.escape(name)}</h2>")
         parts.append(
+            f"<h2>{html.escape(name)}</h2>"
             f"<p>Entropy of the weights {explanation.entropy:.4f}: 1 is average pooling, 0 a single place.</p>"
         )
         if explanation.attributes is not None:
-            values, prototypes = explanation.attributes.topk(min(top, len(explanation.attributes)))
-            rows = zip(prototypes.tolist(), values.tolist(), strict=True)
-            parts.append(_table(("prototype", "share"), [(colour_mark(row), f"{value:.1%}") for row, value in rows]))
+            rows = explanation.most_used(top)
+            parts.append(
+                html_table(("prototype", "share"), [(colour_mark(row), f"{value:.1%}") for row, value in rows])
+            )
     if shared is not None:
         parts.append(f"<h2>What they share</h2><p>Overlap {shared.overlap:.1%}, cosine {shared.similarity:.3f}.</p>")
-        columns = (shared.prototypes.tolist(), shared.share.tolist(), shared.first.tolist(), shared.second.tolist())
         rows_of_shares = [
-            (colour_mark(row), f"{both:.1%}", f"{one:.1%}", f"{other:.1%}")
-            for row, both, one, other in zip(*columns, strict=True)
+            (colour_mark(number), f"{share:.1%}", f"{first:.1%}", f"{second:.1%}")
+            for number, share, first, second in shared.rows()
         ]
         heads = ("prototype", "shared", html.escape(names[0]), html.escape(names[1]))
-        parts.append(_table(heads, rows_of_shares))
+        parts.append(html_table(heads, rows_of_shares))
     return whole_page("Where the model looks", "\n".join(parts))
 
 
@@ -97,19 +97,14 @@ def explanation_figures(
             "similarity": shared.similarity,
             "prototypes": [
                 {"prototype": number, "share": share, "first": first, "second": second}
-                for number, share, first, second in zip(
-                    shared.prototypes.tolist(),
-                    shared.share.tolist(),
-                    shared.first.tolist(),
-                    shared.second.tolist(),
-                    strict=True,
-                )
+                for number, share, first, second in shared.rows()
             ],
         }
     return figures
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; heads and cells are HTML."""
     head = "".join(f"<th>{head}</th>" for head in heads)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"

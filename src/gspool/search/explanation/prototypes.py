@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
@@ -39,6 +38,12 @@ class Regions(NamedTuple):
     images: int
     broken: tuple[str, ...]
 
+    def of(self, prototype: int) -> list[tuple[int, int, int, float]]:
+        """Return image, row, column and distance of the regions of a prototype, nearest first."""
+        columns = (self.image, self.row, self.column, self.distance)
+        found = zip(*(column[prototype].tolist() for column in columns), strict=True)
+        return [region for region in found if region[0] >= 0]
+
 
 @torch.no_grad()
 def nearest_regions(
@@ -69,43 +74,44 @@ def nearest_regions(
     layer = _layer_with_prototypes(model)
     if per_prototype < 1 or batch < 1:
         raise ValueError(f"per_prototype and batch must be at least 1, got {per_prototype} and {batch}")
-    count = layer.prototypes.shape[0]
-    best = torch.full((count, per_prototype), torch.inf)
-    owner = torch.full((2, count, per_prototype), -1, dtype=torch.int64)
-    use, seen, done, grid = torch.zeros(count, dtype=torch.float64), 0, 0, None
+    count = len(layer.prototypes)
+    # Of each region so far its distance, its image and the place of its token.
+    best = (torch.full((count, per_prototype), torch.inf), *torch.full((2, count, per_prototype), -1))
+    use, seen = torch.zeros(count, dtype=torch.float64), 0
+    grid: tuple[int, int] | None = None
     broken: list[str] = []
     with evaluating(model), work_bar("prototypes", 0, len(source), progress, unit="images") as bar:
-        for rows, images in _batches(model, source, batch, broken):
-            if images is not None:
-                found = _distances(model, layer, images)
-                if grid not in (None, found.grid):
-                    raise ValueError(f"images give token grids of {grid} and {found.grid}; they must be of one size")
-                grid, seen = found.grid, seen + len(rows)
-                use += found.attributes
-                best, owner = _merged(best, owner, found, torch.tensor(rows))
-            bar.advance(steps=min(batch, len(source) - done))
-            done += batch
+        for start in range(0, len(source), batch):
+            rows, images = [], []
+            for row in range(start, min(start + batch, len(source))):
+                try:
+                    images.append(seen_image(model, source, row))
+                    rows.append(row)
+                except BrokenImageError as problem:
+                    broken.append(str(problem))
+            if images:
+                features = model.feature_map(as_input(model, torch.stack(images)))
+                if features.ndim != 4:
+                    raise ValueError("the tokens of this backbone form no grid over the image, so they have no regions")
+                before, grid = grid, (features.shape[2], features.shape[3])
+                if before not in (None, grid):
+                    raise ValueError(f"images give token grids of {before} and {grid}; they must be of one size")
+                seen += len(rows)
+                distance, place, attributes = _nearest_tokens(layer, cast("Tensor", prototype_tokens(model, features)))
+                use += attributes
+                best = _merged(best, (distance, torch.tensor(rows).expand_as(place), place), per_prototype)
+            bar.advance(steps=min(batch, len(source) - start))
     if grid is None:
         raise ValueError(f"no image could be read: {len(broken)} of {len(source)} are broken")
-    image, place = owner
+    distance, image, place = best
     across = grid[1]
-    return Regions(best, image, place // across, place % across, use / seen, grid, seen, tuple(broken))
+    return Regions(distance, image, place // across, place % across, use / seen, grid, seen, tuple(broken))
 
 
-class _Found(NamedTuple):
-    """For one batch: each prototype's nearest token in each image, and the attributes summed over the images."""
-
-    distance: Float[Tensor, "M B"]
-    place: Int64[Tensor, "M B"]
-    attributes: Float[Tensor, " M"]
-    grid: tuple[int, int]
-
-
-def _distances(model: Embedder, layer: GSP, images: Tensor) -> _Found:
-    features = model.feature_map(as_input(model, images))
-    if features.ndim != 4:
-        raise ValueError("the tokens of this backbone form no grid over the image, so they have no regions")
-    tokens = cast("Tensor", prototype_tokens(model, features))
+def _nearest_tokens(
+    layer: GSP, tokens: Float[Tensor, "B N D"]
+) -> tuple[Float[Tensor, "M B"], Int64[Tensor, "M B"], Float[Tensor, " M"]]:
+    """Return each prototype's nearest token in each image, by distance and place, and the sum of its attributes."""
     # By differences: products lose digits exactly where a token is near a prototype.
     cost = torch.cdist(
         functional.clip_norm(layer.prototypes.float()).expand(len(tokens), -1, -1),
@@ -114,36 +120,16 @@ def _distances(model: Embedder, layer: GSP, images: Tensor) -> _Found:
     )
     plan = functional.partial_transport(cost, layer.mu, layer.epsilon).plan
     attributes = plan.sum(2) / plan.sum((1, 2))[:, None]
-    nearest, place = cost.min(2)
-    return _Found(
-        nearest.t().cpu(), place.t().cpu(), attributes.double().sum(0).cpu(), (features.shape[2], features.shape[3])
-    )
+    distance, place = cost.min(2)
+    return distance.t().cpu(), place.t().cpu(), attributes.double().sum(0).cpu()
 
 
-def _merged(best: Tensor, owner: Tensor, found: _Found, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Merge the nearest regions so far with those of a batch."""
-    distances = torch.cat((best, found.distance), 1)
-    newcomers = torch.stack((rows.expand_as(found.place), found.place))
-    owners = torch.cat((owner, newcomers), 2)
+def _merged(best: tuple[Tensor, ...], found: tuple[Tensor, ...], kept: int) -> tuple[Tensor, ...]:
+    """Merge the nearest regions so far with those of a batch; the first of each are the distances."""
+    whole = [torch.cat(pair, 1) for pair in zip(best, found, strict=True)]
     # Stable: among equally near regions the earlier image stays, whatever the batch size.
-    kept, order = distances.sort(dim=1, stable=True)
-    width = best.shape[1]
-    return kept[:, :width], owners.gather(2, order[None, :, :width].expand(2, -1, -1))
-
-
-def _batches(
-    model: Embedder, source: ImageSource, batch: int, broken: list[str]
-) -> Iterator[tuple[list[int], Tensor | None]]:
-    """Yield batches of images as the model sees them; append those that cannot be read to ``broken``."""
-    for start in range(0, len(source), batch):
-        rows, images = [], []
-        for row in range(start, min(start + batch, len(source))):
-            try:
-                images.append(seen_image(model, source, row))
-                rows.append(row)
-            except BrokenImageError as problem:
-                broken.append(str(problem))
-        yield rows, torch.stack(images) if images else None
+    order = whole[0].argsort(dim=1, stable=True)[:, :kept]
+    return tuple(each.gather(1, order) for each in whole)
 
 
 def seen_image(model: Embedder, source: ImageSource, row: int) -> UInt8[Tensor, "3 H W"]:
@@ -156,13 +142,12 @@ def seen_image(model: Embedder, source: ImageSource, row: int) -> UInt8[Tensor, 
 
 
 def _layer_with_prototypes(model: Embedder) -> GSP:
-    layer = prototype_layer(model)
+    layer, waiting = prototype_layer(model), not_set_yet(model)
     if layer is None:
         raise ValueError(
             f"the pooling layer {model.settings.pooling!r} of this model has no prototypes; "
             "gsp, gmp+gsp and gemean+gsp have"
         )
-    waiting = not_set_yet(model)
     if waiting is not None:
         raise ValueError(waiting)
     return layer

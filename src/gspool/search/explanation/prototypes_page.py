@@ -31,19 +31,11 @@ GALLERY_STYLE = """<style>
 def gallery_page(model: Embedder, source: ImageSource, regions: Regions, name: str) -> str:
     """Return a page with one row per prototype of the regions nearest to it, the most used first.
 
-    Args:
-        model: whose prototypes they are.
-        source: the images that were searched; those shown are read again.
-        regions: what `nearest_regions` found in them.
-        name: the name of the images.
+    The images that are shown are read again; ``name`` is what the page calls them all.
     """
     rows = []
     for prototype in regions.use.argsort(descending=True, stable=True).tolist():
-        pictures = "".join(
-            _picture(model, source, regions, prototype, rank)
-            for rank in range(regions.image.shape[1])
-            if int(regions.image[prototype, rank]) >= 0
-        )
+        pictures = "".join(_picture(model, source, regions.grid, prototype, *each) for each in regions.of(prototype))
         rows.append(
             f'<div class="prototype" id="prototype-{prototype}" style="border-left:6px solid {css_colour(prototype)}">'
             f'<div class="number">{colour_mark(prototype)}<br><small>use {regions.use[prototype]:.1%}</small></div>'
@@ -69,19 +61,13 @@ def region_figures(source: ImageSource, regions: Regions) -> dict[str, Any]:
         "prototypes": [
             {
                 "prototype": prototype,
-                "use": float(regions.use[prototype]),
+                "use": use,
                 "regions": [
-                    {
-                        "image": source.describe(int(regions.image[prototype, rank])),
-                        "row": int(regions.row[prototype, rank]),
-                        "column": int(regions.column[prototype, rank]),
-                        "distance": float(regions.distance[prototype, rank]),
-                    }
-                    for rank in range(regions.image.shape[1])
-                    if int(regions.image[prototype, rank]) >= 0
+                    {"image": source.describe(image), "row": row, "column": column, "distance": distance}
+                    for image, row, column, distance in regions.of(prototype)
                 ],
             }
-            for prototype in range(len(regions.use))
+            for prototype, use in enumerate(regions.use.tolist())
         ],
     }
 
@@ -109,12 +95,18 @@ def region_crop(
     return crop
 
 
-def _picture(model: Embedder, source: ImageSource, regions: Regions, prototype: int, rank: int) -> str:
-    index = int(regions.image[prototype, rank])
-    row, column = int(regions.row[prototype, rank]), int(regions.column[prototype, rank])
-    image = seen_image(model, source, index)
-    crop = region_crop(image, regions.grid, row, column, prototype_colour(prototype))
+def _picture(
+    model: Embedder,
+    source: ImageSource,
+    grid: tuple[int, int],
+    prototype: int,
+    image: int,
+    row: int,
+    column: int,
+    distance: float,
+) -> str:
+    crop = region_crop(seen_image(model, source, image), grid, row, column, prototype_colour(prototype))
     buffer = io.BytesIO()
     crop.save(buffer, "JPEG", quality=85)
-    words = f"{source.describe(index)}, row {row}, column {column}, distance {regions.distance[prototype, rank]:.3f}"
+    words = f"{source.describe(image)}, row {row}, column {column}, distance {distance:.3f}"
     return inline_image(buffer.getvalue(), words, "jpeg").replace("<img ", f'<img title="{html.escape(words)}" ')

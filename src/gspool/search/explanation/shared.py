@@ -28,14 +28,14 @@ class Shared(NamedTuple):
     overlap: float
     similarity: float
 
+    def rows(self) -> list[tuple[int, float, float, float]]:
+        """Return each prototype with its share and its attributes in the two images, as numbers."""
+        columns = (self.prototypes, self.share, self.first, self.second)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
 
 def shared_prototypes(first: Explanation, second: Explanation, top: int = 8) -> Shared:
-    """Compare the attributes of two images prototype by prototype.
-
-    Args:
-        first: the explanation of one image.
-        second: that of the other, by the same model.
-        top: how many prototypes to list at most.
+    """Compare the attributes of two images, explained by one model; list at most ``top`` prototypes.
 
     Raises:
         ValueError: if the model has no prototypes, the two images come from different models, or ``top`` is below 1.

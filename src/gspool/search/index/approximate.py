@@ -55,10 +55,8 @@ class Approximation(NamedTuple):
     def applied_to(self, request: Any, fixed: bool) -> Any:
         """Return a request of LanceDB with these settings.
 
-        Args:
-            request: of LanceDB.
-            fixed: search exactly ``probes`` partitions. Otherwise more are searched until there are enough hits, as a
-                condition may require; being ready for that costs a query half of its time.
+        Where the number of partitions is not ``fixed``, more are searched until there are enough hits, as a condition
+        may require; being ready for that costs a query half of its time.
         """
         probing = request.nprobes(self.probes) if fixed else request.minimum_nprobes(self.probes).maximum_nprobes(0)
         return probing.refine_factor(self.refine)
@@ -69,15 +67,9 @@ def build(
 ) -> Approximation:
     """Build an approximate index over all rows, choose the fastest settings that reach a recall, and measure them.
 
-    Vectors of the corpus, drawn with a fixed seed, are the queries. Half of them choose the settings; the recall is
-    measured on the other half, because the settings were chosen for the first.
-
-    Args:
-        index: of a .lance table.
-        recall: the share of exact neighbours to reach. If nothing reaches it, the most thorough settings are taken.
-        k: how many neighbours are compared.
-        queries: how many vectors choose the settings, and how many others measure them.
-        tell: called with a line about every step.
+    Vectors of the corpus, drawn with a fixed seed, are the queries. ``queries`` of them choose the settings by their
+    ``k`` neighbours (the most thorough, if none reaches the recall); the recall is measured on as many others, because
+    the settings were chosen for the first. ``tell`` is called with a line about every step.
 
     Raises:
         ValueError: if the recall is not in (0, 1], there are too few rows, or the index is a temporary copy.
@@ -97,12 +89,16 @@ def build(
     seconds = time.perf_counter() - began
     tell(f"built in {seconds:,.1f} s; measuring its recall against exact search on {queries} vectors of the corpus")
     own, vectors = sample(index, 2 * queries)
-    truth = [without(hits, row, k) for row, hits in zip(own, index.search(vectors, k + 1, exact=True), strict=True)]
+
+    def others(part: slice, exact: bool = False) -> list[list[Hit]]:
+        """Search without the query itself, which is its own nearest neighbour."""
+        found = index.search(vectors[part], k + 1, exact=exact)
+        return [[hit for hit in hits if hit.row != row][:k] for row, hits in zip(own[part], found, strict=True)]
+
+    truth = others(slice(None), exact=True)
 
     def measured(part: slice) -> float:
-        hits = index.search(vectors[part], k + 1)
-        found = [without(each, row, k) for row, each in zip(own[part], hits, strict=True)]
-        return mean_recall(found, truth[part])
+        return mean_recall(others(part), truth[part])
 
     half = len(own) // 2
     probes = 1
@@ -120,11 +116,7 @@ def build(
 
 
 def check_recall(recall: float) -> None:
-    """Check that a recall is a share.
-
-    Raises:
-        ValueError: if it does not lie in (0, 1].
-    """
+    """Refuse a recall that is no share of the neighbours."""
     if not 0 < recall <= 1:
         raise ValueError(f"recall is a share of the neighbours and must lie in (0, 1], got {recall}")
 
@@ -142,20 +134,15 @@ def partition_count(rows: int) -> int:
     return max(4, round(rows**0.5 / 4))
 
 
-def sample(index: Index, count: int, seed: int = SEED) -> tuple[list[int], np.ndarray]:
+def sample(index: Index, count: int) -> tuple[list[int], np.ndarray]:
     """Draw rows of the corpus in random order; return their numbers and vectors."""
     rows = len(index)
-    chosen = np.random.default_rng(seed).choice(rows, size=min(count, rows), replace=False)
+    chosen = np.random.default_rng(SEED).choice(rows, size=min(count, rows), replace=False)
     answer = index.table.take_offsets(sorted(chosen.tolist())).select(["row", "vector"]).to_arrow()
     vectors = np.asarray(answer["vector"].combine_chunks().flatten(), dtype=np.float32).reshape(answer.num_rows, -1)
     # Shuffled again: the first half of the rows of a corpus shows other things than the second.
-    order = np.random.default_rng(seed).permutation(answer.num_rows)
+    order = np.random.default_rng(SEED).permutation(answer.num_rows)
     return np.asarray(answer["row"])[order].tolist(), vectors[order]
-
-
-def without(hits: Sequence[Hit], row: int, k: int) -> list[Hit]:
-    """Leave out the query itself, which is its own nearest neighbour."""
-    return [hit for hit in hits if hit.row != row][:k]
 
 
 def mean_recall(found: Sequence[Sequence[Hit]], truth: Sequence[Sequence[Hit]]) -> float:

@@ -32,7 +32,7 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     """Open the table behind a file of vectors: a .lance file itself, or the working table of an export.
 
     The working table of ``FILE`` lies in ``FILE.parts`` until `finish_store` has written the file. A file that exists
-    is read into it first, with unfinished parts of older versions.
+    is read into it first.
 
     Raises:
         ValueError: if the ending is none of .lance, .parquet and .npz, or the file holds vectors of other settings.
@@ -43,15 +43,14 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
         return LanceWriter(out, settings)
     folder = out.with_name(f"{out.name}.parts")
     store, aside = folder / "vectors.lance", folder / ASIDE
-    parts = sorted(folder.glob("rows-*.parquet"))
-    unfinished = bool(parts) or store.exists() or not out.exists()
+    unfinished = store.exists() or not out.exists()
     if not store.exists():
         shutil.rmtree(aside, ignore_errors=True)
-        copy = LanceWriter(aside, settings)
-        for file in [*([out] if out.exists() else []), *parts]:
-            settings.check_same(read_settings(file), file)
-            for piece in read_pieces(file):
-                (copy.add if file == out else copy.merge)(piece)
+        if out.exists():
+            settings.check_same(read_settings(out), out)
+            copy_to_lance(out, aside, settings)
+        else:
+            LanceWriter(aside, settings)
         # Renamed when it is whole: a crash before starts again from the file.
         os.replace(aside, store)
     writer = LanceWriter(store, settings)
@@ -76,13 +75,13 @@ def finish_store(writer: LanceWriter, out: Path) -> None:
     shutil.rmtree(writer.path.parent, ignore_errors=True)
 
 
-def copy_to_lance(source: Path, out: Path) -> None:
-    """Copy a .parquet or .npz file into a new Lance table.
+def copy_to_lance(source: Path, out: Path, settings: VectorSettings | None = None) -> None:
+    """Copy a .parquet or .npz file into a new Lance table, with its own settings unless others are given.
 
     Raises:
         ValueError: if the source is damaged, or not written by gspool.
     """
-    writer = LanceWriter(out, read_settings(source))
+    writer = LanceWriter(out, settings or read_settings(source))
     for piece in read_pieces(source):
         writer.add(piece)
 

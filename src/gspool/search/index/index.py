@@ -86,12 +86,12 @@ class Index:
 
         Example:
             >>> import tempfile
-            >>> from gspool.search.index.rows import VectorRows, VectorSettings
+            >>> from gspool.search.index.rows import ImageRecord, VectorSettings
             >>> from gspool.search.index.table import LanceWriter
             >>> vectors = np.eye(3, 2, dtype=np.float32) + 0.1
-            >>> rows = VectorRows(["a.jpg", "b.jpg", "c.jpg"], ["ant", "bee", None], [4] * 3, [3] * 3, vectors)
+            >>> images = [ImageRecord("a.jpg", "ant"), ImageRecord("b.jpg", "bee"), ImageRecord("c.jpg")]
             >>> with tempfile.TemporaryDirectory() as folder:
-            ...     LanceWriter(Path(folder) / "v.lance", VectorSettings("model", "0f", 2)).append(rows)
+            ...     LanceWriter(Path(folder) / "v.lance", VectorSettings("model", "0f", 2)).append(images, vectors)
             ...     index = open_index(Path(folder) / "v.lance")
             ...     [hit.path for hit in index.search(np.array([[0.0, 1.0]]), k=2)[0]]
             ...     [hit.path for hit in index.search(np.array([[0.0, 1.0]]), k=2, where=label_filter(["ant"]))[0]]
@@ -212,10 +212,12 @@ def needs_approximation(index: Index) -> bool:
     """Return whether exact search is slow on this corpus and there is no approximate index of about its size yet.
 
     Rows added after an index was built are still found. Once they are many, partitions and recall are no longer what
-    was measured.
+    was measured. A temporary copy of a .parquet or .npz file is not worth an index.
     """
     rows = len(index)
-    return rows >= APPROXIMATE_FROM and (index.approximation is None or rows > GROWN * index.approximation.rows)
+    if index.path.suffix != ".lance" or rows < APPROXIMATE_FROM:
+        return False
+    return index.approximation is None or rows > GROWN * index.approximation.rows
 
 
 def _nearest(

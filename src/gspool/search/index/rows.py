@@ -1,4 +1,4 @@
-"""The columns of a table of vectors: one row per image, and the model that made the vectors."""
+"""The rows of a table of vectors: one per image, and the model that made the vectors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,25 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 COLUMNS = ("row", "path", "label", "width", "height", "vector", "size", "modified", "source")
-# What shows whether a picture is still the one that was embedded.
-STAMPS = ("row", "path", "label", "size", "modified", "source")
 # The metadata key of the settings in a schema; Arrow's metadata is bytes.
 KEY = b"gspool"
+
+
+class ImageRecord(NamedTuple):
+    """One image on its way from a source to the table, which stores it beside its vector; None is not known (yet).
+
+    ``size`` in bytes and ``modified`` in nanoseconds are those of the file when it was listed, ``source`` is the
+    folder, glob or list that it came from, and ``row`` is the row that it replaces.
+    """
+
+    path: str
+    label: str | None = None
+    width: int | None = None
+    height: int | None = None
+    size: int | None = None
+    modified: int | None = None
+    source: str | None = None
+    row: int | None = None
 
 
 class VectorSettings(NamedTuple):
@@ -42,7 +57,7 @@ class VectorSettings(NamedTuple):
                 pa.field("width", pa.int32()),
                 pa.field("height", pa.int32()),
                 pa.field("vector", pa.list_(pa.float32(), self.dim), nullable=False),
-                # Older files lack these.
+                # Files of version 0.1 lack these.
                 pa.field("size", pa.int64()),
                 pa.field("modified", pa.int64()),
                 pa.field("source", pa.string()),
@@ -81,58 +96,31 @@ def settings_of(schema: pa.Schema, path: Path) -> VectorSettings:
         ) from error
 
 
-class Origin(NamedTuple):
-    """Where a vector came from: the file's size in bytes, its modification time in nanoseconds, and its source.
+def as_table(
+    records: Sequence[ImageRecord], vectors: Float[np.ndarray, "N D"], settings: VectorSettings, first_row: int
+) -> pa.Table:
+    """Return images and their vectors as rows, new ones numbered from ``first_row``.
 
-    ``row`` is the row that it replaces, None for a new one.
+    Raises:
+        ValueError: if the vectors have another length than the settings say, or are not finite.
+
+    Example:
+        >>> rows = as_table([ImageRecord("a.jpg", "ant")], np.ones((1, 2)), VectorSettings("model", "0f", 2), 7)
+        >>> rows.select(["row", "label", "vector"]).to_pylist()
+        [{'row': 7, 'label': 'ant', 'vector': [1.0, 1.0]}]
     """
-
-    size: int | None = None
-    modified: int | None = None
-    source: str | None = None
-    row: int | None = None
-
-
-class VectorRows(NamedTuple):
-    """Some images: paths, labels where known, sizes and vectors."""
-
-    paths: Sequence[str]
-    labels: Sequence[str | None]
-    widths: Sequence[int]
-    heights: Sequence[int]
-    vectors: Float[np.ndarray, "N D"]
-    origins: Sequence[Origin] | None = None
-
-    @property
-    def replacing(self) -> int:
-        """Count the rows that replace others."""
-        return sum(origin.row is not None for origin in self.origins or ())
-
-    def table(self, settings: VectorSettings, first_row: int) -> pa.Table:
-        """Return the rows as an Arrow table, new ones numbered from ``first_row``.
-
-        Raises:
-            ValueError: if the vectors have another length than the settings say, or are not finite.
-
-        Example:
-            >>> rows = VectorRows(["a.jpg"], ["ant"], [4], [3], np.ones((1, 2), dtype=np.float32))
-            >>> rows.table(VectorSettings("model", "0f", 2), first_row=7).select(["row", "label", "vector"]).to_pylist()
-            [{'row': 7, 'label': 'ant', 'vector': [1.0, 1.0]}]
-        """
-        vectors = np.ascontiguousarray(self.vectors, dtype=np.float32)
-        if vectors.shape != (len(self.paths), settings.dim):
-            raise ValueError(f"expected {len(self.paths)} vectors of length {settings.dim}, got shape {vectors.shape}")
-        if not np.isfinite(vectors).all():
-            row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
-            raise ValueError(f"the vector of {self.paths[row]} is not finite; in half precision, try precision float32")
-        origins = self.origins or [Origin()] * len(self.paths)
-        numbers = itertools.count(first_row)
-        rows = [next(numbers) if each.row is None else each.row for each in origins]
-        columns: list[Any] = [rows, self.paths, self.labels, self.widths, self.heights, vectors_column(vectors)]
-        columns += [[getattr(each, name) for each in origins] for name in ("size", "modified", "source")]
-        return pa.table(columns, schema=settings.schema())
+    if vectors.shape != (len(records), settings.dim):
+        raise ValueError(f"expected {len(records)} vectors of length {settings.dim}, got shape {vectors.shape}")
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise ValueError(f"the vector of {records[bad[0]].path} is not finite; in half precision, try float32")
+    numbers = itertools.count(first_row)
+    columns: dict[str, Any] = dict(zip(ImageRecord._fields, zip(*records, strict=True), strict=True))
+    columns["row"] = [next(numbers) if row is None else row for row in columns["row"]]
+    columns["vector"] = vectors_column(vectors)
+    return pa.table([columns[name] for name in COLUMNS], schema=settings.schema())
 
 
 def vectors_column(vectors: Float[np.ndarray, "N D"]) -> pa.FixedSizeListArray:
     """Return vectors as a column of a table."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).reshape(-1)), vectors.shape[1])

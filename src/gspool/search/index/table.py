@@ -6,13 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lancedb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gspool.search.index.rows import COLUMNS, STAMPS, VectorRows, VectorSettings, settings_of
+from gspool.search.index.rows import COLUMNS, ImageRecord, VectorSettings, as_table, settings_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Float
 
 # Older versions are only the steps of the last run; a millisecond is the least that LanceDB accepts quietly.
 FORGET_AFTER = timedelta(milliseconds=1)
@@ -37,7 +41,7 @@ def open_table(path: Path) -> Any:
 class LanceWriter:
     """Append rows to a table, and replace and remove rows; the table is created if it does not exist.
 
-    A table of an older version gets the columns that it lacks, in one transaction, without values.
+    A table of version 0.1 gets the columns that it lacks, in one transaction, without values.
 
     Attributes:
         rows: how many the table holds.
@@ -70,18 +74,15 @@ class LanceWriter:
             if batch.num_rows:
                 yield pa.Table.from_batches([batch]).select([*columns])
 
-    def stamps(self) -> Iterator[pa.Table]:
-        """Yield what shows whether pictures have changed: the columns of `STAMPS`."""
-        return self.read(STAMPS)
-
-    def append(self, rows: VectorRows) -> None:
-        """Add and replace rows, all of them or none; they survive a crash from here on."""
-        table = rows.table(self.settings, self.next_row)
-        if not rows.replacing:
-            self.add(table)
+    def append(self, records: Sequence[ImageRecord], vectors: Float[np.ndarray, "N D"]) -> None:
+        """Add images, or replace the rows that they name, all of them or none; they survive a crash from here on."""
+        rows = as_table(records, vectors, self.settings, self.next_row)
+        new = sum(record.row is None for record in records)
+        if new == len(records):
+            self.add(rows)
             return
-        self.merge(table)
-        new = table.num_rows - rows.replacing
+        with self._writing():
+            self.table.merge_insert("row").when_matched_update_all().when_not_matched_insert_all().execute(rows)
         self.rows, self.next_row = self.rows + new, self.next_row + new
 
     def add(self, rows: pa.Table) -> None:
@@ -89,11 +90,6 @@ class LanceWriter:
         with self._writing():
             self.table.add(rows)
         self.rows, self.next_row = self.rows + rows.num_rows, self.next_row + rows.num_rows
-
-    def merge(self, rows: pa.Table) -> None:
-        """Add rows of an Arrow table, or replace those with the same numbers."""
-        with self._writing():
-            self.table.merge_insert("row").when_matched_update_all().when_not_matched_insert_all().execute(rows)
 
     def amend(self, rows: pa.Table) -> None:
         """Replace some columns of rows, but not their vectors: a table with a column row and the others."""
@@ -115,11 +111,7 @@ class LanceWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Report what Lance could not write in one sentence.
-
-        Raises:
-            ValueError: instead of Lance's own error.
-        """
+        """Report what Lance could not write in one sentence."""
         try:
             yield
         except (RuntimeError, OSError) as error:

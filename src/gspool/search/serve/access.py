@@ -7,12 +7,15 @@ import binascii
 import hmac
 import ipaddress
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
-Headers = list[tuple[bytes, bytes]]
+from starlette.datastructures import Headers
+
 # Clients that are remembered; beyond, those that have not asked for longest are forgotten.
 MOST_CLIENTS = 10_000
+# What a client may invent about proxies before this server.
+INVENTED = (b"x-forwarded", b"forwarded", b"x-gradio", b"x-original", b"x-real-ip")
 
 
 def is_loopback(host: str) -> bool:
@@ -28,70 +31,52 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def bare_host(name: str) -> str:
-    """Return a host without its port.
+def own_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Drop what a client may invent about proxies: Gradio would build the addresses of its page from it.
 
-    Example:
-        >>> bare_host("localhost:7860"), bare_host("[::1]:7860")
-        ('localhost', '::1')
-    """
-    return (name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]).lower()
-
-
-def values_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
-    """Return all values of a header."""
-    return [value.decode("latin-1") for key, value in headers if key.lower() == name]
-
-
-def own_headers(headers: Headers) -> Headers:
-    """Drop what a client may invent about proxies before this server.
-
-    Gradio would build the addresses of its page from X-Forwarded-Host. Only whether the visitor came by HTTPS is kept:
-    it changes nothing but the scheme of those addresses.
+    Only whether the visitor came by HTTPS is kept: it changes nothing but the scheme of those addresses.
 
     Example:
         >>> own_headers([(b"host", b"a"), (b"x-forwarded-host", b"evil"), (b"x-forwarded-proto", b"https")])
         [(b'host', b'a'), (b'x-forwarded-proto', b'https')]
     """
-
-    def kept(name: bytes, value: bytes) -> bool:
-        if name == b"x-forwarded-proto":
-            return value in (b"http", b"https")
-        return not name.startswith((b"x-forwarded", b"forwarded", b"x-gradio", b"x-original", b"x-real-ip"))
-
-    return [(name, value) for name, value in headers if kept(name.lower(), value)]
+    believed = ((b"x-forwarded-proto", b"http"), (b"x-forwarded-proto", b"https"))
+    return [each for each in headers if each in believed or not each[0].lower().startswith(INVENTED)]
 
 
 def is_host(headers: Headers, hosts: Collection[str]) -> bool:
     """Return whether a request asks for this server by one of its names; ``*`` is any.
 
+    Starlette's TrustedHostMiddleware does not read addresses of IPv6.
+
     Example:
-        >>> [is_host([(b"host", name)], ["localhost", "::1"]) for name in (b"localhost:80", b"[::1]", b"evil.example")]
+        >>> named = [Headers({"host": name}) for name in ("localhost:80", "[::1]", "evil.example")]
+        >>> [is_host(each, ["localhost", "::1"]) for each in named]
         [True, True, False]
     """
-    named = values_of(headers, b"host")
-    return "*" in hosts or (len(named) == 1 and bare_host(named[0]) in hosts)
+    if "*" in hosts:
+        return True
+    names = [
+        name[1:].partition("]")[0] if name[:1] == "[" else name.partition(":")[0] for name in headers.getlist("host")
+    ]
+    return len(names) == 1 and names[0].lower() in hosts
 
 
 def is_own_origin(headers: Headers, origins: Collection[str]) -> bool:
     """Return whether a request comes from this server's own page, or from a program, which sends no Origin.
 
-    Args:
-        headers: of the request.
-        origins: further host names whose pages may ask, for a proxy that changes the Host header.
+    ``origins`` are further host names whose pages may ask, for a proxy that changes the Host header.
 
     Example:
-        >>> page, foreign = (b"origin", b"http://localhost:7860"), (b"origin", b"https://evil.example")
-        >>> host = (b"host", b"localhost:7860")
-        >>> [is_own_origin([host, *more], []) for more in ([], [page], [foreign])]
-        [True, True, False]
+        >>> host, own, foreign = "localhost:7860", "http://localhost:7860", "https://evil.example"
+        >>> [is_own_origin(Headers({"host": host, "origin": origin}), []) for origin in (own, foreign)]
+        [True, False]
     """
-    named = values_of(headers, b"origin")
+    named, asked = headers.getlist("origin"), headers.getlist("host")
     if not named:
         return True
     try:
         origin = urlsplit(named[0])
-        asked = values_of(headers, b"host")
         same = len(named) == 1 == len(asked) and bool(origin.netloc) and origin.netloc.lower() == asked[0].lower()
         return same or (origin.hostname or "") in origins
     except ValueError:
@@ -102,12 +87,13 @@ def has_token(headers: Headers, token: str | None) -> bool:
     """Return whether a request carries the token, as a Bearer token or as the password of HTTP Basic.
 
     Example:
-        >>> has_token([(b"authorization", b"Bearer secret")], "secret"), has_token([], "secret"), has_token([], None)
+        >>> secret = Headers({"authorization": "Bearer secret"})
+        >>> has_token(secret, "secret"), has_token(Headers({}), "secret"), has_token(Headers({}), None)
         (True, False, True)
     """
     if token is None:
         return True
-    for value in values_of(headers, b"authorization"):
+    for value in headers.getlist("authorization"):
         kind, _, given = value.partition(" ")
         if kind.lower() == "basic":
             try:
@@ -159,7 +145,6 @@ class RateLimit:
 def _network(address: str) -> str:
     """One client has many addresses of IPv6: count its network."""
     try:
-        parsed = ipaddress.ip_address(address)
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
     except ValueError:
         return address
-    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address

@@ -11,12 +11,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from gspool.data import BrokenImageError
+from gspool.data.decode import ImageTooLargeError, UnknownFormatError
 from gspool.search.explanation.page import explanation_figures
 from gspool.search.images import Limits
 from gspool.search.serve.answers import Embedding, Explained, Health, Labels, Neighbours, Problem, Shown
 from gspool.search.serve.docs_page import docs_page
 from gspool.search.serve.lookup import MOST_NEIGHBOURS, Lookup, UnknownPictureError
-from gspool.search.serve.upload import UNREADABLE, UploadRefusedError
 from gspool.version import __version__
 
 LARGEST_SIDE = 1024
@@ -43,21 +43,33 @@ def create_api(lookup: Lookup, limits: Limits) -> FastAPI:
     app = FastAPI(title="gspool", version=__version__, docs_url=None, redoc_url=None, summary="Search by image.")
     app.include_router(_routes(lookup, limits.check()))
 
-    @app.exception_handler(UploadRefusedError)
-    def refuse(request: Request, problem: UploadRefusedError) -> JSONResponse:
-        return JSONResponse({"detail": str(problem)}, problem.status)
+    @app.exception_handler(BrokenImageError)
+    def refuse(request: Request, problem: BrokenImageError) -> JSONResponse:
+        return JSONResponse({"detail": str(problem)}, status_of(problem))
 
     @app.exception_handler(RequestValidationError)
     def refuse_fields(request: Request, problem: RequestValidationError) -> JSONResponse:
         # A place is where the value came from and its name: ("body", "k").
         detail = "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in problem.errors())
-        return JSONResponse({"detail": detail}, UNREADABLE)
+        return JSONResponse({"detail": detail}, 422)
 
     @app.get("/docs", include_in_schema=False)
     def describe(request: Request) -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi(), str(request.base_url)))
 
     return app
+
+
+def status_of(problem: BrokenImageError) -> int:
+    """Return the status of an upload that is not read.
+
+    Example:
+        >>> status_of(UnknownFormatError("words")), status_of(BrokenImageError("damaged"))
+        (415, 422)
+    """
+    if isinstance(problem, ImageTooLargeError):
+        return 413
+    return 415 if isinstance(problem, UnknownFormatError) else 422
 
 
 def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
@@ -126,4 +138,4 @@ def _or_422(answer: Callable[[], Answer]) -> Answer:
     try:
         return answer()
     except ValueError as problem:
-        raise HTTPException(UNREADABLE, str(problem)) from problem
+        raise HTTPException(422, str(problem)) from problem

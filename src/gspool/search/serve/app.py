@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gspool.search.serve.guard import Guard, Rules
-from gspool.search.serve.upload import UPLOAD_LIMITS
+from gspool.search.serve.lookup import UPLOAD_LIMITS, Lookup
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from gspool.search.images import Limits
-    from gspool.search.serve.lookup import Lookup
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

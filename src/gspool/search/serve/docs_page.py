@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from gspool.search.explanation.page import whole_page
+from gspool.search.explanation.page import html_table, whole_page
 
 STYLE = """<style>
 section { border: 1px solid #8884; border-radius: 8px; padding: .2rem 1rem .8rem; margin: 1rem 0; }
@@ -17,12 +17,7 @@ pre { background: #8882; padding: .7rem; overflow-x: auto; border-radius: 6px; f
 
 
 def docs_page(schema: Mapping[str, Any], address: str) -> str:
-    """Return a page with a section and a command to try for every route.
-
-    Args:
-        schema: ``app.openapi()``, which programs read at /openapi.json.
-        address: of the server, for the commands.
-    """
+    """Return a page with a section and a command to try for every route of ``app.openapi()``."""
     sections = [
         _section(path, method, operation, schema, address.rstrip("/"))
         for path, methods in schema["paths"].items()
@@ -56,15 +51,8 @@ def _section(path: str, method: str, operation: Mapping[str, Any], schema: Mappi
     command = f"{'-F image=@picture.jpg ' if method == 'post' else ''}{address}{path.replace('{number}', '0')}"
     return (
         f'<section><h2><span class="method {method}">{method.upper()}</span> <code>{escape(path)}</code></h2>'
-        f"<p>{escape(operation.get('summary', ''))}</p>{_table(('field', 'is', ''), rows) if rows else ''}"
-        f"<pre>curl {escape(command)}</pre>{_table(('answer', '', 'fields'), answers)}</section>"
-    )
-
-
-def _table(heads: tuple[str, ...], rows: list[tuple[str, str, str]]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    return (
-        f"<table><tr>{head}</tr>{''.join(f'<tr><td>{a}</td><td>{b}</td><td>{c}</td></tr>' for a, b, c in rows)}</table>"
+        f"<p>{escape(operation.get('summary', ''))}</p>{html_table(('field', 'is', ''), rows) if rows else ''}"
+        f"<pre>curl {escape(command)}</pre>{html_table(('answer', '', 'fields'), answers)}</section>"
     )
 
 

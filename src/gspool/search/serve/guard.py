@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
-from gspool.search.serve.access import RateLimit, has_token, is_host, is_own_origin, own_headers
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from gspool.search.serve.access import RateLimit, has_token, is_host, is_own_origin, own_headers
 
 # Boundaries, names and the other fields of a form, around the file that the limit is about.
 FORM_BYTES = 64 * 2**10
 # What the page and programs need. Gradio has more than fifty further routes (proxies, histories, editors); whatever is
 # not named here does not exist.
-EXACT = frozenset(
-    {
-        "/",
-        "/config",
-        "/docs",
-        "/favicon.ico",
-        "/gradio_api/cancel",
-        "/gradio_api/info",
-        "/gradio_api/queue/data",
-        "/gradio_api/queue/join",
-        "/gradio_api/reset",
-        "/gradio_api/startup-events",
-        "/gradio_api/upload",
-        "/gradio_api/upload_progress",
-        "/manifest.json",
-        "/openapi.json",
-        "/theme.css",
-    }
-)
+GRADIO = ("cancel", "info", "queue/data", "queue/join", "reset", "startup-events", "upload", "upload_progress")
+EXACT = {"/", "/config", "/docs", "/favicon.ico", "/manifest.json", "/openapi.json", "/theme.css"}
+EXACT |= {f"/gradio_api/{name}" for name in GRADIO}
 PREFIXES = ("/api/", "/assets/", "/static/", "/gradio_api/heartbeat/")
 FILE, UPLOAD, PICTURES = "/gradio_api/file=", "/gradio_api/upload", "/api/pictures/"
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -55,12 +35,12 @@ POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; media-src 'self' blob:; worker-src 'self' blob:; "
     "connect-src 'self' data: blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
-HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 
 class Rules(NamedTuple):
@@ -85,14 +65,6 @@ class Rules(NamedTuple):
     folder_bytes: int = 256 * 2**20
 
 
-class Refusal(NamedTuple):
-    """An answer instead of the application's."""
-
-    status: int
-    detail: str
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
 class Guard:
     """An ASGI application around another one, which sees only requests that it should.
 
@@ -102,7 +74,7 @@ class Guard:
         rules: what is allowed.
     """
 
-    def __init__(self, app: Application, uploads: Path, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, uploads: Path, rules: Rules) -> None:
         self.app, self.uploads, self.rules = app, uploads, rules
         self.max_body = rules.max_bytes + FORM_BYTES
 
@@ -116,40 +88,38 @@ class Guard:
             return
         scope = {**scope, "headers": own_headers(scope["headers"])}
         refusal = self.refusal(scope)
+        if refusal is None:
+            if scope["path"] == UPLOAD:
+                await asyncio.to_thread(make_room, self.uploads, self.rules.folder_bytes - self.max_body)
+            refusal = await self._pass_on(scope, receive, send)
         if refusal is not None:
-            await _refuse(send, refusal)
-            return
-        if scope["path"] == UPLOAD:
-            await asyncio.to_thread(make_room, self.uploads, self.rules.folder_bytes - self.max_body)
-        await self._pass_on(scope, receive, send)
+            await refusal(scope, receive, send)
 
-    def refusal(self, scope: Scope) -> Refusal | None:
-        """Return why a request is refused, by what is known before its body; None if it may pass."""
-        headers, rules, method = scope["headers"], self.rules, scope["method"]
+    def refusal(self, scope: Scope) -> JSONResponse | None:
+        """Return the answer to a request that is refused, by what is known before its body; None if it may pass."""
+        headers, rules, method = Headers(scope=scope), self.rules, scope["method"]
         if not is_host(headers, rules.hosts):
-            return Refusal(400, "host not allowed; gspool serve --allow-host NAME allows it")
+            return _refused(400, "host not allowed; gspool serve --allow-host NAME allows it")
         authorised = has_token(headers, rules.token)
         # Requests that cost work count, and wrong tokens, which could be tried by the million.
         counts = method not in SAFE or scope["path"].startswith(PICTURES) or not authorised
         if counts and not rules.rate.allows((scope.get("client") or ("unknown", 0))[0]):
-            wait = (b"retry-after", b"60")
-            return Refusal(429, f"at most {rules.rate.per_minute} requests a minute; wait and try again", (wait,))
+            detail = f"at most {rules.rate.per_minute} requests a minute; wait and try again"
+            return _refused(429, detail, {"retry-after": "60"})
         if not authorised:
-            ask = (b"www-authenticate", b'Basic realm="gspool", charset="UTF-8"')
-            return Refusal(401, "a token is needed: as a Bearer token, or as the password of HTTP Basic", (ask,))
+            detail = "a token is needed: as a Bearer token, or as the password of HTTP Basic"
+            return _refused(401, detail, {"www-authenticate": 'Basic realm="gspool", charset="UTF-8"'})
         if not self.exists(scope["path"]):
-            return Refusal(404, "there is nothing at this address; /docs lists all routes")
+            return _refused(404, "there is nothing at this address; /docs lists all routes")
         if method not in SAFE and not is_own_origin(headers, rules.origins):
-            return Refusal(403, "requests from pages of other sites are not allowed; --allow-host NAME allows one")
-        declared = dict(headers).get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > self.max_body:
-            return self.too_large
+            return _refused(403, "requests from pages of other sites are not allowed; --allow-host NAME allows one")
+        if not all(_is_at_most(length, self.max_body) for length in headers.getlist("content-length")):
+            return self.too_large()
         return None
 
-    @property
-    def too_large(self) -> Refusal:
-        """The answer to a request with too many bytes."""
-        return Refusal(413, f"a request may have at most {self.max_body:,} bytes; send a smaller picture")
+    def too_large(self) -> JSONResponse:
+        """Return the answer to a request with too many bytes."""
+        return _refused(413, f"a request may have at most {self.max_body:,} bytes; send a smaller picture")
 
     def exists(self, path: str) -> bool:
         """Return whether an address is one of this server's.
@@ -167,63 +137,65 @@ class Guard:
             return place.is_absolute() and place.resolve().is_relative_to(self.uploads.resolve())
         return path in EXACT or path.startswith(PREFIXES)
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = _Body(receive, self.max_body, self.rules.seconds)
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> JSONResponse | None:
+        """Pass a request on; return the answer to it if its body was too large or too slow."""
+        # A request need not state its length, and may lie about it: count the bytes and the seconds of the body.
+        left, ends, more = self.max_body, time.monotonic() + PAUSES * self.rules.seconds, True
+        problem: JSONResponse | None = None
         answered = False
+
+        async def received() -> Message:
+            nonlocal left, more, problem
+            if not more:
+                # The body is complete; the application waits for the client to leave.
+                return await receive()
+            try:
+                async with asyncio.timeout(min(self.rules.seconds, ends - time.monotonic())):
+                    message = await receive()
+            except TimeoutError as error:
+                problem = _refused(408, f"nothing came for {self.rules.seconds:g} s; send the request faster")
+                raise BodyError("the body came too slowly") from error
+            if message["type"] == "http.request":
+                more = message.get("more_body", False)
+                left -= len(message.get("body", b""))
+                if left < 0:
+                    problem = self.too_large()
+                    raise BodyError("more bytes than a request may have")
+            return message
 
         async def sent(message: Message) -> None:
             nonlocal answered
             # What is inside may answer in its own way to a body that broke off; ours gives the reason.
-            if body.problem is not None and not answered:
+            if problem is not None and not answered:
                 return
             if message["type"] == "http.response.start":
                 answered = True
-                present = {name.lower() for name, _ in message.get("headers", ())}
-                extra = [(name, value) for name, value in HEADERS if name not in present]
-                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
-            await self.app(scope, body.receive, sent)
+            await self.app(scope, received, sent)
         except Exception:
-            # The request was at fault, whatever it became on its way out; it is answered below.
-            if body.problem is None:
+            # The request was at fault, whatever it became on its way out.
+            if problem is None:
                 raise
-        if body.problem is not None and not answered:
-            slow = Refusal(408, f"nothing came for {self.rules.seconds:g} s; send the request faster")
-            await _refuse(send, self.too_large if body.problem == "large" else slow)
+        return None if answered else problem
 
 
 class BodyError(Exception):
     """A body that is too large or too slow; the guard answers, whoever catches this."""
 
 
-class _Body:
-    """Count the bytes and the seconds of a body: a request need not state its length, and may lie about it."""
+def _is_at_most(length: str, most: int) -> bool:
+    # Python itself refuses to read numbers of thousands of digits.
+    return length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= most
 
-    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
-        self._receive, self._left, self._seconds = receive, most, seconds
-        self._ends = time.monotonic() + PAUSES * seconds
-        self._more = True
-        self.problem: str | None = None
 
-    async def receive(self) -> Message:
-        if not self._more:
-            # The body is complete; the application waits for the client to leave.
-            return await self._receive()
-        try:
-            async with asyncio.timeout(min(self._seconds, self._ends - time.monotonic())):
-                message = await self._receive()
-        except TimeoutError as error:
-            self.problem = "slow"
-            raise BodyError("the body came too slowly") from error
-        if message["type"] == "http.request":
-            self._more = message.get("more_body", False)
-            self._left -= len(message.get("body", b""))
-            if self._left < 0:
-                self.problem = "large"
-                raise BodyError("more bytes than a request may have")
-        return message
+def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    # Closing ends an upload that is still coming, which would otherwise be read to its end.
+    return JSONResponse({"detail": detail}, status, {**HEADERS, **(headers or {}), "connection": "close"})
 
 
 def make_room(folder: Path, most: int) -> None:
@@ -254,12 +226,3 @@ def make_room(folder: Path, most: int) -> None:
         if file.parent != folder and not any(file.parent.iterdir()):
             shutil.rmtree(file.parent, ignore_errors=True)
         total -= size
-
-
-async def _refuse(send: Send, refusal: Refusal) -> None:
-    body = json.dumps({"detail": refusal.detail}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    # Closing ends an upload that is still coming, which would otherwise be read to its end.
-    headers += [*HEADERS, *refusal.headers, (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from gspool.data import BrokenImageError
 from gspool.search.explanation.image import explain
-from gspool.search.images import open_image, read_pixels
+from gspool.search.images import Limits, open_image, read_pixels
 from gspool.search.index.index import label_filter
 from gspool.search.model_source import embed_batch
-from gspool.search.serve.upload import UPLOAD_LIMITS, read_upload
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from gspool.models import Embedder
     from gspool.search.explanation.image import Explanation
-    from gspool.search.images import Limits
     from gspool.search.index.index import Index
 
+UPLOAD_LIMITS = Limits(max_bytes=10 * 2**20, max_pixels=25_000_000)
 MOST_NEIGHBOURS = 100
 Result = TypeVar("Result")
 
@@ -65,13 +65,20 @@ class Lookup:
         return self._worker.submit(work).result()
 
     def read(self, file: IO[bytes], limits: Limits = UPLOAD_LIMITS) -> UInt8[Tensor, "3 H W"]:
-        """Read an upload and crop it for the model.
+        """Read an upload and crop it for the model; neither its name nor the type that the sender states counts.
 
         Raises:
-            UploadRefusedError: see `read_upload`.
+            BrokenImageError: if it is empty, too large, of an unknown format, truncated or damaged.
         """
-        # One byte more than allowed tells a file that is too long from one that just fits.
-        return self._run(lambda: read_upload(file.read(limits.max_bytes + 1), self.model, limits))
+
+        def crop() -> UInt8[Tensor, "3 H W"]:
+            # One byte more than allowed tells a file that is too long from one that just fits.
+            content = file.read(limits.max_bytes + 1)
+            if not content:
+                raise BrokenImageError("this upload is empty; send the bytes of a picture")
+            return read_pixels(content, self.model, limits, "this upload")[0]
+
+        return self._run(crop)
 
     def embed(self, pixels: UInt8[Tensor, "3 H W"]) -> Float[Tensor, " D"]:
         """Return the unit vector of an image."""
@@ -88,13 +95,9 @@ class Lookup:
     def search(
         self, pixels: UInt8[Tensor, "3 H W"], k: int = 10, threshold: float = -1.0, labels: Sequence[str] = ()
     ) -> list[Neighbour]:
-        """Find the pictures of the corpus that are nearest to an image, best first.
+        """Find the pictures nearest to an image, best first: at most ``k``, with a cosine of at least ``threshold``.
 
-        Args:
-            pixels: what to look for.
-            k: at most this many.
-            threshold: leave out those with a smaller cosine.
-            labels: only pictures with one of these labels; all, if empty.
+        With ``labels`` only pictures that have one of them are searched.
 
         Raises:
             ValueError: if ``k`` or ``threshold`` is out of range, or no picture has one of the labels.
@@ -116,12 +119,7 @@ class Lookup:
         return [neighbour for neighbour in near if neighbour.score >= threshold]
 
     def thumbnail(self, number: int, side: int) -> Image:
-        """Return a picture of the corpus by its number, its longer side at most ``side``.
-
-        Raises:
-            UnknownPictureError: if there is no such number.
-            BrokenImageError: if its file is gone, or no longer a picture.
-        """
+        """Return a picture of the corpus by its number, its longer side at most ``side``; raises as `pixels`."""
         path = self._path(number)
 
         def reduced() -> Image:

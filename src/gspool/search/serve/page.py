@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from gradio.utils import get_upload_folder
 
+from gspool.data import BrokenImageError
 from gspool.search.serve.lookup import MOST_NEIGHBOURS
 from gspool.search.serve.results import STYLE, View, explanation_html, neighbours_html
-from gspool.search.serve.upload import UploadRefusedError
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -32,12 +32,7 @@ FONT, FIXED_FONT = ("system-ui", "sans-serif"), ("ui-monospace", "monospace")
 
 
 def create_page(lookup: Lookup, limits: Limits) -> gr.Blocks:
-    """Return the page.
-
-    Args:
-        lookup: the model and the corpus.
-        limits: of one upload.
-    """
+    """Return the page; ``limits`` are those of one upload."""
     # No telemetry; uploads are deleted after an hour.
     with gr.Blocks(title="gspool", analytics_enabled=False, delete_cache=(600, 3600)) as page:
         gr.HTML(
@@ -110,13 +105,7 @@ def answered(
 
 
 def picture_drop(lookup: Lookup, limits: Limits, **options: Any) -> gr.Image:
-    """Return an image input whose value reaches functions as the pixels that the model sees, or not at all.
-
-    Args:
-        lookup: decodes it.
-        limits: of one upload.
-        options: those of `gr.Image`, besides its type and sources.
-    """
+    """Return an image input whose value reaches functions as the pixels that the model sees, or not at all."""
     drop = gr.Image(type="filepath", sources=["upload", "clipboard"], **options)
     # On the one object, not in a subclass: Gradio writes a file beside the source of every class it sees.
     drop.preprocess = partial(uploaded_pixels, lookup, limits)  # type: ignore[method-assign, assignment]
@@ -137,7 +126,7 @@ def uploaded_pixels(lookup: Lookup, limits: Limits, payload: Any) -> UInt8[Tenso
     try:
         with place.open("rb") as file:
             return lookup.read(file, limits)
-    except UploadRefusedError as problem:
+    except BrokenImageError as problem:
         raise gr.Error(escape(str(problem)), title="Not read", print_exception=False) from problem
 
 

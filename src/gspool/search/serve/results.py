@@ -43,12 +43,7 @@ def neighbours_html(
 ) -> str:
     """Return the pictures that were found as cards, plain or with weights or prototypes drawn over them.
 
-    Args:
-        lookup: where the pictures are.
-        neighbours: what was found.
-        view: what the cards show.
-        query: the explanation of the query, for the prototypes that both share; None without one.
-        size: the longer side of a picture in pixels.
+    With an explanation of the query, cards name the prototypes that both share.
     """
     if not neighbours:
         return '<p class="nothing">Nothing found: lower the threshold, or choose other labels.</p>'
@@ -100,12 +95,12 @@ def explanation_html(explanation: Explanation, top: int = 8) -> str:
 def _bars(explanation: Explanation, top: int) -> str:
     if explanation.attributes is None:
         return f"<p>{html.escape(explanation.missing[0].upper() + explanation.missing[1:])}.</p>"
-    values, prototypes = explanation.attributes.topk(min(top, len(explanation.attributes)))
-    largest = max(float(values[0]), 1e-12)
+    shares = explanation.most_used(top)
+    largest = max(shares[0][1], 1e-12)
     rows = "".join(
         f'<span>{colour_mark(number)}</span><span class="bar" style="width:{100 * value / largest:.1f}%;'
         f'background:{css_colour(number)}"></span><span class="score">{value:.1%}</span>'
-        for number, value in zip(prototypes.tolist(), values.tolist(), strict=True)
+        for number, value in shares
     )
     return f'<div class="bars">{rows}</div>'
 

@@ -110,14 +110,7 @@ def served_names(host: str, more: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_server(app: FastAPI, listener: socket.socket, address: str, seconds: float) -> None:
-    """Serve until Ctrl-C or SIGTERM, then print that it stopped.
-
-    Args:
-        app: the application.
-        listener: a bound socket.
-        address: where it is, for the printed lines.
-        seconds: how long a client may take for the head of a request.
-    """
+    """Serve on a bound socket until Ctrl-C or SIGTERM; a client has some seconds for the head of a request."""
     print(f"page    {address}\napi     {address}/docs\nCtrl-C stops it", flush=True)
     config = uvicorn.Config(
         app,
