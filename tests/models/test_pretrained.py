@@ -35,6 +35,7 @@ MODELS = [
         "freeze": "batchnorm",
     },
     {"backbone": "timm/test_vit", "pooling": "tfm", "dim": 64, "backbone_options": {"img_size": 32}},
+    {"backbone": "timm/test_vit", "pooling": "cls", "dim": 8, "backbone_options": {"img_size": 32, "layers": [-4, 3]}},
     {"backbone": "timm/test_convnext", "pooling": "gap+gmp", "dim": 4, "normalise": False},
 ]
 

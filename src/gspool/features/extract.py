@@ -112,7 +112,10 @@ def extract_tokens(
     extractor = _Extractor(backbone, config, str(device))
     layout = extractor.layout()
     weights = weights_fingerprint(backbone.state_dict().items())
-    key = store_key({"name": name, "weights": weights, "pixels": backbone.pixels.as_dict(), **_deciding(config)})
+    description = {"name": name, "weights": weights, "pixels": backbone.pixels.as_dict(), **_deciding(config)}
+    # The same weights give other tokens if other blocks are read.
+    blocks = getattr(backbone, "blocks", None)
+    key = store_key(description if blocks is None else {**description, "blocks": blocks})
     root = data_root() / "features" if config.folder is None else Path(config.folder).expanduser()
     store = TokenStore(root / key, layout)
     fingerprints = [[picture_fingerprint(images, index) for index in range(len(images))] for images in sets]
