@@ -17,6 +17,7 @@ from gspool.models.backbone import Backbone
 from gspool.models.create import OWN, TIMM
 from gspool.models.freezing import Freeze
 from gspool.models.pixels import Pixels
+from gspool.models.weights import CHECKSUM
 from gspool.pooling import registry
 from gspool.version import __version__
 
@@ -53,7 +54,6 @@ LARGEST_CONFIG = 1_000_000  # bytes
 LONGEST_LIST = 32
 WORD = re.compile(r"[A-Za-z0-9_.+-]{0,100}")
 BACKBONE = re.compile(r"([a-z]+/)?[A-Za-z0-9_.-]{1,100}")
-CHECKSUM = "weights_sha256"
 
 
 class Settings(NamedTuple):
