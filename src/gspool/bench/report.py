@@ -149,7 +149,7 @@ def write_record(path: Path, measured: Measured, command: str) -> None:
 def numbers(row: Row, measured: Measured) -> dict[str, Any]:
     """Return a row as plain numbers; those of the whole network, if there is one, begin with ``network_``."""
     unit, batch = _unit_of(row, measured), measured.settings.batch
-    found = {"layer": row.title, "backend": row.backend, "parameters": row.parameters}
+    found: dict[str, Any] = {"layer": row.title, "backend": row.backend, "parameters": row.parameters}
     found |= {"channels": row.channels, "map": row.size, **_cost(row.alone, unit.alone, batch)}
     if row.network is not None and unit.network is not None:
         found |= {f"network_{name}": value for name, value in _cost(row.network, unit.network, batch).items()}

@@ -92,7 +92,7 @@ class TimmBackbone(Backbone):
             ignored = [f"{part}." for part in (*names, *idle)]
             load_weights(network, weights, ignored, partial(_fitted_positions, network))
         if blocks is not None:
-            network.blocks = network.blocks[: blocks[-1] + 1]
+            network.blocks = network.blocks[: blocks[-1] + 1]  # type: ignore[index]
 
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         """Compute the feature map before global pooling.
