@@ -26,7 +26,7 @@ def test_a_run_shows_a_table_and_closes_with_the_cost_of_the_swap(capsys):
     assert shown.err == ""
 
 
-def test_numbers_are_written_with_their_birth_certificate(tmp_path, capsys):
+def test_numbers_are_written_with_their_provenance(tmp_path, capsys):
     file = tmp_path / "new" / "bench.json"
     words = ["bench", *TINY, "--layers", "gsp:prototypes=4", "--forward-only", "--threads", "1", "--out", str(file)]
     assert cli.main(words) == 0
@@ -88,6 +88,11 @@ def test_help_is_a_page_with_examples(capsys):
         ([*TINY, "--layers", "gsp:mu=2"], "mu is the fraction of mass kept and must lie in (0, 1], got 2"),
         (["--layers", "gmp", "--backend", "triton"], "none of gap, gmp has one"),
         (["--out", "numbers.csv"], "written as a JSON file: name it NAME.json, got numbers.csv"),
+        (["--threads", "0"], "--threads must be at least 1"),
+        (["--batch", "0"], "batch must be at least 1, got 0"),
+        (["--repeats", "0"], "repeats must be at least 1, got 0"),
+        (["--seconds", "0"], "seconds is how long each layer is timed and must be positive, got 0"),
+        (["--pixels", "64"], "pixels is the size of the images of a model: name one"),
     ],
 )
 def test_what_cannot_be_meant_ends_in_a_line_and_status_2(words, message, capsys):
@@ -107,12 +112,6 @@ def test_what_cannot_be_meant_ends_in_a_line_and_status_2(words, message, capsys
         (["--seconds", "1", "--repeats", "1"], "not allowed with argument"),
         (["--backward", "--forward-only"], "not allowed with argument"),
         (["--model", "resnet20", "--size", "7"], "--channels and --size are set by the model"),
-        (["--threads", "0"], "--threads must be at least 1"),
-        (["--batch", "0"], "gspool bench: --batch must be at least 1, got 0"),
-        (["--channels", "-1"], "gspool bench: --channels must be at least 1, got -1"),
-        (["--repeats", "0"], "gspool bench: --repeats must be at least 1, got 0"),
-        (["--seconds", "0"], "gspool bench: --seconds is how long each layer is timed and must be positive, got 0"),
-        (["--pixels", "64"], "gspool bench: --pixels is the size of a model's images: name one with --model"),
     ],
 )
 def test_options_that_cannot_be_read_end_in_status_2_without_a_page_of_usage(words, message, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gspool import pooling
-from gspool.bench.settings import read_layer, read_layers, with_backends
+from gspool.bench.settings import read_layer, read_layers
 
 
 def test_average_pooling_is_measured_in_any_case_first_and_once():
@@ -42,12 +42,12 @@ def test_what_cannot_be_meant_is_answered_with_what_can(word, message):
 
 
 def test_a_backend_goes_to_the_layers_that_have_one():
-    words = with_backends(read_layers(["gmp", "gsp", "gmp+gsp"]), "torch")
+    words = read_layers(["gmp", "gsp", "gmp+gsp"], "torch")
     assert [word.options for word in words] == [{}, {}, {"backend": "torch"}, {"backend": "torch"}]
 
 
 def test_all_backends_stand_beside_each_other_and_one_that_was_written_stays():
-    words = with_backends(read_layers(["gsp:mu=0.2", "gsp:backend=torch"]), "all")
+    words = read_layers(["gsp:mu=0.2", "gsp:backend=torch"], "all")
     assert [word.title for word in words] == [
         "gap",
         "gsp:mu=0.2 (torch)",
@@ -59,5 +59,4 @@ def test_all_backends_stand_beside_each_other_and_one_that_was_written_stays():
 
 def test_a_backend_for_layers_without_one_is_refused():
     with pytest.raises(ValueError, match="none of gap, gmp has one"):
-        with_backends(read_layers(["gmp"]), "triton")
-    assert with_backends(read_layers(["gmp"]), "auto") == read_layers(["gmp"])
+        read_layers(["gmp"], "triton")

@@ -94,6 +94,8 @@ def test_nothing_is_computed_twice_and_changes_are_computed_again(pictures, tmp_
     with torch.no_grad():
         backbone.scale += 1
     assert computed() == 10
+    backbone.blocks = (5, 11)  # other blocks of the same weights
+    assert computed() == 10
 
 
 def test_an_interrupted_extraction_goes_on_with_what_is_missing(pictures, tmp_path, monkeypatch):

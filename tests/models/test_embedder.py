@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from gspool import pooling
@@ -80,24 +79,9 @@ def test_without_normalisation_the_pixels_are_taken_as_they_are() -> None:
         bare(some_images())
 
 
-def test_a_picture_from_disk_to_a_vector() -> None:
-    model = small()
-    image = model.pixels.transform()(Image.new("L", (50, 40), 77))
-    with torch.no_grad():
-        assert model(image[None]).shape == (1, 16)
-
-
-@pytest.mark.parametrize(
-    ("images", "words"),
-    [
-        (torch.zeros(3, 32, 32), "add the batch axis"),
-        (torch.zeros(1, 3, 32, 32, dtype=torch.int32), "uint8"),
-        (torch.randn(1, 3, 32, 32) * 2, "must lie in"),
-    ],
-)
-def test_wrong_images_are_refused_in_words(images: torch.Tensor, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        small()(images)
+def test_wrong_images_are_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="must lie in"):
+        small()(torch.randn(1, 3, 32, 32) * 2)
 
 
 def test_an_embedding_is_single_precision_under_autocast_and_in_half_models() -> None:
@@ -167,15 +151,6 @@ def test_wrong_settings_are_refused_in_words(arguments: dict, words: str) -> Non
 def test_the_paper_default_is_resnet50_with_gsp() -> None:
     model = Embedder()
     assert (model.backbone.channels, model.out_dim, model.settings.pooling) == (2048, 128, "gsp")
-
-
-def test_normalisation_is_exported_with_the_model() -> None:
-    model = small("gap")
-    images = some_images(3)
-    batch = torch.export.Dim("batch", min=1, max=8)
-    program = torch.export.export(model, (some_images(2),), dynamic_shapes=({0: batch},))
-    with torch.no_grad():
-        torch.testing.assert_close(program.module()(images), model(images))
 
 
 def test_it_compiles_into_one_graph() -> None:

@@ -94,6 +94,17 @@ def test_a_graph_that_is_bound_to_its_size_is_refused_with_the_way_out() -> None
     assert export_program(model, ["embedding"], size=(32, 32)).size == (32, 32)
 
 
+def test_a_transformer_that_resamples_its_positions_is_bound_to_a_size() -> None:
+    # A graph for any size skips the branch for its own, where nothing is resampled.
+    options = {"img_size": 32, "dynamic_img_size": True, "layers": [1, -1]}
+    model = small("gap", "timm/test_vit", backbone_options=options)
+    with pytest.raises(ValueError, match=r"bound to the one it was traced with.*--size 32 32"):
+        export_program(model, ["embedding"])
+    graph = export_program(model, ["embedding"], size=(32, 32)).program.module()
+    with torch.no_grad():
+        torch.testing.assert_close(graph(pictures(3, 32, 32))[0], model(pictures(3, 32, 32)))
+
+
 def calls_of_kernels(program: torch.export.ExportedProgram) -> list[str]:
     names = [str(node.target) for node in every_call(program)]
     return [name for name in names if "gspool" in name or "triton" in name]

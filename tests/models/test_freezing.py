@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -33,18 +35,16 @@ def model() -> Embedder:
     return Embedder("resnet20", pooling="gap", dim=8)
 
 
-def test_without_freezing_everything_moves(model: Embedder) -> None:
-    assert moved_by_a_step(model) == set(model.state_dict())
-
-
-def test_frozen_batch_norm_keeps_parameters_and_statistics_bit_by_bit(model: Embedder) -> None:
-    moved = moved_by_a_step(model.freeze("batchnorm"))
-    assert moved == {name for name in model.state_dict() if not is_batch_norm(name)}
-
-
-def test_a_frozen_backbone_keeps_everything_bit_by_bit(model: Embedder) -> None:
-    moved = moved_by_a_step(model.freeze("all"))
-    assert moved == {name for name in model.state_dict() if name.startswith("head.")} != set()
+@pytest.mark.parametrize(
+    ("freeze", "held"),
+    [("none", lambda name: False), ("batchnorm", is_batch_norm), ("all", lambda name: name.startswith("backbone."))],
+    ids=["none", "batchnorm", "all"],
+)
+def test_what_is_frozen_stays_bit_by_bit_and_the_rest_moves(
+    freeze: str, held: Callable[[str], bool], model: Embedder
+) -> None:
+    moved = moved_by_a_step(model.freeze(freeze))
+    assert moved == {name for name in model.state_dict() if not held(name)}
 
 
 @pytest.mark.parametrize("freeze", ["batchnorm", "all"])

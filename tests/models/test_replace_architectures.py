@@ -132,7 +132,11 @@ def repeatable() -> None:
     torch.set_num_threads(1)
 
 
-def made(architecture: Architecture) -> nn.Module:
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def built(request: pytest.FixtureRequest) -> tuple[Architecture, nn.Module]:
+    """Build each network once; tests take a copy."""
+    torch.manual_seed(0)
+    architecture = ARCHITECTURES[request.param]
     with warnings.catch_warnings():  # what a library says while it builds its own model is not ours to judge
         warnings.simplefilter("ignore")
         model = architecture.build()
@@ -145,7 +149,7 @@ def made(architecture: Architecture) -> nn.Module:
             nn.init.normal_(module.weight, std=0.1)
     with torch.no_grad():
         model.train()(torch.randn(4, 3, architecture.size, architecture.size))
-    return model
+    return architecture, model
 
 
 def swapped(model: nn.Module, architecture: Architecture, **options: object) -> SwappedPooling:
@@ -158,10 +162,8 @@ def swapped(model: nn.Module, architecture: Architecture, **options: object) -> 
     return module
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_mu_one_gives_the_outputs_of_the_original(name: str) -> None:
-    architecture = ARCHITECTURES[name]
-    model = made(architecture).eval()
+def test_mu_one_gives_the_outputs_of_the_original(built: tuple[Architecture, nn.Module]) -> None:
+    architecture, model = built[0], copy.deepcopy(built[1]).eval()
     images = torch.randn(3, 3, architecture.size, architecture.size)
     with torch.no_grad():
         before = model(images)
@@ -180,10 +182,8 @@ class Nothing(GSP):
         return 0 * super().forward(x, mask)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_one_training_step(name: str) -> None:
-    architecture = ARCHITECTURES[name]
-    model = made(architecture).train()
+def test_one_training_step(built: tuple[Architecture, nn.Module]) -> None:
+    architecture, model = built[0], copy.deepcopy(built[1]).train()
     flags = {path: module.training for path, module in model.named_modules()}
     parameters = {path: (parameter, parameter.detach().clone()) for path, parameter in model.named_parameters()}
     buffers = {path: buffer.clone() for path, buffer in model.named_buffers()}
@@ -212,10 +212,8 @@ def test_one_training_step(name: str) -> None:
     assert not torch.equal(layer.prototypes, old)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_weights_travel_by_state_dict(name: str) -> None:
-    architecture = ARCHITECTURES[name]
-    model = made(architecture).eval()
+def test_weights_travel_by_state_dict(built: tuple[Architecture, nn.Module]) -> None:
+    architecture, model = built[0], copy.deepcopy(built[1]).eval()
     original = model.state_dict()
     other = copy.deepcopy(model)
     swapped(model, architecture, mu=0.3)

@@ -13,9 +13,7 @@ from huggingface_hub import HfApi, ModelCard
 
 from gspool.models import Embedder
 from gspool.models.model_card import CardFacts, read_facts
-from gspool.models.pretrained import GENERATED
 from gspool.models.sharing import known_facts, model_place, push_folder, write_hub_folder
-from models.exported_models import pictures
 from models.local_hub import local_hub
 
 METRICS = {"map@r": 0.2832, "p@1": 0.61}
@@ -86,18 +84,11 @@ def test_a_model_goes_to_a_hub_and_comes_back_the_same(tmp_path: Path) -> None:
     assert 'from_pretrained("me/birds")' in hub.repositories["me/birds"]["README.md"].decode()
 
 
-def test_a_folder_for_a_hub_is_complete_and_loads(tmp_path: Path) -> None:
-    model = tiny()
-    folder = write_hub_folder(model, tmp_path / "share", CardFacts(METRICS, data="glyph collages", licence="cc-by-4.0"))
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    with torch.no_grad():
-        assert torch.equal(Embedder.from_pretrained(folder)(pictures(2, 32, 32)), model(pictures(2, 32, 32)))
-
-
 def test_a_card_tells_figures_data_licence_use_and_limits(tmp_path: Path) -> None:
     write_hub_folder(tiny(), tmp_path, CardFacts(METRICS, data="glyph collages", licence="cc-by-4.0"))
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.license == "cc-by-4.0"
+    assert card.data.library_name == "gspool"
     assert card.data.pipeline_tag == "image-feature-extraction"
     for result in card.data.eval_results:
         assert result.dataset_name == "glyph collages"
@@ -107,6 +98,9 @@ def test_a_card_tells_figures_data_licence_use_and_limits(tmp_path: Path) -> Non
         "## Limits",
         "Trained for and measured on glyph collages.",
         "| map@r | 0.2832 |",
+        "| pooling options | prototypes = 3 |",
+        "32 x 32",
+        "RGB, 0-1",
         "`cc-by-4.0`",
         "resizes the shorter side to",
         "not made to identify people",
@@ -153,14 +147,6 @@ def test_a_damaged_card_is_refused(content: bytes, words: str, tmp_path: Path) -
     (tmp_path / "README.md").write_bytes(content)
     with pytest.raises(ValueError, match=words):
         read_facts(tmp_path / "README.md")
-
-
-def test_a_page_of_ones_own_is_kept(tmp_path: Path) -> None:
-    write_hub_folder(tiny(), tmp_path)
-    page = (tmp_path / "README.md").read_text().replace(GENERATED, "My own words.")
-    (tmp_path / "README.md").write_text(page)
-    write_hub_folder(tiny(), tmp_path, CardFacts(METRICS))
-    assert (tmp_path / "README.md").read_text() == page
 
 
 def test_an_onnx_file_in_the_folder_is_told_of(tmp_path: Path) -> None:

@@ -175,3 +175,53 @@ def test_tokens_without_a_grid_stay_tokens() -> None:
     assert torch.equal(FeatureForm("tokens", 6, 1, None).as_map(tokens, (64, 96)), tokens[:, 1:])
     # A grid is known, but an image of this size does not give that many tokens.
     assert FeatureForm("tokens", 6, 1, (16.0, 16.0)).as_map(tokens, (64, 64)).shape == (2, 7, 6)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_vit2", "vit_small_patch14_reg4_dinov2", "beit_base_patch16_224"])
+def test_layers_concatenate_the_normalised_tokens_of_blocks(name: str) -> None:
+    options = {"depth": 3, "embed_dim": 96, "num_heads": 3} if "_patch" in name else {}
+    backbone = create_backbone(f"timm/{name}", layers=[1, -1], **options).eval()
+    plain = create_backbone(f"timm/{name}", **options).eval()
+    plain.load_state_dict(backbone.state_dict())
+    seen = []
+    for block in plain.network.blocks:
+        block.register_forward_hook(lambda module, inputs, output: seen.append(plain.network.norm(output)))
+    pixels = torch.randn(2, 3, *plain.pixels.crop)
+    with torch.no_grad():
+        found, expected = backbone.features(pixels), plain.features(pixels)
+    assert backbone.channels == found.map.shape[1] == 2 * plain.channels
+    first, last = found.map.chunk(2, dim=1)
+    torch.testing.assert_close(last, expected.map)
+    torch.testing.assert_close(first.flatten(2).transpose(1, 2), seen[1][:, plain.form.prefix :])
+    if expected.class_token is None:
+        assert found.class_token is None
+    else:
+        torch.testing.assert_close(found.class_token, torch.cat((seen[1][:, 0], expected.class_token), dim=1))
+
+
+def test_blocks_after_the_last_layer_are_removed_also_with_a_file_of_weights(tmp_path: Path) -> None:
+    classifier = timm.create_model("test_vit")
+    save_file(classifier.state_dict(), tmp_path / "vit.safetensors")
+    backbone = create_backbone("timm/test_vit", layers=[1, 0], weights=tmp_path / "vit.safetensors")
+    assert len(backbone.network.blocks) == 2
+    assert torch.equal(backbone.network.blocks[1].mlp.fc1.weight, classifier.blocks[1].mlp.fc1.weight)
+    backbone(torch.randn(2, 3, 160, 160)).square().sum().backward()
+    assert [name for name, parameter in backbone.named_parameters() if parameter.grad is None] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "words"),
+    [
+        ("resnet18", [0, 1], "layers are blocks of a vision transformer.* timm/resnet18 is none"),
+        ("test_convnext", [-1], "timm/test_convnext is none"),
+        ("test_vit", [0, 6], r"has 6 blocks, so layers lie from 0 to 5, or from -6 to -1; got \[6\]"),
+        ("test_vit", [-7], r"got \[-7\]"),
+        ("test_vit", [5, -1], r"names a block twice: \[5, -1\] are the blocks \[5, 5\]"),
+        ("test_vit", [], r"a list of block indices such as \[2, 5\], got \[\]"),
+        ("test_vit", [True], "a list of block indices"),
+        ("test_vit", 2, "a list of block indices"),
+    ],
+)
+def test_wrong_layers_are_refused(name: str, layers: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        create_backbone(f"timm/{name}", layers=layers)

@@ -224,7 +224,7 @@ def fuzzed(count: int, folder: Path) -> dict[str, Any]:
 
 
 def test_every_mutated_config_is_a_working_model_or_one_error(tmp_path: Path) -> None:
-    fuzzed(200, tmp_path)
+    fuzzed(100, tmp_path)
 
 
 @pytest.mark.slow

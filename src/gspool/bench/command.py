@@ -12,15 +12,15 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
-from gspool.bench.measure import measure
+from gspool.bench.measure import Progress, measure
 from gspool.bench.report import shown, write_record
-from gspool.bench.settings import BACKENDS, DEFAULT_LAYERS, DTYPES, Settings, read_layers, with_backends
+from gspool.bench.settings import BACKENDS, DEFAULT_LAYERS, DTYPES, Settings, read_layers
 from gspool.terminal.output import check_file_writable
-from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
+from gspool.terminal.status import WrongArgumentsError, checking_arguments, refuse_below, run_told
 
 PAGE = """
 Measure what a pooling layer costs on this machine, at your shape, before you swap it in.
@@ -59,48 +59,41 @@ def bench_command(arguments: Sequence[str]) -> None:
         SystemExit: for wrong arguments and after ``--help``.
     """
     given = parse(arguments)
-    out = None if given.out is None else Path(given.out)
+    out, threads = given.pop("out", None), given.pop("threads", None)
+    refuse_below(1, threads=threads)
     with checking_arguments():
-        settings = settings_of(given)
-        with_backends(read_layers(settings.layers), settings.backend)
+        settings = Settings(**given)
+        read_layers(settings.layers, settings.backend)
     if out is not None:
-        if out.suffix != ".json":
+        if Path(out).suffix != ".json":
             raise WrongArgumentsError(f"the numbers are written as a JSON file: name it NAME.json, got {out}")
         check_file_writable(out, "--out")
-    if given.threads is not None:
-        torch.set_num_threads(given.threads)
+    if threads is not None:
+        torch.set_num_threads(threads)
     torch.manual_seed(0)
-    if sys.stderr.isatty():
-        line = ProgressLine()
-        measured = measure(settings, line.show)
-        line.clear()
-    else:
-        measured = measure(settings)
+    terminal = sys.stderr.isatty()
+    measured = measure(settings, progress_line() if terminal else None)
+    if terminal:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
     print(shown(measured))
     if out is not None:
-        write_record(out, measured, shlex.join(["gspool", "bench", *arguments]))
+        write_record(Path(out), measured, shlex.join(["gspool", "bench", *arguments]))
         print(f"written {out}", file=sys.stderr)
 
 
-class ProgressLine:
-    """One line of progress that is overwritten; on stderr, because stdout holds the result."""
+def progress_line() -> Progress:
+    """Return a function that overwrites one line of progress; on stderr, because stdout holds the result."""
+    last = ""
 
-    def __init__(self) -> None:
-        self.shown = ""
-
-    def show(self, title: str, done: float) -> None:
-        """Show whole percents; writing at every round would take time from short ones."""
+    def show(title: str, done: float) -> None:
+        nonlocal last
         line = f"timing {title}: {int(100 * done)} %"
-        if line != self.shown:
-            self.shown = line
-            self._write(line)
+        # Whole percents only: writing at every round would take time from short ones.
+        if line != last:
+            last = line
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
-    def clear(self) -> None:
-        """Clear the line."""
-        self._write("")
-
-    def _write(self, text: str) -> None:
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    return show
 
 
 class BenchParser(argparse.ArgumentParser):
@@ -133,79 +126,58 @@ def read_size(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the options.
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
+    """Read the options that were given, by the names of `Settings`.
 
     Raises:
         SystemExit: with status 2 for a wrong option or value, with status 0 after ``--help``.
     """
     parser = BenchParser(
-        "gspool bench", USAGE, PAGE, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "gspool bench",
+        USAGE,
+        PAGE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        # What is not given is left to the defaults of the settings.
+        argument_default=argparse.SUPPRESS,
     )
     usual = Settings()
     add = parser.add_argument
     add(
         "--layers",
         nargs="+",
-        default=[*DEFAULT_LAYERS],
         metavar="NAME[:OPTION=VALUE,...]",
         help=f"names of gspool.pooling.list(), or all ({' '.join(DEFAULT_LAYERS)}); gap is always measured",
     )
-    add("--batch", type=int, default=usual.batch, help=f"images ({usual.batch})")
+    add("--batch", type=int, help=f"images ({usual.batch})")
     add("--channels", type=int, help=f"channels of the feature map ({usual.channels}, or those of --model)")
     add(
-        "--size", nargs="+", type=read_size, help="sides of the map, 7 or 16x8, several allowed (7, or that of --model)"
+        "--size",
+        nargs="+",
+        type=read_size,
+        dest="sizes",
+        help="sides of the map, 7 or 16x8, several allowed (7, or that of --model)",
     )
     add("--device", help="cpu, cuda, cuda:1 ... (a GPU if there is one)")
-    add("--dtype", choices=[*DTYPES], default=usual.dtype, help="type to compute in (float32)")
-    add("--backend", choices=BACKENDS, default=usual.backend, help="of GSP; all compares those that can run (auto)")
+    add("--dtype", choices=[*DTYPES], help="type to compute in (float32)")
+    add("--backend", choices=BACKENDS, help="of GSP; all compares those that can run (auto)")
     add("--channels-last", action="store_true", help="use the channels-last memory format")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--backward", action="store_true", help="training: forward and backward (this is the default)")
-    mode.add_argument("--forward-only", action="store_true", help="inference: forward, in evaluation mode")
-    time = parser.add_mutually_exclusive_group()
-    time.add_argument(
-        "--seconds", type=float, default=usual.seconds, help="how long to time each layer, five rounds at least (1)"
+    mode.add_argument(
+        "--forward-only", action="store_false", dest="backward", help="inference: forward, in evaluation mode"
     )
+    time = parser.add_mutually_exclusive_group()
+    time.add_argument("--seconds", type=float, help="how long to time each layer, five rounds at least (1)")
     time.add_argument("--repeats", type=int, help="time exactly this many rounds instead")
     add("--threads", type=int, help="CPU threads (torch's default)")
     add("--model", metavar="BACKBONE", help="put the layers after a backbone, timm/resnet50 for example")
     add("--pixels", type=read_size, metavar="SIZE", help="sides of its images (those its weights were trained with)")
     add("--out", metavar="FILE", help="also write the numbers to FILE.json, with device, commit and versions")
-    given = parser.parse_args(list(arguments))
-    if given.model is not None and (given.channels is not None or given.size is not None):
+    given = vars(parser.parse_args(list(arguments)))
+    if "model" in given and ("channels" in given or "sizes" in given):
         parser.error("--channels and --size are set by the model; leave them out, or leave out --model")
-    if given.pixels is not None and given.model is None:
-        parser.error("--pixels is the size of a model's images: name one with --model, such as timm/resnet50")
-    # Checked here as well as in `Settings`, by the names of the options.
-    for name in ("batch", "channels", "repeats", "threads"):
-        count = getattr(given, name)
-        if count is not None and count < 1:
-            parser.error(f"--{name} must be at least 1, got {count}")
-    if not 0 < given.seconds < float("inf"):
-        parser.error(f"--seconds is how long each layer is timed and must be positive, got {given.seconds}")
+    for name in ("layers", "sizes"):
+        if name in given:
+            given[name] = tuple(dict.fromkeys(given[name]))
     return given
-
-
-def settings_of(given: argparse.Namespace) -> Settings:
-    """Convert options to settings.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-    usual = Settings()
-    return Settings(
-        layers=tuple(given.layers),
-        batch=given.batch,
-        channels=usual.channels if given.channels is None else given.channels,
-        sizes=usual.sizes if given.size is None else tuple(dict.fromkeys(given.size)),
-        device=given.device,
-        dtype=given.dtype,
-        backend=given.backend,
-        backward=not given.forward_only,
-        channels_last=given.channels_last,
-        seconds=given.seconds,
-        repeats=given.repeats,
-        model=given.model,
-        pixels=given.pixels,
-    )

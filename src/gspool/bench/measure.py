@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from gspool import pooling
-from gspool.bench.settings import LayerSpec, Settings, read_layers, with_backends
+from gspool.bench.settings import LayerSpec, Settings, read_layers
 from gspool.bench.timing import (
     HALF,
     Budget,
@@ -62,16 +62,6 @@ class Row(NamedTuple):
     network: Cost | None
 
 
-class Contender(NamedTuple):
-    """A layer that can run here: title, name, backend (None if it has no choice), the layer and its step."""
-
-    title: str
-    name: str
-    backend: str | None
-    layer: PoolingLayer
-    step: Step
-
-
 class Refused(NamedTuple):
     """A layer that was left out because its backend cannot run here."""
 
@@ -87,6 +77,14 @@ class Measured(NamedTuple):
     rows: list[Row]
     refused: list[Refused]
     busy: float | None
+
+
+class Network(NamedTuple):
+    """A backbone with random weights, a batch of images, and their feature map in its own layout and dtype."""
+
+    backbone: nn.Module
+    images: Float[Tensor, "B 3 H W"]
+    features: Float[Tensor, "B C h w"]
 
 
 def measure(settings: Settings, progress: Progress | None = None) -> Measured:
@@ -107,27 +105,36 @@ def measure(settings: Settings, progress: Progress | None = None) -> Measured:
         [('gap', '3x3'), ('gsp:prototypes=4', '3x3'), ('gap', '5x4'), ('gsp:prototypes=4', '5x4')]
     """
     # Wrong names are refused before anything is built.
-    words = with_backends(read_layers(settings.layers), settings.backend)
+    specs = read_layers(settings.layers, settings.backend)
     device = chosen_device(settings.device)
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"time is measured on cpu and cuda, got {settings.device}")
     busy = load_per_core()
     keep_freed_pages()
     network = None if settings.model is None else make_network(settings.model, settings, device)
-    drawn = (make_features(settings, size, device) for size in settings.sizes)
+    maps: Iterable[Tensor] = (make_features(settings, size, device) for size in settings.sizes)
     rows: list[Row] = []
     refused: list[Refused] = []
-    for features in drawn if network is None else [network.features]:
-        contenders, refused = make_contenders(words, features, settings)
-        size = "x".join(str(length) for length in (features.shape[2:] if features.ndim == 4 else features.shape[1:2]))
-        steps = {each.title: each.step for each in contenders}
+    for features in maps if network is None else [network.features]:
+        # A map [B, C, H, W], or tokens [B, N, C].
+        is_map = features.ndim == 4
+        size = "x".join(str(length) for length in (features.shape[2:] if is_map else features.shape[1:2]))
+        channels = features.shape[1 if is_map else 2]
+        layers, refused = make_layers(specs, features, channels, settings)
+        steps = {spec.title: _tried(spec.title, layer, features, settings) for spec, layer, _ in layers}
         alone = _costs(steps, settings, device, f"layers at {size}", progress)
         whole: Mapping[str, Cost] = {}
-        if network is not None:
-            with readable_failures(network.name, settings.torch_dtype, device):
-                steps = {each.title: network.step(each.layer, settings) for each in contenders}
-                whole = _costs(steps, settings, device, network.name, progress)
-        rows += [_row(each, channels_of(features), size, alone, whole) for each in contenders]
+        if network is not None and settings.model is not None:
+            with readable_failures(settings.model, settings.torch_dtype, device):
+                steps = {
+                    spec.title: _step(torch.nn.Sequential(network.backbone, layer), network.images, settings, False)
+                    for spec, layer, _ in layers
+                }
+                whole = _costs(steps, settings, device, settings.model, progress)
+        for spec, layer, backend in layers:
+            parameters = sum(parameter.numel() for parameter in layer.parameters())
+            costs = (alone[spec.title], whole.get(spec.title))
+            rows.append(Row(spec.title, spec.name, backend, parameters, channels, size, *costs))
     return Measured(settings, device, rows, refused, busy)
 
 
@@ -142,17 +149,17 @@ def _costs(
     }
 
 
-def _row(contender: Contender, channels: int, size: str, alone: Mapping[str, Cost], whole: Mapping[str, Cost]) -> Row:
-    return Row(
-        title=contender.title,
-        name=contender.name,
-        backend=contender.backend,
-        parameters=sum(parameter.numel() for parameter in contender.layer.parameters()),
-        channels=channels,
-        size=size,
-        alone=alone[contender.title],
-        network=whole.get(contender.title),
-    )
+def _step(module: nn.Module, inputs: Tensor, settings: Settings, inputs_learn: bool = True) -> Step:
+    if settings.backward:
+        return TrainingStep(module, inputs, settings.torch_dtype, inputs_learn)
+    return InferenceStep(module, inputs, settings.torch_dtype)
+
+
+def _tried(title: str, layer: PoolingLayer, features: Tensor, settings: Settings) -> Step:
+    with readable_failures(title, settings.torch_dtype, features.device):
+        step = _step(layer, features, settings)
+        step()
+    return step
 
 
 def make_features(settings: Settings, size: tuple[int, int], device: torch.device) -> Float[Tensor, "B C H W"]:
@@ -172,57 +179,60 @@ def make_features(settings: Settings, size: tuple[int, int], device: torch.devic
         ) from error
 
 
-def make_contenders(
-    words: Sequence[LayerSpec], features: Float[Tensor, "B C H W"], settings: Settings
-) -> tuple[list[Contender], list[Refused]]:
-    """Create the layers and run each once; with ``all`` backends, those that cannot run here are left out.
+def make_network(name: str, settings: Settings, device: torch.device) -> Network:
+    """Create a backbone and run it once.
+
+    Raises:
+        ValueError: if there is no such backbone, or it cannot run with these images, type or memory.
+        ImportError: if `gspool[train]` is not installed.
+    """
+    # Imported here, because everything else needs torch alone.
+    from gspool.models import create_backbone
+
+    backbone = create_backbone(name)
+    height, width = settings.pixels or backbone.pixels.crop
+    backbone.to(device).to(memory_format=settings.memory_format)
+    drawn = torch.randn(settings.batch, 3, height, width, generator=torch.Generator().manual_seed(0))
+    # In mixed precision images stay float32; the first convolution rounds them.
+    mixed = settings.backward and settings.torch_dtype in HALF
+    dtype = torch.float32 if mixed else settings.torch_dtype
+    images = drawn.to(device, dtype, memory_format=settings.memory_format)
+    with readable_failures(name, settings.torch_dtype, device):
+        step = _step(backbone, images, settings, inputs_learn=False)
+        step()
+        return Network(backbone, images, step.forward().detach())
+
+
+def make_layers(
+    specs: Sequence[LayerSpec], features: Tensor, channels: int, settings: Settings
+) -> tuple[list[tuple[LayerSpec, PoolingLayer, str | None]], list[Refused]]:
+    """Create the layers, each with its backend; with ``all`` backends, those that cannot run here are left out.
 
     Raises:
         WrongArgumentsError: if a layer refuses an option.
-        ValueError: if a layer cannot run here, with the reason, or its kernels are wrong.
+        ValueError: if a backend cannot run here, with the reason, or its kernels are wrong.
         ImportError: if a layer needs a library that is missing.
     """
     made, refused = [], []
-    for word in words:
+    for spec in specs:
         # An option that a layer refuses is a wrong argument.
         with checking_arguments():
-            layer = pooling.create(word.name, channels_of(features), **word.options).to(features.device)
+            layer = pooling.create(spec.name, channels, **spec.options).to(features.device)
         try:
-            backend = backend_of(layer, features)
+            backend = _backend_of(layer, features)
         except ValueError as error:
             if settings.backend != "all":
                 raise
-            refused.append(Refused(word.title, str(error)))
+            refused.append(Refused(spec.title, str(error)))
             continue
         if backend == "triton":
             check_kernels(layer, features)
-        made.append(Contender(word.title, word.name, backend, layer, _tried(word.title, layer, features, settings)))
+        made.append((spec, layer, backend))
     return made, refused
 
 
-def channels_of(features: Float[Tensor, "B C H W"]) -> int:
-    """Return the number of channels of a map [B, C, H, W] or of tokens [B, N, C]."""
-    return features.shape[1 if features.ndim == 4 else 2]
-
-
-def _tried(title: str, layer: PoolingLayer, features: Tensor, settings: Settings) -> Step:
-    kind = TrainingStep if settings.backward else InferenceStep
-    with readable_failures(title, settings.torch_dtype, features.device):
-        step = kind(layer, features, settings.torch_dtype)
-        step()
-    return step
-
-
-def backend_of(layer: PoolingLayer, features: Float[Tensor, "B C H W"]) -> str | None:
-    """Return the backend that a layer would use, ``torch`` or ``triton``; None if it has no choice.
-
-    Raises:
-        ValueError: if it asks for the kernels and they cannot run here, with the reason.
-
-    Example:
-        >>> backend_of(GSP(dim=8), torch.zeros(1, 8, 2, 2))
-        'torch'
-    """
+def _backend_of(layer: PoolingLayer, features: Tensor) -> str | None:
+    """Return the backend that a layer would use, ``torch`` or ``triton``; None if it has no choice."""
     inside = _gsp_of(layer)
     if inside is None:
         return None
@@ -262,46 +272,3 @@ def _results(layer: PoolingLayer, features: Tensor, dtype: torch.dtype) -> tuple
 
 def _gsp_of(layer: torch.nn.Module) -> GSP | None:
     return next((part for part in layer.modules() if isinstance(part, GSP)), None)
-
-
-class Network(NamedTuple):
-    """A backbone with random weights, a batch of images, and their feature map in its own layout and dtype."""
-
-    name: str
-    backbone: nn.Module
-    images: Float[Tensor, "B 3 H W"]
-    features: Float[Tensor, "B C h w"]
-
-    def step(self, layer: PoolingLayer, settings: Settings) -> Step:
-        """Return the step of the network with a layer after its backbone, which all layers share."""
-        return _step(torch.nn.Sequential(self.backbone, layer), self.images, settings)
-
-
-def make_network(name: str, settings: Settings, device: torch.device) -> Network:
-    """Create a backbone and run it once.
-
-    Raises:
-        ValueError: if there is no such backbone, or it cannot run with these images, type or memory.
-        ImportError: if `gspool[train]` is not installed.
-    """
-    # Imported here, because everything else needs torch alone.
-    from gspool.models import create_backbone
-
-    backbone = create_backbone(name)
-    height, width = settings.pixels or backbone.pixels.crop
-    backbone.to(device).to(memory_format=settings.memory_format)
-    drawn = torch.randn(settings.batch, 3, height, width, generator=torch.Generator().manual_seed(0))
-    # In mixed precision images stay float32; the first convolution rounds them.
-    mixed = settings.backward and settings.torch_dtype in HALF
-    dtype = torch.float32 if mixed else settings.torch_dtype
-    images = drawn.to(device, dtype, memory_format=settings.memory_format)
-    with readable_failures(name, settings.torch_dtype, device):
-        step = _step(backbone, images, settings)
-        step()
-        return Network(name, backbone, images, step.forward().detach())
-
-
-def _step(module: nn.Module, images: Float[Tensor, "B 3 H W"], settings: Settings) -> Step:
-    if settings.backward:
-        return TrainingStep(module, images, settings.torch_dtype, inputs_learn=False)
-    return InferenceStep(module, images, settings.torch_dtype)

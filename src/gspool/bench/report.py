@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,22 @@ WIDE = 2.0
 def shown(measured: Measured) -> str:
     """Return the setting, the table, what was left out, warnings, and the closing line."""
     left_out = [f"left out: {each.title}, because {each.reason}" for each in measured.refused]
-    lines = [setting(measured), "", table(measured), "", *left_out, *warnings(measured), closing(measured)]
-    return "\n".join(lines)
+    return "\n".join([_setting(measured), "", table(measured), "", *left_out, *_warnings(measured), closing(measured)])
 
 
-def warnings(measured: Measured) -> list[str]:
+def _setting(measured: Measured) -> str:
+    settings = measured.settings
+    step = "forward and backward" if settings.backward else "forward only"
+    sizes = ", ".join(dict.fromkeys(row.size for row in measured.rows))
+    layout = ", channels last" if settings.channels_last else ""
+    behind = "" if settings.model is None else f" after {settings.model} with random weights"
+    return (
+        f"{settings.batch} images, {measured.rows[0].channels} channels, map {sizes}{behind}; "
+        f"{settings.dtype}{layout}, {step}; {device_name(measured.device)}"
+    )
+
+
+def _warnings(measured: Measured) -> list[str]:
     """Return why the times may be wrong: other programs were running, or times vary widely."""
     found = []
     if measured.busy is not None and measured.busy > BUSY:
@@ -43,23 +53,26 @@ def warnings(measured: Measured) -> list[str]:
     return found
 
 
-def setting(measured: Measured) -> str:
-    """Describe what was measured, and on which device."""
-    settings = measured.settings
-    step = "forward and backward" if settings.backward else "forward only"
-    sizes = ", ".join(dict.fromkeys(row.size for row in measured.rows))
-    layout = ", channels last" if settings.channels_last else ""
-    behind = "" if settings.model is None else f" after {settings.model} with random weights"
-    return (
-        f"{settings.batch} images, {measured.rows[0].channels} channels, map {sizes}{behind}; "
-        f"{settings.dtype}{layout}, {step}; {device_name(measured.device)}"
-    )
-
-
 def table(measured: Measured) -> str:
     """Return one row per layer: times of the layer alone, and of the whole network if there is one."""
-    lines = [_head(measured), *(_cells(row, measured) for row in measured.rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    settings, gpu = measured.settings, measured.device.type == "cuda"
+    several = len({row.size for row in measured.rows}) > 1
+    memory = ["peak MiB"] if gpu else []
+    head = ["layer", *(["map"] if several else []), "median ms", "10-90 %", "images/s", "x GAP", *memory]
+    if settings.model is not None:
+        head += ["network ms", "10-90 %", "images/s", "vs GAP", "share", *memory]
+    lines = [head]
+    for row in measured.rows:
+        found = numbers(row, measured)
+        # The choice of auto is shown if there was one.
+        chosen = f" ({row.backend})" if row.backend is not None and gpu and settings.backend == "auto" else ""
+        cells = [row.title + chosen, *([row.size] if several else [])]
+        cells += [*_times(row.alone, settings.batch), f"{found['times_gap']:.2f}", *_memory(row.alone)]
+        if row.network is not None:
+            more, share = 100 * (found["network_times_gap"] - 1), found["share_percent"]
+            cells += [*_times(row.network, settings.batch), f"{more:+.1f} %", f"{share:.2g} %", *_memory(row.network)]
+        lines.append(cells)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
             [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
@@ -68,47 +81,13 @@ def table(measured: Measured) -> str:
     )
 
 
-def _head(measured: Measured) -> list[str]:
-    head = ["layer", *(["map"] if _several(measured) else []), "median ms", "10-90 %", "images/s", "x GAP"]
-    if measured.device.type == "cuda":
-        head.append("peak MiB")
-    if measured.settings.model is not None:
-        head += ["network ms", "10-90 %", "images/s", "vs GAP", "share"]
-        if measured.device.type == "cuda":
-            head.append("peak MiB")
-    return head
-
-
-def _cells(row: Row, measured: Measured) -> list[str]:
-    unit = unit_of(row, measured.rows)
-    batch = measured.settings.batch
-    # The choice of auto is shown if there was one.
-    chosen = row.backend is not None and measured.device.type == "cuda" and measured.settings.backend == "auto"
-    title = f"{row.title} ({row.backend})" if chosen else row.title
-    cells = [title, *([row.size] if _several(measured) else []), *_times(row.alone, batch)]
-    cells.append(f"{row.alone.time.median / unit.alone.time.median:.2f}")
-    cells += _memory(row.alone)
-    if row.network is not None and unit.network is not None:
-        cells += _times(row.network, batch)
-        cells += [
-            f"{percent_more(row.network, unit.network):+.1f} %",
-            f"{100 * share(row):.2g} %",
-            *_memory(row.network),
-        ]
-    return cells
-
-
-def _several(measured: Measured) -> bool:
-    return len({row.size for row in measured.rows}) > 1
-
-
 def _times(cost: Cost, batch: int) -> list[str]:
-    time = cost.time
+    time, rate = cost.time, 1e3 * batch / cost.time.median
     digits = 3 if time.median < 10 else 1
     return [
         f"{time.median:.{digits}f}",
         f"{time.low:.{digits}f}-{time.high:.{digits}f}",
-        f"{1e3 * batch / time.median:,.0f}" if time.median < 1e2 * batch else f"{1e3 * batch / time.median:,.2f}",
+        f"{rate:,.0f}" if rate > 10 else f"{rate:,.2f}",
     ]
 
 
@@ -116,19 +95,9 @@ def _memory(cost: Cost) -> list[str]:
     return [] if cost.memory is None else [f"{cost.memory / 2**20:,.1f}"]
 
 
-def unit_of(row: Row, rows: Sequence[Row]) -> Row:
+def _unit_of(row: Row, measured: Measured) -> Row:
     """Find average pooling on the same map."""
-    return next(each for each in rows if each.title == UNIT and each.size == row.size)
-
-
-def share(row: Row) -> float:
-    """Return the time of a layer alone over that of the network's step with it."""
-    return 0.0 if row.network is None else row.alone.time.median / row.network.time.median
-
-
-def percent_more(cost: Cost, unit: Cost) -> float:
-    """Return by how many percent a step takes longer than with average pooling."""
-    return 100 * (cost.time.median / unit.time.median - 1)
+    return next(each for each in measured.rows if each.title == UNIT and each.size == row.size)
 
 
 def closing(measured: Measured) -> str:
@@ -141,7 +110,7 @@ def closing(measured: Measured) -> str:
     for size in dict.fromkeys(row.size for row in chosen):
         # Of several backends or settings, the fastest.
         row = min((each for each in chosen if each.size == size), key=lambda each: each.alone.time.median)
-        lines.append(_swap(row, unit_of(row, measured.rows), measured))
+        lines.append(_swap(row, _unit_of(row, measured), measured))
     return " ".join(lines)
 
 
@@ -154,19 +123,19 @@ def _swap(row: Row, unit: Row, measured: Measured) -> str:
         words += " (within the spread)"
     if row.network is None or unit.network is None:
         return f"{words}."
-    whole, before = row.network, unit.network
+    ours, theirs = row.network.time, unit.network.time
     words += (
-        f"; the whole step of {measured.settings.model} takes {whole.time.median:.4g} ms with it and "
-        f"{before.time.median:.4g} ms with gap, {percent_more(whole, before):+.1f} %"
+        f"; the whole step of {measured.settings.model} takes {ours.median:.4g} ms with it and "
+        f"{theirs.median:.4g} ms with gap, {100 * (ours.median / theirs.median - 1):+.1f} %"
     )
-    return f"{words} (within the spread)." if whole.time.overlaps(before.time) else f"{words}."
+    return f"{words} (within the spread)." if ours.overlaps(theirs) else f"{words}."
 
 
-def write_record(path: Path, measured: Measured, command: str) -> dict[str, Any]:
-    """Write settings and rows with command, commit, device and versions, and return what was written."""
+def write_record(path: Path, measured: Measured, command: str) -> None:
+    """Write settings and rows with command, commit, device and versions."""
     value = {
         "settings": asdict(measured.settings),
-        "rows": [numbers(row, measured.rows, measured.settings.batch) for row in measured.rows],
+        "rows": [numbers(row, measured) for row in measured.rows],
         "refused": [each._asdict() for each in measured.refused],
         "closing": closing(measured),
         "busy_before": measured.busy,
@@ -174,23 +143,17 @@ def write_record(path: Path, measured: Measured, command: str) -> dict[str, Any]
     libraries = ["timm"] if (measured.settings.model or "").startswith("timm/") else []
     if any(row.backend == "triton" for row in measured.rows):
         libraries.append("triton")
-    return write_result(path, value, command=command, seeds=[0], libraries=libraries, device=measured.device)
+    write_result(path, value, command=command, seeds=[0], libraries=libraries, device=measured.device)
 
 
-def numbers(row: Row, rows: Sequence[Row], batch: int) -> dict[str, Any]:
+def numbers(row: Row, measured: Measured) -> dict[str, Any]:
     """Return a row as plain numbers; those of the whole network, if there is one, begin with ``network_``."""
-    unit = unit_of(row, rows)
-    found = {
-        "layer": row.title,
-        "backend": row.backend,
-        "parameters": row.parameters,
-        "channels": row.channels,
-        "map": row.size,
-        **_cost(row.alone, unit.alone, batch),
-    }
+    unit, batch = _unit_of(row, measured), measured.settings.batch
+    found: dict[str, Any] = {"layer": row.title, "backend": row.backend, "parameters": row.parameters}
+    found |= {"channels": row.channels, "map": row.size, **_cost(row.alone, unit.alone, batch)}
     if row.network is not None and unit.network is not None:
         found |= {f"network_{name}": value for name, value in _cost(row.network, unit.network, batch).items()}
-        found["share_percent"] = 100 * share(row)
+        found["share_percent"] = 100 * row.alone.time.median / row.network.time.median
     return found
 
 

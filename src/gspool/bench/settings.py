@@ -48,10 +48,6 @@ class Settings:
 
     Raises:
         ValueError: if a value is out of range.
-
-    Example:
-        >>> Settings(layers=("gap", "gsp"), sizes=((14, 14),)).batch
-        32
     """
 
     layers: tuple[str, ...] = DEFAULT_LAYERS
@@ -69,8 +65,8 @@ class Settings:
     pixels: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        counts = {"batch": self.batch, "channels": self.channels, "repeats": self.repeats}
-        for name, count in counts.items():
+        for name in ("batch", "channels", "repeats"):
+            count = getattr(self, name)
             if count is not None and count < 1:
                 raise ValueError(f"{name} must be at least 1, got {count}")
         for size in (*self.sizes, *(() if self.pixels is None else (self.pixels,))):
@@ -80,9 +76,9 @@ class Settings:
             raise ValueError("name at least one layer and one size")
         if not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds is how long each layer is timed and must be positive, got {self.seconds}")
-        for name, value, known in (("dtype", self.dtype, [*DTYPES]), ("backend", self.backend, [*BACKENDS])):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        for name, known in (("dtype", DTYPES), ("backend", BACKENDS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.pixels is not None and self.model is None:
             raise ValueError("pixels is the size of the images of a model: name one, such as timm/resnet50")
 
@@ -105,20 +101,35 @@ class LayerSpec(NamedTuple):
     options: dict[str, Any]
 
 
-def read_layers(words: Sequence[str]) -> list[LayerSpec]:
-    """Read names with options; GAP is always the first, and ``all`` is every layer.
+def read_layers(words: Sequence[str], backend: str = "auto") -> list[LayerSpec]:
+    """Read names with options; GAP is always the first, and the word ``all`` is every layer.
+
+    ``backend`` is set for layers that have one, with one row per backend for ``all``; an explicit option stays.
 
     Raises:
-        ValueError: if there is no such layer or option, with the right names.
+        ValueError: if there is no such layer or option, with the right names, or no layer has a backend.
 
     Example:
-        >>> for word in read_layers(["gsp:mu=0.2,prototypes=128"]):
-        ...     print(word)
+        >>> for spec in read_layers(["gsp:mu=0.2"], backend="all"):
+        ...     print(spec)
         LayerSpec(title='gap', name='gap', options={})
-        LayerSpec(title='gsp:mu=0.2,prototypes=128', name='gsp', options={'mu': 0.2, 'prototypes': 128})
+        LayerSpec(title='gsp:mu=0.2 (torch)', name='gsp', options={'mu': 0.2, 'backend': 'torch'})
+        LayerSpec(title='gsp:mu=0.2 (triton)', name='gsp', options={'mu': 0.2, 'backend': 'triton'})
     """
     asked = [name for word in words for name in (pooling.list() if word == EVERY else [word])]
-    return [read_layer(word) for word in dict.fromkeys([UNIT, *asked])]
+    specs = [read_layer(word) for word in dict.fromkeys([UNIT, *asked])]
+    if backend == "auto":
+        return specs
+    found = []
+    for spec in specs:
+        if "backend" not in pooling.options(spec.name) or "backend" in spec.options:
+            found.append(spec)
+            continue
+        for each in ("torch", "triton") if backend == "all" else (backend,):
+            found.append(LayerSpec(f"{spec.title} ({each})", spec.name, spec.options | {"backend": each}))
+    if found == specs:
+        raise ValueError(f"only GSP has a backend, and none of {', '.join(spec.title for spec in specs)} has one")
+    return found
 
 
 def read_layer(word: str) -> LayerSpec:
@@ -131,8 +142,8 @@ def read_layer(word: str) -> LayerSpec:
     layer_class(name)
     options: dict[str, Any] = {}
     for part in rest.split(",") if rest else ():
-        option, equals, value = part.partition("=")
-        if not equals or not value:
+        option, _, value = part.partition("=")
+        if not value:
             raise ValueError(f"options are written NAME:OPTION=VALUE,OPTION=VALUE, got {part!r} in {word!r}")
         options[option] = _value(value)
     check_options(name, options)
@@ -150,27 +161,3 @@ def _value(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def with_backends(words: Sequence[LayerSpec], backend: str) -> list[LayerSpec]:
-    """Set the backend of layers that have one, with one row per backend for ``all``; an explicit option stays.
-
-    Raises:
-        ValueError: if a backend is asked for and no layer has one.
-
-    Example:
-        >>> [word.title for word in with_backends(read_layers(["gsp"]), "all")]
-        ['gap', 'gsp (torch)', 'gsp (triton)']
-    """
-    if backend == "auto":
-        return [*words]
-    found = []
-    for word in words:
-        if "backend" not in pooling.options(word.name) or "backend" in word.options:
-            found.append(word)
-            continue
-        for each in ("torch", "triton") if backend == "all" else (backend,):
-            found.append(LayerSpec(f"{word.title} ({each})", word.name, word.options | {"backend": each}))
-    if found == [*words]:
-        raise ValueError(f"only GSP has a backend, and none of {', '.join(word.title for word in words)} has one")
-    return found

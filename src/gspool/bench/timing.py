@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -25,13 +25,8 @@ LEAST_REPEATS = 5
 class TrainingStep:
     """Forward and backward of a module, without an optimiser.
 
-    Half types are mixed precision: weights stay float32, the forward pass runs under autocast.
-
-    Args:
-        module: what to run; it is put into training mode.
-        inputs: its input.
-        dtype: the type to compute in.
-        inputs_learn: whether the inputs need a gradient, as a layer's features do and a network's images do not.
+    Half types are mixed precision: weights stay float32, the forward pass runs under autocast. ``inputs_learn`` says
+    whether the inputs need a gradient, as a layer's features do and a network's images do not.
 
     Example:
         >>> step = TrainingStep(nn.Linear(4, 2), torch.ones(3, 4))
@@ -50,10 +45,8 @@ class TrainingStep:
 
     def forward(self) -> Tensor:
         """Run the forward pass."""
-        context: AbstractContextManager[object] = nullcontext()
-        if self.dtype in HALF:
-            context = torch.autocast(self.inputs.device.type, self.dtype)
-        with context:
+        half = self.dtype in HALF
+        with torch.autocast(self.inputs.device.type, self.dtype if half else torch.bfloat16, enabled=half):
             output: Tensor = self.module(self.inputs)
             return output
 
@@ -69,18 +62,11 @@ class TrainingStep:
 
 
 class InferenceStep:
-    """Forward of a module in evaluation mode, without a graph; in a half type its weights have that type too.
-
-    Example:
-        >>> InferenceStep(nn.Linear(4, 2), torch.ones(3, 4))()
-    """
+    """Forward of a module in evaluation mode, without a graph; in a half type its weights have that type too."""
 
     def __init__(self, module: nn.Module, inputs: Tensor, dtype: torch.dtype = torch.float32) -> None:
         self.module = module.eval().to(dtype)
         self.inputs = inputs
-
-    def forget(self) -> None:
-        """Do nothing: there are no gradients."""
 
     def forward(self) -> Tensor:
         """Run the step and return its output."""
@@ -88,47 +74,15 @@ class InferenceStep:
             output: Tensor = self.module(self.inputs)
             return output
 
+    def forget(self) -> None:
+        """Do nothing: there are no gradients."""
+
     def __call__(self) -> None:
         """Run one step."""
         self.forward()
 
 
 Step = TrainingStep | InferenceStep
-
-
-def peak_memory(step: Step, device: torch.device) -> int | None:
-    """Measure the peak bytes of a step beyond weights and inputs, gradients included; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    step()
-    step.forget()
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    step()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before
-
-
-@contextmanager
-def readable_failures(title: str, dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Turn full memory, and types that a device cannot compute in, into a ValueError.
-
-    Raises:
-        ValueError: if there is not enough memory, or the device or a layer cannot compute in the type.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise ValueError(
-            f"{title} does not fit into the memory of {device}; use a smaller batch, fewer channels or a smaller map"
-        ) from error
-    except RuntimeError as error:
-        # In float32 everything runs everywhere: a failure there is a bug, and keeps its traceback.
-        if dtype == torch.float32:
-            raise
-        name, reason = str(dtype).removeprefix("torch."), str(error).splitlines()[0]
-        raise ValueError(f"{title} cannot run in {name} on {device} ({reason}); use float32") from error
 
 
 class Budget(NamedTuple):
@@ -160,12 +114,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, times: list[float]) -> Spread:
-        """Summarise times.
-
-        Example:
-            >>> Spread.of([float(number) for number in range(101)])
-            Spread(median=50.0, low=10.0, high=90.0)
-        """
+        """Summarise times."""
         if len(times) == 1:
             return cls(times[0], times[0], times[0])
         tenths = statistics.quantiles(times, n=10, method="inclusive")
@@ -176,22 +125,6 @@ class Spread(NamedTuple):
         return self.low <= other.high and other.low <= self.high
 
 
-def milliseconds(run: Callable[[], object], device: torch.device) -> float:
-    """Time one run: on a GPU by its own clock, from idle to idle."""
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
-            start.record()
-            run()
-            end.record()
-            torch.cuda.synchronize()
-            return start.elapsed_time(end)
-    begun = time.perf_counter()
-    run()
-    return 1e3 * (time.perf_counter() - begun)
-
-
 def in_turns(
     runs: Mapping[str, Callable[[], object]],
     device: torch.device,
@@ -200,11 +133,7 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """Time all runs, one after the other, round after round, and return the milliseconds of each.
 
-    Args:
-        runs: what to time, by name.
-        device: where it computes.
-        budget: for how long.
-        progress: called with the fraction done before every round.
+    ``progress`` is called with the fraction done before every round.
 
     Example:
         >>> times = in_turns({"sum": lambda: sum(range(9))}, torch.device("cpu"), Budget(repeats=7))
@@ -229,12 +158,55 @@ def in_turns(
     return times
 
 
-def load_per_core() -> float | None:
-    """Return the average load per core during the last minute; None where the system does not count it.
+def milliseconds(run: Callable[[], object], device: torch.device) -> float:
+    """Time one run: on a GPU by its own clock, from idle to idle."""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            start.record()
+            run()
+            end.record()
+            torch.cuda.synchronize()
+            return start.elapsed_time(end)
+    begun = time.perf_counter()
+    run()
+    return 1e3 * (time.perf_counter() - begun)
 
-    Above about a half, other programs may take the time that is measured; threads that wait for each other then lose
-    far more than their share.
-    """
+
+def peak_memory(step: Step, device: torch.device) -> int | None:
+    """Measure the peak bytes of a step beyond weights and inputs, gradients included; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    step()
+    step.forget()
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    step()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+@contextmanager
+def readable_failures(title: str, dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Turn full memory, and types that a device cannot compute in, into a ValueError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"{title} does not fit into the memory of {device}; use a smaller batch, fewer channels or a smaller map"
+        ) from error
+    except RuntimeError as error:
+        # In float32 everything runs everywhere: a failure there is a bug, and keeps its traceback.
+        if dtype == torch.float32:
+            raise
+        name, reason = str(dtype).removeprefix("torch."), str(error).splitlines()[0]
+        raise ValueError(f"{title} cannot run in {name} on {device} ({reason}); use float32") from error
+
+
+def load_per_core() -> float | None:
+    """Return the average load per core during the last minute; None where the system does not count it."""
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
 

@@ -12,9 +12,8 @@ from gspool.on_demand import import_on_demand, importable
 if TYPE_CHECKING:
     from gspool.models.backbone import Backbone
     from gspool.models.create import create_backbone, list_backbones
-    from gspool.models.embedded import Embedded
+    from gspool.models.embedded import Embedded, FeatureMapEmbedder
     from gspool.models.embedder import Embedder
-    from gspool.models.feature_maps import FeatureMapEmbedder
     from gspool.models.freezing import Freeze
     from gspool.models.groups import parameter_groups
     from gspool.models.pixels import Pixels
@@ -24,7 +23,7 @@ _HOME = {
     "Backbone": "backbone",
     "Embedded": "embedded",
     "Embedder": "embedder",
-    "FeatureMapEmbedder": "feature_maps",
+    "FeatureMapEmbedder": "embedded",
     "Freeze": "freezing",
     "Pixels": "pixels",
     "create_backbone": "create",

@@ -34,7 +34,8 @@ def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = No
             ``timm/tf_efficientnetv2_b3`` (Supp. 1.2).
         pixels: preprocessing, if your own weights were trained with another than the default.
         options: those of the backbone. ``weights=PATH`` loads a file; ``timm/`` also takes ``pretrained=True``, which
-            downloads, and the options of `timm.create_model`. ``resnet20`` takes ``flavour``.
+            downloads, ``layers=[5, 11]``, blocks of a vision transformer, and the options of `timm.create_model`.
+            ``resnet20`` takes ``flavour``.
 
     Raises:
         ValueError: if the name, an option or the weights do not fit; near names are suggested.
@@ -75,22 +76,12 @@ def check_backbone_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def is_published(name: str) -> bool:
-    """Return whether a backbone is published with weights: one of timm, or one of our own with ImageNet weights.
-
-    Example:
-        >>> is_published("timm/resnet50"), is_published("bninception"), is_published("small_cnn")
-        (True, True, False)
-    """
+    """Return whether a backbone is published with weights: one of timm, or one of our own with ImageNet weights."""
     return name in FROM_A_FILE or name.startswith(TIMM)
 
 
 def begins_at_random(name: str, options: Mapping[str, Any]) -> bool:
-    """Return whether `create_backbone` would start from random weights.
-
-    Example:
-        >>> begins_at_random("bninception", {}), begins_at_random("bninception", {"weights": "bninception.pth"})
-        (True, False)
-    """
+    """Return whether `create_backbone` would start from random weights."""
     sources = ("weights", "pretrained", "checkpoint_path") if name.startswith(TIMM) else ("weights",)
     return not any(options.get(option) for option in sources)
 

@@ -1,16 +1,20 @@
-"""The output of an embedding model."""
+"""Pool and embed features, and the output of an embedding model."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+
+from gspool.pooling.embedding import create_embedding
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from gspool.models.freezing import Freeze
     from gspool.pooling.layer import PoolingLayer
 
 # Below this length a vector has no meaningful direction; dividing by less would only blow up the gradient.
@@ -43,3 +47,40 @@ def embed_features(
         attributes=pooled.attributes,
         grid=(features.shape[2], features.shape[3]) if features.ndim == 4 else None,
     )
+
+
+class FeatureMapEmbedder(nn.Module):
+    """Pool and embed feature maps that a frozen backbone has computed beforehand.
+
+    Args:
+        channels: channels of the feature maps.
+        pooling: a name of `gspool.pooling.list()`.
+        dim: length of the embedding.
+        **options: options of the pooling layer.
+
+    Example:
+        >>> model = FeatureMapEmbedder(64, "gsp", 16, prototypes=8)
+        >>> model.embed(torch.randn(2, 64, 8, 8)).embedding.shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(self, channels: int, pooling: str = "gsp", dim: int = 128, **options: Any) -> None:
+        super().__init__()
+        self.head = create_embedding(pooling, channels, dim, **options)
+
+    @property
+    def out_dim(self) -> int:
+        """Length of the embedding."""
+        return self.head.out_dim
+
+    def freeze(self, freeze: Freeze) -> Self:
+        """Do nothing: there is no backbone here, and the head always learns."""
+        return self
+
+    def embed(self, images: Float[Tensor, "B C H W"]) -> Embedded:
+        """Embed feature maps [B, C, H, W], or tokens [B, N, C], as unit vectors."""
+        return embed_features(self.head, images)
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        """Embed as unit vectors."""
+        return self.embed(images).embedding

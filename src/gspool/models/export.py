@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.export import Dim, ExportedProgram
 
-from gspool.models.export_graph import KEY, ExportGraph, Input, Output, as_json, describe, example_images, input_kind
+from gspool.models.export_graph import KEY, ExportGraph, Input, Output
 from gspool.models.freezing import evaluating
 
 if TYPE_CHECKING:
@@ -60,15 +61,17 @@ def export_program(
         >>> embedding.shape, exported.size
         (torch.Size([3, 8]), None)
     """
-    kind = input_kind(model, input)
     with export_mode(model):
-        graph = ExportGraph(model, outputs)
-        if size is None and not _takes(graph, wider(model.pixels.crop), kind):
+        graph = ExportGraph(model, outputs, input)
+        if size is None and not _takes(graph, wider(model.pixels.crop)):
             size = model.pixels.crop
-        program = _trace(graph, size, kind)
-        refuse_foreign_operators(program)
-        _prove(program, graph, size, kind)
-    return Exported(program, describe(model, graph.outputs, kind, size), size)
+        try:
+            program = _trace(graph, size)
+            refuse_foreign_operators(program)
+            _prove(program, graph, size)
+        except (AssertionError, RuntimeError) as error:
+            raise ValueError(_bound(graph, str(error), size)) from error
+    return Exported(program, graph.describe(size), size)
 
 
 def save_program(exported: Exported, path: str | Path) -> None:
@@ -81,7 +84,9 @@ def save_program(exported: Exported, path: str | Path) -> None:
     if path.suffix != ".pt2":
         raise ValueError(f"an exported program is a .pt2 file, got {path.name}; call it {path.stem}.pt2")
     with write_then_rename(path) as temporary:
-        torch.export.save(exported.program, temporary, extra_files={f"{KEY}.json": as_json(exported.description)})
+        torch.export.save(
+            exported.program, temporary, extra_files={f"{KEY}.json": json.dumps(exported.description, default=str)}
+        )
 
 
 @contextmanager
@@ -115,22 +120,19 @@ def wider(size: tuple[int, int]) -> tuple[int, int]:
     return size[0], 2 * size[1]
 
 
-def _takes(graph: ExportGraph, size: tuple[int, int], kind: Input) -> bool:
+def _takes(graph: ExportGraph, size: tuple[int, int]) -> bool:
     """Return whether the model itself runs at this size; a model for a single size raises a ValueError."""
     try:
-        graph(example_images(graph.model, 1, size, kind))
+        graph(graph.example(1, size))
     except ValueError:
         return False
     return True
 
 
-def _trace(graph: ExportGraph, size: tuple[int, int] | None, kind: Input) -> ExportedProgram:
-    images = example_images(graph.model, 2, size or wider(graph.model.pixels.crop), kind)
+def _trace(graph: ExportGraph, size: tuple[int, int] | None) -> ExportedProgram:
+    images = graph.example(2, size or wider(graph.model.pixels.crop))
     axes = {0: Dim.DYNAMIC} if size else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    try:
-        return torch.export.export(graph, (images,), dynamic_shapes=(axes,), strict=False)
-    except RuntimeError as error:
-        raise ValueError(_bound(graph, str(error), size)) from error
+    return torch.export.export(graph, (images,), dynamic_shapes=(axes,), strict=False)
 
 
 def refuse_foreign_operators(program: ExportedProgram) -> None:
@@ -156,20 +158,16 @@ def every_call(program: ExportedProgram) -> Iterator[torch.fx.Node]:
             yield from (node for node in part.graph.nodes if node.op == "call_function")
 
 
-def _prove(program: ExportedProgram, graph: ExportGraph, size: tuple[int, int] | None, kind: Input) -> None:
-    """Compare graph and model on images that the graph was not traced with."""
+def _prove(program: ExportedProgram, graph: ExportGraph, size: tuple[int, int] | None) -> None:
+    """Compare graph and model on images that the graph was not traced with, those of the model's own size included."""
     height, width = graph.model.pixels.crop
-    images = example_images(graph.model, 1 if size is None else 3, size or (2 * height, width), kind, seed=1)
-    expected = graph(images)
-    try:
-        found = program.module()(images)
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(_bound(graph, str(error), size)) from error
-    for name, ours, theirs in zip(graph.outputs, expected, found, strict=True):
-        difference = (ours - theirs).abs().max().item() if ours.shape == theirs.shape else float("inf")
-        # Written so that a NaN is refused as well.
-        if not difference <= TOLERANCE:
-            raise ValueError(_bound(graph, f"{name} is off by {difference:.2g}", size))
+    for batch, shape in ((1, (2 * height, width)), (3, (height, width))) if size is None else ((3, size),):
+        images = graph.example(batch, shape, seed=1)
+        for name, ours, theirs in zip(graph.outputs, graph(images), program.module()(images), strict=True):
+            difference = (ours - theirs).abs().max().item() if ours.shape == theirs.shape else float("inf")
+            # Written so that a NaN is refused as well.
+            if not difference <= TOLERANCE:
+                raise AssertionError(f"{name} is off by {difference:.2g}")
 
 
 def _bound(graph: ExportGraph, reason: str, size: tuple[int, int] | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -37,9 +36,11 @@ class ExportGraph(nn.Module):
     Args:
         model: the embedding model.
         outputs: which tensors, in this order; by default all that the pooling layer has.
+        input: the type of the images; bytes unless the model takes normalised pixels.
 
     Raises:
-        ValueError: if an output does not exist, is named twice, or is none that this pooling layer has.
+        ValueError: if an output does not exist, is named twice, or is none that this pooling layer has, or if the model
+            does not take this type.
 
     Example:
         >>> from gspool.models import Embedder
@@ -49,11 +50,18 @@ class ExportGraph(nn.Module):
         (torch.Size([2, 8]), torch.Size([2, 8, 8]))
     """
 
-    def __init__(self, model: Embedder, outputs: Sequence[Output] | None = None) -> None:
+    def __init__(self, model: Embedder, outputs: Sequence[Output] | None = None, input: Input | None = None) -> None:
         super().__init__()
         self.model = model
+        self.input: Input = input or ("uint8" if model.settings.normalise else "float32")
+        if self.input not in get_args(Input):
+            raise ValueError(f"input must be one of {', '.join(get_args(Input))}, got {input!r}")
+        if self.input == "uint8" and not model.settings.normalise:
+            raise ValueError(
+                "this model was created with normalise=False and takes normalised pixels: use input='float32'"
+            )
         with torch.no_grad():
-            found = self._all_outputs(example_images(model, 1, model.pixels.crop))
+            found = self._all_outputs(self.example(1, model.pixels.crop))
         present: list[Output] = [name for name in OUTPUTS if name in found]
         for name in outputs or ():
             if name not in OUTPUTS:
@@ -79,79 +87,45 @@ class ExportGraph(nn.Module):
         found = self._all_outputs(images)
         return tuple(found[name] for name in self.outputs)
 
+    def example(self, count: int, size: tuple[int, int], seed: int = 0) -> Float[Tensor, "B 3 H W"]:
+        """Draw random images as the graph takes them."""
+        device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        draw = torch.Generator().manual_seed(seed)
+        if self.input == "uint8":
+            return torch.randint(256, (count, 3, *size), dtype=torch.uint8, generator=draw).to(device)
+        return torch.rand(count, 3, *size, generator=draw).to(device)
 
-def example_images(
-    model: Embedder, count: int, size: tuple[int, int], kind: Input | None = None, seed: int = 0
-) -> Float[Tensor, "B 3 H W"]:
-    """Draw random images as the model takes them: bytes, fractions, or normalised pixels."""
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    draw = torch.Generator().manual_seed(seed)
-    if (kind or input_kind(model)) == "uint8":
-        return torch.randint(256, (count, 3, *size), dtype=torch.uint8, generator=draw).to(device)
-    return torch.rand(count, 3, *size, generator=draw).to(device)
+    def describe(self, size: tuple[int, int] | None) -> dict[str, Any]:
+        """Describe the exported model: its settings, its input with the preprocessing before it, its outputs.
 
-
-def input_kind(model: Embedder, kind: Input | None = None) -> Input:
-    """Return the type of the images: bytes, unless the model takes normalised pixels or fractions are asked for.
-
-    Raises:
-        ValueError: if there is no such type, or bytes are asked of a model that takes normalised pixels.
-    """
-    if kind is None:
-        return "uint8" if model.settings.normalise else "float32"
-    if kind not in get_args(Input):
-        raise ValueError(f"input must be one of {', '.join(get_args(Input))}, got {kind!r}")
-    if kind == "uint8" and not model.settings.normalise:
-        raise ValueError("this model was created with normalise=False and takes normalised pixels: use input='float32'")
-    return kind
-
-
-def describe(model: Embedder, outputs: Sequence[Output], kind: Input, size: tuple[int, int] | None) -> dict[str, Any]:
-    """Describe an exported model: its settings, its input with the preprocessing before it, its outputs.
-
-    Args:
-        model: what was exported.
-        outputs: the tensors that it returns, in their order.
-        kind: the type of the images.
-        size: height and width, or None for any.
-
-    Example:
-        >>> from gspool.models import Embedder
-        >>> about = describe(Embedder("resnet20", pooling="gap", dim=8), ["embedding"], "uint8", None)
-        >>> about["input"]["resize"], about["input"]["crop"], about["outputs"]
-        (32, [32, 32], {'embedding': 'unit vectors; compare two by their dot product'})
-    """
-    pixels = model.pixels
-    settings = model.settings._asdict()
-    settings.pop("pixels")
-    if kind == "uint8":
-        values = "RGB bytes, 0 to 255; the model normalises"
-    elif model.settings.normalise:
-        values = "RGB, 0 to 1; the model normalises"
-    else:
-        values = (
-            f"normalised by you: {pixels.channel_order}, {pixels.range}, minus {list(pixels.mean)}, "
-            f"divided by {list(pixels.std)}"
-        )
-    return {
-        "gspool": __version__,
-        "model": {**settings, "out_dim": model.out_dim},
-        "input": {
-            "name": "images",
-            "type": kind,
-            "axes": ["batch", "3", "height", "width"],
-            "values": values,
-            # Resize the shorter side, then crop the middle: what the figures of the model were measured with.
-            "resize": pixels.resize,
-            "interpolation": pixels.interpolation,
-            "crop": list(pixels.crop),
-            "size": None if size is None else list(size),
-        },
-        "normalisation": pixels.as_dict(),
-        "outputs": {name: MEANING[name] for name in outputs},
-    }
-
-
-def as_json(description: dict[str, Any]) -> str:
-    """Return the description as one line."""
-    return json.dumps(description, default=str)
+        ``size`` is the image size that the graph is bound to, None for any.
+        """
+        pixels = self.model.pixels
+        settings = self.model.settings._asdict()
+        settings.pop("pixels")
+        if self.input == "uint8":
+            values = "RGB bytes, 0 to 255; the model normalises"
+        elif self.model.settings.normalise:
+            values = "RGB, 0 to 1; the model normalises"
+        else:
+            values = (
+                f"normalised by you: {pixels.channel_order}, {pixels.range}, minus {list(pixels.mean)}, "
+                f"divided by {list(pixels.std)}"
+            )
+        return {
+            "gspool": __version__,
+            "model": {**settings, "out_dim": self.model.out_dim},
+            "input": {
+                "name": "images",
+                "type": self.input,
+                "axes": ["batch", "3", "height", "width"],
+                "values": values,
+                # Resize the shorter side, then crop the middle: what the figures of the model were measured with.
+                "resize": pixels.resize,
+                "interpolation": pixels.interpolation,
+                "crop": list(pixels.crop),
+                "size": None if size is None else list(size),
+            },
+            "normalisation": pixels.as_dict(),
+            "outputs": {name: MEANING[name] for name in self.outputs},
+        }

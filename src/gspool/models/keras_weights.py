@@ -34,12 +34,7 @@ NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "movin
 
 
 def units() -> dict[str, tuple[str, str]]:
-    """Return PyTorch's names of each convolution and its batch norm by Keras' name without _conv or _bn.
-
-    Example:
-        >>> units()["conv2_block1_0"], units()["conv5_block3_2"]
-        (('layer1.0.downsample.0', 'layer1.0.downsample.1'), ('layer4.2.conv2', 'layer4.2.bn2'))
-    """
+    """Return PyTorch's names of each convolution and its batch norm by Keras' name without _conv or _bn."""
     names = {"conv1": ("conv1", "bn1")}
     for stage, (name, _, blocks, _) in enumerate(STAGES, start=2):
         for index in range(blocks):
@@ -51,12 +46,7 @@ def units() -> dict[str, tuple[str, str]]:
 
 
 def expected_shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor of the published file, without the classifier.
-
-    Example:
-        >>> expected_shapes()["conv1_conv/kernel"], expected_shapes()["conv1_bn/moving_mean"]
-        ((7, 7, 3, 64), (64,))
-    """
+    """Return the shape of every tensor of the published file, without the classifier."""
     with torch.device("meta"):
         own = KerasResNet50().state_dict()
     shapes: dict[str, tuple[int, ...]] = {}

@@ -107,15 +107,8 @@ def text(
 ) -> str:
     """Return the model card: a YAML head for programs, with the figures as the hub reads them, and a page for people.
 
-    Args:
-        settings: those of the model.
-        pixels: its preprocessing.
-        out_dim: the length of its vectors.
-        metrics: figures by name.
-        data: what it was trained for and measured on.
-        licence: the terms it is shared under.
-        address: what a reader passes to `Embedder.from_pretrained`.
-        onnx: whether a model.onnx is in the same folder.
+    ``metrics``, ``data`` and ``licence`` are those of `CardFacts`; ``address`` is what a reader passes to
+    `Embedder.from_pretrained`; ``onnx`` says whether a model.onnx is in the same folder.
     """
     backbone = settings.backbone or "a custom backbone"
     rows = {

@@ -36,32 +36,21 @@ class PixelNormalisation(nn.Module):
         self.pixels = pixels
         # The value of white, so that forward has one formula for both ranges.
         self.white = 255.0 if pixels.range == "0-255" else 1.0
-        self.register_buffer("mean", torch.tensor(pixels.mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(pixels.std).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(pixels.mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(pixels.std).view(3, 1, 1), persistent=False)
 
-    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 3 H W"]:
-        """Scale, reorder, centre; in at least float32, then in the precision of the model."""
+    def forward(self, images: Float[Tensor, "*B 3 H W"]) -> Float[Tensor, "*B 3 H W"]:
+        """Scale, reorder, centre a batch or one image; in at least float32, then in the precision of the model."""
         precision = torch.promote_types(self.mean.dtype, torch.float32)
         scale = self.white if images.is_floating_point() else self.white / 255.0
         values = images.to(precision) * scale
         if self.pixels.channel_order == "BGR":
-            values = values.flip(1)
+            values = values.flip(-3)
         return ((values - self.mean.to(precision)) / self.std.to(precision)).to(self.mean.dtype)
 
     def extra_repr(self) -> str:
         """Name the settings in `print(model)`."""
         return f"{self.pixels.channel_order} {self.pixels.range}, mean {self.pixels.mean}, std {self.pixels.std}"
-
-
-class NormaliseOne:
-    """Normalise a single image [3, H, W]; a class, not a closure, because data loaders pickle their transforms."""
-
-    def __init__(self, pixels: Pixels) -> None:
-        self.normalisation = PixelNormalisation(pixels)
-
-    def __call__(self, image: Float[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
-        """Normalise as a batch of one."""
-        return self.normalisation(image[None])[0]
 
 
 def check_images(images: Float[Tensor, "B 3 H W"], normalised: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.models.export import export_mode
-from gspool.models.export_graph import KEY, ExportGraph, example_images, input_kind
+from gspool.models.export_graph import KEY, ExportGraph
 
 if TYPE_CHECKING:
     from gspool.models.embedder import Embedder
@@ -48,12 +48,11 @@ def compare_with_onnx(
     """
     session = open_session(path)
     about = read_description(session)
-    kind = input_kind(model, about["input"]["type"])
     compared = []
     with export_mode(model):
-        graph = ExportGraph(model, list(about["outputs"]))
+        graph = ExportGraph(model, list(about["outputs"]), about["input"]["type"])
         for seed, (batch, height, width) in enumerate(shapes or default_shapes(model, about["input"]["size"])):
-            images = example_images(model, batch, (height, width), kind, seed)
+            images = graph.example(batch, (height, width), seed)
             ours = graph(images)
             theirs = session.run(list(about["outputs"]), {about["input"]["name"]: images.cpu().numpy()})
             differences: dict[str, float] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.models.export import Exported, export_program, write_then_rename
-from gspool.models.export_graph import KEY, Input, Output, as_json
+from gspool.models.export_graph import KEY, Input, Output
 from gspool.models.onnx_operators import without_missing_operators
 from gspool.version import __version__
 
@@ -97,7 +98,7 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
     graph: Any = translated.model
     graph.producer_name, graph.producer_version = "gspool", __version__
     graph.doc_string = f"{about['model']['pooling']} on {about['model']['backbone']}: images to unit vectors."
-    graph.metadata_props[KEY] = as_json(about)
+    graph.metadata_props[KEY] = json.dumps(about, default=str)
     with write_then_rename(path) as temporary:
         translated.save(temporary)
     return OnnxFile(path, about, graph.opset_imports[""], exported.size)

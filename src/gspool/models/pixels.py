@@ -130,9 +130,9 @@ class Pixels:
             v2.ToPureTensor(),
         ]
         if normalise:
-            from gspool.models.normalisation import NormaliseOne
+            from gspool.models.normalisation import PixelNormalisation
 
-            steps.append(NormaliseOne(self))
+            steps.append(PixelNormalisation(self))
         return v2.Compose(steps)
 
 

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
-from safetensors.torch import save_file
 
-from gspool.files import sha256_of
 from gspool.models.backbone import Backbone
-from gspool.models.settings import CHECKSUM, Settings, check_settings, read_config
-from gspool.models.weights import check_fit, copy_weights, file_forms, read_weights
+from gspool.models.settings import Settings, check_settings, read_config
+from gspool.models.weights import (
+    CHECKSUM,
+    check_checksum,
+    check_fit,
+    copy_weights,
+    file_forms,
+    read_weights,
+    write_weights,
+)
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -66,10 +72,7 @@ def write_files(model: Embedder, folder: Path) -> None:
         ValueError: if a setting is one that loading would refuse; nothing is written then.
     """
     settings = check_savable(model)
-    # Copies, because safetensors refuses tensors that share memory, and some networks tie their weights.
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    config = {"gspool": __version__, **settings._asdict(), CHECKSUM: sha256_of(folder / WEIGHTS)}
+    config = {"gspool": __version__, **settings._asdict(), CHECKSUM: write_weights(model, folder / WEIGHTS)}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
@@ -126,11 +129,7 @@ def load(model_class: type[Model], folder: Path, backbone: Backbone | None) -> M
     """
     settings, checksum = read_config(folder / CONFIG)
     path = folder / WEIGHTS
-    if checksum is not None and sha256_of(path) != checksum:
-        raise ValueError(
-            f"{path} is damaged: its SHA-256 is not the one in {CONFIG}. Download or save the model again "
-            f"(if you changed the weights on purpose, remove {CHECKSUM} from {CONFIG})"
-        )
+    check_checksum(path, checksum, CONFIG)
     arguments = settings.arguments(backbone, folder)
     with torch.device("meta"):
         # Not frozen, so that a backbone of the user's own keeps what it can learn for the second construction.

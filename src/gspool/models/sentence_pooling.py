@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from safetensors.torch import save_file
 from sentence_transformers.sentence_transformer.modules import Module
 
-from gspool.files import sha256_of
 from gspool.functional.checks import computing_dtype
-from gspool.models.settings import CHECKSUM
-from gspool.models.weights import check_fit, copy_weights, file_forms, read_weights
+from gspool.models.weights import (
+    CHECKSUM,
+    check_checksum,
+    check_fit,
+    copy_weights,
+    file_forms,
+    read_weights,
+    write_weights,
+)
 from gspool.pooling.gsp import GSP
 
 if TYPE_CHECKING:
@@ -126,24 +131,22 @@ class GSPPooling(Module):
 
     @torch.no_grad()
     def init_prototypes(self, model: SentenceTransformer, sentences: Sequence[str], batch_size: int = 32) -> None:
-        """Set the prototypes by greedy k-center on the tokens of some sentences, in place.
+        """Set the prototypes by greedy k-center on the tokens of typical sentences, in place.
 
-        Args:
-            model: the model that this module is part of, or another with the same tokens.
-            sentences: typical text.
-            batch_size: sentences per batch.
+        ``model`` is the model that this module is part of, or another with the same tokens.
 
         Raises:
             ValueError: if the sentences have fewer tokens than there are prototypes.
         """
-        self.gsp.init_prototypes(torch.cat(list(_tokens(model, sentences, batch_size))))
+        tokens = model.encode(
+            list(sentences), batch_size=batch_size, output_value="token_embeddings", show_progress_bar=False
+        )
+        self.gsp.init_prototypes(torch.cat([each.to(computing_dtype(each)) for each in tokens]))
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Write model.safetensors, with the state of a warm start, and config.json, with its checksum."""
         folder = Path(output_path)
-        weights = {name: value.detach().cpu().contiguous().clone() for name, value in self.state_dict().items()}
-        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-        config = {**self.get_config_dict(), CHECKSUM: sha256_of(folder / WEIGHTS)}
+        config = {**self.get_config_dict(), CHECKSUM: write_weights(self, folder / WEIGHTS)}
         (folder / self.config_file_name).write_text(json.dumps(config, indent=4), encoding="utf-8")
 
     @classmethod
@@ -177,9 +180,8 @@ class GSPPooling(Module):
             raise ValueError(
                 f"{model_name_or_path}/{subfolder} holds no {WEIGHTS}; pickled weights are never loaded here"
             )
-        path, checksum = Path(found), config.pop(CHECKSUM, None)
-        if checksum is not None and sha256_of(path) != checksum:
-            raise ValueError(f"{path} is damaged: its SHA-256 is not the one in {cls.config_file_name}")
+        path = Path(found)
+        check_checksum(path, config.pop(CHECKSUM, None), cls.config_file_name)
         unknown = sorted(set(config) - set(cls.config_keys))
         if unknown:
             raise ValueError(f"the config of {path.parent} has unknown keys {unknown}; it has {cls.config_keys}")
@@ -192,13 +194,3 @@ class GSPPooling(Module):
             raise ValueError(f"the config of {path.parent} describes no GSPPooling: {error}") from error
         copy_weights(module, read_weights(path), source=str(path))
         return module
-
-
-def _tokens(model: SentenceTransformer, sentences: Sequence[str], batch_size: int) -> Iterator[Float[Tensor, "K D"]]:
-    """Embed the tokens of sentences, without padding."""
-    for first in range(0, len(sentences), batch_size):
-        each = model.encode(
-            list(sentences[first : first + batch_size]), output_value="token_embeddings", show_progress_bar=False
-        )
-        for tokens in each:
-            yield tokens.to(computing_dtype(tokens))

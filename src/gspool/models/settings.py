@@ -17,6 +17,7 @@ from gspool.models.backbone import Backbone
 from gspool.models.create import OWN, TIMM
 from gspool.models.freezing import Freeze
 from gspool.models.pixels import Pixels
+from gspool.models.weights import CHECKSUM
 from gspool.pooling import registry
 from gspool.version import __version__
 
@@ -25,16 +26,19 @@ TIMM_OPTIONS = frozenset(
     (
         *("img_size", "dynamic_img_size", "dynamic_img_pad", "strict_img_size", "patch_size", "window_size"),
         *("class_token", "reg_tokens", "no_embed_class", "pos_embed", "use_abs_pos", "always_partition"),
+        *("global_pool", "pool_include_prefix", "output_stride", "fc_norm", "final_norm", "pre_norm"),
         *(
-            "global_pool",
-            "pool_include_prefix",
-            "output_stride",
-            "fc_norm",
-            "final_norm",
-            "pre_norm",
             "head_init_scale",
+            "depth",
+            "depths",
+            "layers",
+            "embed_dim",
+            "dims",
+            "num_heads",
+            "mlp_ratio",
+            "growth_rate",
+            "kernel_sizes",
         ),
-        *("depth", "depths", "layers", "embed_dim", "dims", "num_heads", "mlp_ratio", "growth_rate", "kernel_sizes"),
         *("cardinality", "base_width", "stem_width", "stem_type", "block_reduce_first", "avg_down", "conv_mlp"),
         *("drop_rate", "drop_path_rate", "drop_block_rate", "attn_drop_rate", "proj_drop_rate", "pos_drop_rate"),
         *("patch_drop_rate", "act_layer", "norm_layer", "norm_eps", "bn_eps", "bn_momentum", "bn_tf", "qkv_bias"),
@@ -53,7 +57,6 @@ LARGEST_CONFIG = 1_000_000  # bytes
 LONGEST_LIST = 32
 WORD = re.compile(r"[A-Za-z0-9_.+-]{0,100}")
 BACKBONE = re.compile(r"([a-z]+/)?[A-Za-z0-9_.-]{1,100}")
-CHECKSUM = "weights_sha256"
 
 
 class Settings(NamedTuple):
@@ -93,20 +96,13 @@ class Settings(NamedTuple):
         return {**arguments, "backbone_options": {**self.backbone_options, "pixels": pixels}}
 
 
-class SavedConfig(NamedTuple):
-    """A checked config.json: the settings, and the SHA-256 of the weights file (None in older models)."""
-
-    settings: Settings
-    checksum: str | None
-
-
 def portable(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options without the source of the first weights: a saved model has its own weights."""
     return {name: value for name, value in options.items() if name not in NOT_SAVED}
 
 
-def read_config(path: Path) -> SavedConfig:
-    """Read and check config.json.
+def read_config(path: Path) -> tuple[Settings, str | None]:
+    """Read and check config.json: the settings, and the SHA-256 of the weights file (None in older models).
 
     Raises:
         ValueError: if it is not JSON, or a key or value is not one that `save_pretrained` writes.
@@ -137,7 +133,7 @@ def read_config(path: Path) -> SavedConfig:
         check_settings(settings)
     except ValueError as error:
         raise ValueError(f"{path}: {str(error)[:500]}") from error
-    return SavedConfig(settings, checksum)
+    return settings, checksum
 
 
 def check_settings(settings: Settings) -> None:

@@ -78,13 +78,8 @@ def write_hub_folder(
 ) -> Path:
     """Write a folder to share: weights, settings, a card with figures, data and licence.
 
-    A README.md that you have made your own is kept; a ``model.onnx`` in the folder is mentioned.
-
-    Args:
-        model: the embedding model.
-        folder: the folder.
-        facts: what the card states; see `known_facts`.
-        address: the name to load it by, ``owner/name`` of the hub; by default the folder's path.
+    A README.md that you have made your own is kept; a ``model.onnx`` in the folder is mentioned. ``facts`` are what the
+    card states, see `known_facts`; ``address`` is the name to load the model by, ``owner/name`` of the hub.
 
     Raises:
         ValueError: if a setting of the model cannot be written.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,9 @@ class TimmBackbone(Backbone):
         name: timm's name, with or without the tag of its weights.
         pretrained: download timm's weights, unless a file is given.
         weights: a file of weights under timm's names.
+        layers: blocks of a vision transformer, ``[5, 11]`` or ``[-7, -1]``, whose tokens, after the final norm, are
+            concatenated along the channels in the order of the network; by default the last block alone. Later blocks
+            are removed.
         options: for `timm.create_model`, such as ``img_size`` and ``dynamic_img_size`` of a ViT.
 
     Raises:
@@ -43,12 +48,19 @@ class TimmBackbone(Backbone):
         ConnectionError: if its weights cannot be downloaded.
 
     Example:
-        >>> backbone = TimmBackbone("test_vit", img_size=64, dynamic_img_size=True).eval()
+        >>> backbone = TimmBackbone("test_vit", img_size=64, dynamic_img_size=True, layers=[2, -1]).eval()
         >>> tuple(backbone(torch.zeros(1, 3, 64, 96)).shape)
-        (1, 64, 4, 6)
+        (1, 128, 4, 6)
     """
 
-    def __init__(self, name: str, pretrained: bool = False, weights: str | Path | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        pretrained: bool = False,
+        weights: str | Path | None = None,
+        layers: Sequence[int] | None = None,
+        **options: Any,
+    ) -> None:
         _check(name, options)
         # A file holds every weight, so nothing is downloaded.
         downloads = pretrained and weights is None
@@ -59,11 +71,18 @@ class TimmBackbone(Backbone):
         except OSError as error:
             if not downloads:
                 raise
-            raise ConnectionError(_not_downloaded(name, error)) from error
+            raise ConnectionError(
+                f"the weights of timm/{name} could not be downloaded ({' '.join(str(error).split()).rstrip('.')}); "
+                "pass a file, weights=FILE (for a run: --model.backbone_options.weights FILE), or start from random "
+                "weights, pretrained=False (for a run: --model.backbone_options.pretrained false)"
+            ) from error
         pixels = _pixels_of(network, options.get("img_size"))
-        form, idle = self._examine(name, options, pixels)
-        super().__init__(form.channels, pixels)
+        form, idle = _examine(name, options, pixels)
+        # Indices of the blocks whose tokens are returned; None for the plain output of the network.
+        blocks = None if layers is None else block_indices(name, network, form, layers)
+        super().__init__(form.channels * (len(blocks) if blocks else 1), pixels)
         self.form = form
+        self.blocks = blocks
         for part in idle:
             setattr(network, part, nn.Identity())
         self.network = network
@@ -72,23 +91,8 @@ class TimmBackbone(Backbone):
             names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
             ignored = [f"{part}." for part in (*names, *idle)]
             load_weights(network, weights, ignored, partial(_fitted_positions, network))
-
-    @staticmethod
-    def _examine(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[FeatureForm, set[str]]:
-        with torch.device("meta"):
-            probe = timm.create_model(name, pretrained=False, num_classes=0, **options)
-        try:
-            form, idle = dry_run(probe, pixels.crop)
-        except RuntimeError as error:
-            raise ValueError(
-                f"timm/{name} cannot be examined on the meta device ({error}); wrap it in a Backbone"
-            ) from error
-        if form is None:
-            raise ValueError(
-                f"timm/{name} has no single feature map to pool: it returns class tokens alone or several maps. "
-                "Choose another model, or wrap it in a gspool.models.Backbone of your own that selects one"
-            )
-        return form, idle
+        if blocks is not None:
+            network.blocks = network.blocks[: blocks[-1] + 1]  # type: ignore[index]
 
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         """Compute the feature map before global pooling.
@@ -113,7 +117,7 @@ class TimmBackbone(Backbone):
                 f"{size[0]} x {size[1]}; resize them with model.pixels.transform(), or create the backbone with "
                 f"img_size={size} (a ViT also takes dynamic_img_size=True)"
             )
-        raw = self.network.forward_features(pixels)  # type: ignore[operator]
+        raw = self._raw_features(pixels)
         prefix = raw[:, : self.form.prefix] if self.form.layout == "tokens" else None
         classes = self.class_tokens
         return Features(
@@ -122,10 +126,70 @@ class TimmBackbone(Backbone):
             prefix[:, classes:] if prefix is not None and prefix.shape[1] > classes else None,
         )
 
+    def _raw_features(self, pixels: Float[Tensor, "B 3 H W"]) -> Tensor:
+        """Run the network; of several blocks the tokens, prefix first, are concatenated along the channels."""
+        network: Any = self.network
+        if self.blocks is None:
+            return network.forward_features(pixels)
+        taken = network.forward_intermediates(
+            pixels,
+            indices=list(self.blocks),
+            return_prefix_tokens=True,
+            norm=True,
+            output_fmt="NLC",
+            intermediates_only=True,
+        )
+        if self.form.prefix:
+            taken = [torch.cat((prefix, tokens), dim=1) for tokens, prefix in taken]
+        return torch.cat(taken, dim=-1)
+
     @property
     def class_tokens(self) -> int:
         """1 for a network with a class token, which timm puts first, else 0."""
         return int(self.form.prefix > 0 and getattr(self.network, "cls_token", None) is not None)
+
+
+def block_indices(name: str, network: nn.Module, form: FeatureForm, layers: Sequence[int]) -> tuple[int, ...]:
+    """Return the indices of blocks of a vision transformer in increasing order, those from the end made positive.
+
+    Raises:
+        ValueError: if the network is no such transformer, or an index is wrong or named twice.
+    """
+    takes = inspect.signature(getattr(network, "forward_intermediates", lambda: None)).parameters
+    if form.layout != "tokens" or "return_prefix_tokens" not in takes:
+        raise ValueError(
+            f"layers are blocks of a vision transformer, such as timm/vit_small_patch14_dinov2, and timm/{name} is "
+            "none; leave layers out"
+        )
+    count = len(network.blocks)  # type: ignore[arg-type]
+    if not isinstance(layers, list | tuple) or not layers or not all(type(index) is int for index in layers):
+        raise ValueError(f"layers is a list of block indices such as [{count // 2 - 1}, {count - 1}], got {layers!r}")
+    wrong = [index for index in layers if not -count <= index < count]
+    if wrong:
+        raise ValueError(
+            f"timm/{name} has {count} blocks, so layers lie from 0 to {count - 1}, or from -{count} to -1; got {wrong}"
+        )
+    found = sorted(index % count for index in layers)
+    if len(set(found)) < len(found):
+        raise ValueError(f"layers names a block twice: {list(layers)} are the blocks {found}")
+    return tuple(found)
+
+
+def _examine(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[FeatureForm, set[str]]:
+    with torch.device("meta"):
+        probe = timm.create_model(name, pretrained=False, num_classes=0, **options)
+    try:
+        form, idle = dry_run(probe, pixels.crop)
+    except RuntimeError as error:
+        raise ValueError(
+            f"timm/{name} cannot be examined on the meta device ({error}); wrap it in a Backbone"
+        ) from error
+    if form is None:
+        raise ValueError(
+            f"timm/{name} has no single feature map to pool: it returns class tokens alone or several maps. "
+            "Choose another model, or wrap it in a gspool.models.Backbone of your own that selects one"
+        )
+    return form, idle
 
 
 def _check(name: str, options: dict[str, Any]) -> None:
@@ -153,14 +217,6 @@ def _fitted_positions(network: nn.Module, weights: dict[str, Tensor]) -> dict[st
     prefix = 0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 1)
     size = list(patches.grid_size)  # type: ignore[union-attr]
     return {**weights, "pos_embed": resample_abs_pos_embed(stored.float(), size, num_prefix_tokens=prefix)}
-
-
-def _not_downloaded(name: str, problem: OSError) -> str:
-    return (
-        f"the weights of timm/{name} could not be downloaded ({' '.join(str(problem).split()).rstrip('.')}); "
-        "pass a file, weights=FILE (for a run: --model.backbone_options.weights FILE), or start from random weights, "
-        "pretrained=False (for a run: --model.backbone_options.pretrained false)"
-    )
 
 
 def _pixels_of(network: nn.Module, img_size: int | tuple[int, int] | None) -> Pixels:

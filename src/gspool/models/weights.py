@@ -9,16 +9,41 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
+
+from gspool.files import sha256_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# The key of a config that holds the SHA-256 of the weights file beside it.
+CHECKSUM = "weights_sha256"
 # A counter that older files lack and nothing in these networks reads.
 COUNTER = "num_batches_tracked"
 # The types of safetensors that a network here may have.
 KINDS = dict.fromkeys(("F64", "F32", "F16", "BF16"), "floating") | dict.fromkeys(("I64", "I32", "U8", "BOOL"), "whole")
+
+
+def write_weights(module: nn.Module, path: Path) -> str:
+    """Write the state of a module as .safetensors, and return the SHA-256 of the file."""
+    # Copies, because safetensors refuses tensors that share memory, and some networks tie their weights.
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
+    save_file(weights, path, metadata={"format": "pt"})
+    return sha256_of(path)
+
+
+def check_checksum(path: Path, checksum: str | None, config: str) -> None:
+    """Compare a weights file with the SHA-256 in its config; None, in older models, is not compared.
+
+    Raises:
+        ValueError: if they differ.
+    """
+    if checksum is not None and sha256_of(path) != checksum:
+        raise ValueError(
+            f"{path} is damaged: its SHA-256 is not the one in {config}. Download or save the model again "
+            f"(if you changed the weights on purpose, remove {CHECKSUM} from {config})"
+        )
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

@@ -6,16 +6,17 @@ What is computed says everything: the global pooling is the call after which no 
 
 from __future__ import annotations
 
-import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from jaxtyping import Float
     from torch import Tensor
@@ -23,47 +24,46 @@ if TYPE_CHECKING:
 # "average and maximum" is the mean of both, "average beside maximum" has twice the channels.
 Kind = Literal["average", "maximum", "average and maximum", "average beside maximum", "class token", "unknown"]
 
+# What each kind computes of tokens [B, N, C].
+POOLINGS: dict[Kind, Callable[[torch.Tensor], torch.Tensor]] = {
+    "average": lambda tokens: tokens.mean(1),
+    "maximum": lambda tokens: tokens.amax(1),
+    "average and maximum": lambda tokens: 0.5 * (tokens.mean(1) + tokens.amax(1)),
+    "average beside maximum": lambda tokens: torch.cat((tokens.mean(1), tokens.amax(1)), dim=1),
+}
+
 # Sums in another order differ by rounding; half precision rounds at every step.
 RELATIVE_ERROR = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-class Recognised(NamedTuple):
-    """What a call did to the positions of its input, and the axis of the channels."""
-
-    kind: Kind
-    channels_last: bool
-
-
-def recognise(taken: Tensor, given: Tensor) -> Recognised | None:
-    """Recognise how ``given`` was pooled from the positions of ``taken``; None if it is not one vector per image.
+def recognise(taken: Tensor, given: Tensor) -> tuple[Kind, bool] | None:
+    """Recognise how ``given`` was pooled from the positions of ``taken``, and whether the channels are the last axis.
 
     The axis of the channels is the one for which the numbers agree, so that [B, C, H, W], [B, H, W, C] and [B, N, D]
-    need no hint. ``unknown`` is a vector that is none of the other kinds.
+    need no hint. ``unknown`` is a vector that is none of the other kinds; None is no vector per image.
     """
-    if not has_positions(taken.shape) or has_positions(given.shape) or given.ndim < 2 or given.ndim > taken.ndim:
+    if not has_positions(taken.shape) or has_positions(given.shape) or not 2 <= given.ndim <= taken.ndim:
         return None
     if given.shape[0] != taken.shape[0] or not (taken.is_floating_point() and given.is_floating_point()):
         return None
     vector = given.flatten(1)
     for channels_last in (False, True):
-        tokens = taken.movedim(-1, 1).flatten(2) if channels_last else taken.flatten(2)
-        if vector.shape[1] not in (tokens.shape[1], 2 * tokens.shape[1]) or tokens.shape[2] < 2:
+        tokens = as_tokens(taken, channels_last)
+        if vector.shape[1] not in (tokens.shape[2], 2 * tokens.shape[2]) or tokens.shape[1] < 2:
             continue
-        average, maximum = tokens.mean(-1), tokens.amax(-1)
-        candidates: dict[Kind, Tensor] = {
-            "average": average,
-            "maximum": maximum,
-            "average and maximum": 0.5 * (average + maximum),
-            "average beside maximum": torch.cat((average, maximum), dim=1),
-        }
-        if taken.ndim == 3 and channels_last:
-            candidates["class token"] = tokens[..., 0]
-        for kind, candidate in candidates.items():
-            if close(vector, candidate):
-                return Recognised(kind, channels_last)
+        for kind, pooling in POOLINGS.items():
+            if close(vector, pooling(tokens)):
+                return kind, channels_last
+        if taken.ndim == 3 and channels_last and close(vector, tokens[:, 0]):
+            return "class token", channels_last
     if given.numel() >= taken.numel():  # flattened, not pooled
         return None
-    return Recognised("unknown", channels_last=taken.ndim == 3)
+    return "unknown", taken.ndim == 3
+
+
+def as_tokens(features: Tensor, channels_last: bool) -> Float[Tensor, "B N C"]:
+    """Return features of any number of axes as tokens."""
+    return features.flatten(1, -2) if channels_last else features.flatten(2).transpose(1, 2)
 
 
 def has_positions(shape: tuple[int, ...] | None) -> bool:
@@ -126,9 +126,7 @@ class Reduction:
 
     def tokens(self) -> Float[Tensor, "B N C"]:
         """Return the features that were reduced, as tokens."""
-        if self.channels_last:
-            return self.taken.flatten(1, -2)[:, self.skipped :]
-        return self.taken.flatten(2).transpose(1, 2)
+        return as_tokens(self.taken, self.channels_last)[:, self.skipped :]
 
     def __str__(self) -> str:
         path = repr(self.owner.path) if self.owner.path else "the network itself"
@@ -173,9 +171,9 @@ class Watch(TorchFunctionMode):
         self.running: list[Call] = []
         self.seen = Observation()
         # Which module call a tensor came from. Weak: a network's activations must not be kept alive for this.
-        self.origins: dict[int, tuple[weakref.ref[Tensor], Call]] = {}
-        # The maps that modules returned, with their version, which counts what was done to a tensor in place.
-        self.maps: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
+        self.origins = WeakTensorKeyDictionary()
+        # When a module first returned a map, and its version, which counts what was done to a tensor in place.
+        self.maps = WeakTensorKeyDictionary()
 
     def run(self, model: nn.Module, images: Tensor) -> Observation:
         """Run the network once and return what happened."""
@@ -200,10 +198,10 @@ class Watch(TorchFunctionMode):
         taken = _first_tensor(args, kwargs or {})
         if taken is not None and isinstance(given, torch.Tensor) and self.running and not self.noting:
             self._note(self.running[-1], getattr(func, "__name__", str(func)), taken, given)
-            origin = self._origin(taken)
+            origin = self.origins.get(viewed(taken))
             if origin is not None and given.numel() == taken.numel() and viewed(given) is not viewed(taken):
                 # Perhaps a copy or a permutation, so still the output of that module; if it is not, the proof fails.
-                self._remember(given, origin)
+                self.origins[viewed(given)] = origin
         return given
 
     def _start(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -219,24 +217,29 @@ class Watch(TorchFunctionMode):
         self.seen.calls.append(call)
         for tensor in _tensors_in(given):
             if has_positions(tensor.shape):
-                self._forget(self._since(tensor))
-                self.maps.setdefault(id(tensor), (weakref.ref(tensor), tensor._version, call.ended))
+                # A network may return the map that it has pooled beside the vector: that one is not new.
+                version, since = self.maps.get(tensor, (-1, 0))
+                if version != tensor._version:
+                    since = self.clock
+                    self.maps[tensor] = tensor._version, since
+                self._forget(since)
         if not isinstance(given, torch.Tensor):
             return
         call.gives, call.vector_out = tuple(given.shape), _vector(given)
         taken = _first_tensor(args, kwargs)
         if taken is not None:
             self._note(call, None, taken, given)
-        self._remember(given, call)
+        self.origins[viewed(given)] = call
 
     def _note(self, owner: Call, function: str | None, taken: Tensor, given: Tensor) -> None:
         self.noting = True  # what recognition itself computes is not part of the network
         found = recognise(taken, given)
         self.noting = False
-        if found is not None and (function is None or found.kind != "unknown"):
-            shape, source = tuple(given.shape), self._origin(taken)
+        if found is not None and (function is None or found[0] != "unknown"):
+            kind, channels_last = found
+            source = self.origins.get(viewed(taken))
             self.seen.reductions.append(
-                Reduction(owner, function, found.kind, taken, shape, found.channels_last, self._tick(), source)
+                Reduction(owner, function, kind, taken, tuple(given.shape), channels_last, self._tick(), source)
             )
 
     def _forget(self, since: int) -> None:
@@ -247,25 +250,9 @@ class Watch(TorchFunctionMode):
             if reduction.ended > since or (reduction.function is None and reduction.owner.path == self.named)
         ]
 
-    def _since(self, tensor: Tensor) -> int:
-        """Return since when this map exists: a network may return the map that it has pooled beside the vector."""
-        reference, version, ended = self.maps.get(id(tensor), (None, 0, 0))
-        known = reference is not None and reference() is tensor and version == tensor._version
-        if not known:
-            self.maps.pop(id(tensor), None)
-        return ended if known else self.clock
-
     def _tick(self) -> int:
         self.clock += 1
         return self.clock
-
-    def _remember(self, tensor: Tensor, call: Call) -> None:
-        seen = viewed(tensor)
-        self.origins[id(seen)] = weakref.ref(seen), call
-
-    def _origin(self, tensor: Tensor) -> Call | None:
-        reference, call = self.origins.get(id(viewed(tensor)), (None, None))
-        return call if reference is not None and reference() is viewed(tensor) else None
 
 
 def viewed(tensor: Tensor) -> Tensor:

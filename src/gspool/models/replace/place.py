@@ -10,7 +10,7 @@ from torch import nn
 
 from gspool.functional.results import Pooled
 from gspool.models.freezing import evaluating
-from gspool.models.replace.observe import Watch, close, has_positions
+from gspool.models.replace.observe import POOLINGS, Watch, close, has_positions
 from gspool.pooling.layer import PoolingLayer, as_tokens
 
 if TYPE_CHECKING:
@@ -101,20 +101,13 @@ class SamePooling(PoolingLayer):
 
     def __init__(self, dim: int, kind: Kind) -> None:
         super().__init__(dim, 2 * dim if kind == "average beside maximum" else dim)
-        self.kind = kind
+        self.pooling = POOLINGS.get(kind, POOLINGS["average"])
         self.saw: Float[Tensor, "B N C"] | None = None
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
-        """Average, maximum, their mean, or both side by side."""
-        self.saw = tokens = as_tokens(x, self.dim)
-        average, maximum = tokens.mean(1), tokens.amax(1)
-        if self.kind == "maximum":
-            return Pooled(maximum)
-        if self.kind == "average and maximum":
-            return Pooled(0.5 * (average + maximum))
-        if self.kind == "average beside maximum":
-            return Pooled(torch.cat((average, maximum), dim=1))
-        return Pooled(average)
+        """Pool as the network did, and keep what was seen."""
+        self.saw = as_tokens(x, self.dim)
+        return Pooled(self.pooling(self.saw))
 
 
 def pool_output(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -138,27 +131,24 @@ class Place:
 
     def put(self, pooling: SwappedPooling) -> Callable[[], None]:
         """Put the layer there; calling what is returned takes it out again."""
-        if self.name is not None:
-            return self._replace(self.name, pooling)
-        self.module.add_module(ADDED_NAME, pooling)
-        if type(self.module).forward is nn.Sequential.forward:
-            return lambda: delattr(self.module, ADDED_NAME)
-        hook = self.module.register_forward_hook(pool_output)
+        module, name = self.module, self.name
+        if name is not None:
+            old = getattr(module, name)
+            setattr(module, name, pooling)
+        else:
+            module.add_module(ADDED_NAME, pooling)
+        sequential = type(module).forward is nn.Sequential.forward
+        hook = module.register_forward_hook(pool_output) if name is None and not sequential else None
 
         def undo() -> None:
-            hook.remove()
-            delattr(self.module, ADDED_NAME)
-
-        return undo
-
-    def _replace(self, name: str, pooling: SwappedPooling) -> Callable[[], None]:
-        old = getattr(self.module, name)
-        setattr(self.module, name, pooling)
-
-        def undo() -> None:
+            if hook is not None:
+                hook.remove()
+            if name is None:
+                delattr(module, ADDED_NAME)
+                return
             if old is None:
-                delattr(self.module, name)  # so that None becomes the plain attribute again that it was
-            setattr(self.module, name, old)
+                delattr(module, name)  # so that None becomes the plain attribute again that it was
+            setattr(module, name, old)
 
         return undo
 
