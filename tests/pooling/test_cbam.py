@@ -88,15 +88,3 @@ def test_there_are_no_weights_because_the_gates_differ_by_channel():
     out = CBAM(4).pool(torch.randn(2, 4, 3, 3))
     assert out.weights is None
     assert out.attributes is None
-
-
-@pytest.mark.parametrize("reduction", [0, -1, 5, 1.5])
-def test_reduction_out_of_range_is_refused(reduction):
-    with pytest.raises(ValueError, match="reduction divides the 4 channels"):
-        CBAM(4, reduction=reduction)
-
-
-@pytest.mark.parametrize("kernel_size", [0, 2, -3, 3.0])
-def test_kernel_that_would_change_the_size_of_the_map_is_refused(kernel_size):
-    with pytest.raises(ValueError, match="kernel_size must be odd"):
-        CBAM(4, kernel_size=kernel_size)

@@ -98,9 +98,3 @@ def test_paper_settings():
     assert not layer.normalize
     assert layer.embedding == "after"
     assert "hidden=512" in repr(layer)
-
-
-@pytest.mark.parametrize("hidden", [0, -1, 2.5])
-def test_hidden_out_of_range_is_refused(hidden):
-    with pytest.raises(ValueError, match="hidden is the width"):
-        DeLF(4, hidden=hidden)

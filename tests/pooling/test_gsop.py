@@ -121,10 +121,3 @@ def test_paper_settings():
     assert layer.channel_gate.row_wise.weight.shape == (4 * 128, 1, 128)
     assert layer.spatial_gate.row_wise.weight.shape == (4 * 64, 1, 64)
     assert layer.embedding == "before"
-
-
-@pytest.mark.parametrize("option", ["attention_dim", "grid"])
-@pytest.mark.parametrize("value", [0, -1, 2.5])
-def test_sizes_out_of_range_are_refused(option, value):
-    with pytest.raises(ValueError, match=f"{option} must be a positive integer"):
-        GSoP(4, **{option: value})

@@ -132,23 +132,3 @@ def test_sizes_complete_each_other(options, prototypes, token_dim):
     assert layer.prototypes.shape == (prototypes, token_dim)
     assert layer.out_dim == prototypes * token_dim
     assert layer.embedding == "inside"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"out_dim": 100}, "out_dim must be prototypes"),
-        ({"out_dim": 128, "prototypes": 8, "token_dim": 10}, "out_dim must be prototypes"),
-        ({"out_dim": 4, "prototypes": 8}, "out_dim must be prototypes"),
-        ({"prototypes": 0}, "prototypes must be a positive integer"),
-        ({"prototypes": None}, "prototypes must be a positive integer"),
-        ({"token_dim": -1}, "token_dim must be a positive integer"),
-        ({"out_dim": 12.0}, "out_dim must be a positive integer"),
-        ({"epsilon": 0.0}, "epsilon multiplies the cost"),
-        ({"epsilon": float("inf")}, "epsilon multiplies the cost"),
-        ({"iterations": 0}, "iterations is the number"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        OTP(6, **options)

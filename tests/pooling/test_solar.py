@@ -118,15 +118,3 @@ def test_paper_settings():
     assert layer.mean.minimum == 1e-6
     assert not SOLAR(16, learn_p=False).mean.p.requires_grad
     assert layer.embedding == "after"
-
-
-@pytest.mark.parametrize("reduction", [0, -1, 5, 1.5])
-def test_reduction_out_of_range_is_refused(reduction):
-    with pytest.raises(ValueError, match="reduction divides the 4 channels"):
-        SOLAR(4, reduction=reduction)
-
-
-@pytest.mark.parametrize("p", [0.0, -1.0, float("nan")])
-def test_power_out_of_range_is_refused(p):
-    with pytest.raises(ValueError, match="p is the power"):
-        SOLAR(4, p=p)

@@ -139,22 +139,3 @@ def test_dropout_is_for_training_only():
     assert not torch.equal(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layers": 0}, "layers is the number"),
-        ({"layers": 1.5}, "layers is the number"),
-        ({"heads": 4}, "heads share the 6 channels"),
-        ({"heads": 0}, "heads share the 6 channels"),
-        ({"mlp_ratio": 0.0}, "mlp_ratio must leave"),
-        ({"dropout": 1.0}, "dropout is a probability"),
-        ({"dropout": -0.1}, "dropout is a probability"),
-        ({"position": "learned"}, "position must be one of .*'none', 'sinusoidal'"),
-        ({"position": "sinusoidal"}, "channels by fours"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        TFM(6, **options)
