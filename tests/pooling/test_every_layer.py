@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from gspool.pooling import registry
 from gspool.pooling.embedding import create_embedding
 from gspool.pooling.layer import PoolingLayer
+from oracle import EXACT
 
 DIM = 8
 # Layers that learn what to look at, in small sizes; a second entry of a layer is another option of it.
@@ -41,7 +42,6 @@ every_layer = pytest.mark.parametrize("name", LAYERS)
 every_learned_layer = pytest.mark.parametrize("name", LEARNED)
 every_masked_layer = pytest.mark.parametrize("name", [name for name in LAYERS if name not in TAKES_NO_MASK])
 every_layer_of_tokens = pytest.mark.parametrize("name", [name for name in LAYERS if name not in NEEDS_PLANE])
-EXACT = {"rtol": 1e-9, "atol": 1e-11}
 HALF = {"rtol": 0.05, "atol": 0.05}
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gspool.pooling.tfm import TFM, sinusoidal_positions
-
-TOLERANCE = {"rtol": 1e-9, "atol": 1e-11}
+from oracle import EXACT
 
 
 def numbers(tensor):
@@ -67,7 +66,7 @@ def test_formula(count, layers, heads):
     model = randomised(6, layers=layers, heads=heads, mlp_ratio=2.0)
     x = torch.randn(2, count, 6, dtype=torch.float64)
     expected = np.stack([tfm_in_loops(image.numpy(), model) for image in x])
-    torch.testing.assert_close(model(x), torch.tensor(expected), **TOLERANCE)
+    torch.testing.assert_close(model(x), torch.tensor(expected), **EXACT)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -81,13 +80,13 @@ def test_the_path_for_inference_gives_the_same(masked):
         mask[1, 1:] = False
     expected = model(x, mask)
     with torch.no_grad():
-        torch.testing.assert_close(model(x, mask), expected, **TOLERANCE)
+        torch.testing.assert_close(model(x, mask), expected, **EXACT)
 
 
 def test_the_class_token_is_never_masked_out():
     model = randomised(8).eval()
     x, mask = torch.randn(1, 5, 8, dtype=torch.float64), torch.tensor([[False, False, True, False, False]])
-    torch.testing.assert_close(model(x, mask), model(x[:, 2:3]), **TOLERANCE)
+    torch.testing.assert_close(model(x, mask), model(x[:, 2:3]), **EXACT)
 
 
 def test_sinusoidal_positions_in_loops():
