@@ -9,8 +9,8 @@ GAP with the embedding before the pooling ("gap"). By itself GAP embeds the aver
 image instead of one for each token ("gap, embedding after"). "Frozen" features need no gradient; those of a backbone in
 training do. "Published" is Prop. 4.2 as printed, 100 steps, with the gradient of Prop. 4.3.
 
-Beside the wall-clock time stands the CPU time of the process. With one thread it does not count what other programs
-take, so that it can be trusted on a busy machine too; threads that wait for each other count as busy.
+Beside the wall-clock time stands the CPU time of the process, by which one thread is compared: it does not count what
+other programs take and changes little on a busy machine. Several threads need a quiet one: each waits for the others.
 """
 
 from __future__ import annotations

@@ -107,14 +107,15 @@ def head_steps(results: list[dict[str, Any]]) -> list[str]:
     if not results:
         return ["Training steps of a head (`benchmarks/head_step.py`): not measured yet.\n"]
     size = results[0]["value"]
+    loads = [row["load_per_core"] for result in results for row in result["value"]["rows"]]
     return [
         "## Training a head\n",
         f"Milliseconds of a training step: embedding from {size['dim']} to {size['out_dim']} channels, pooling "
         f"of {size['images']} images of {size['tokens']} tokens with {size['prototypes']} prototypes, ProxyNCA++, "
         "backward, Adam. GSP embeds every token, and so does the GAP it is compared with; *embedding after* is GAP as "
         "it is used by itself, which embeds one vector an image. *Learned* features pass a gradient on to a backbone. "
-        "With one thread it is the CPU time, which other programs do not change. Measured on "
-        f"{'; '.join(measured(result) for result in results)}.\n",
+        "With one thread it is the CPU time, which changes little on a busy machine. Measured on "
+        f"{'; '.join(map(measured, results))}, with a load per core of {min(loads):.1f} to {max(loads):.1f}.\n",
         head_table(results),
     ]
 
