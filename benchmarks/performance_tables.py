@@ -187,3 +187,23 @@ def network_table(network: dict[str, Any]) -> str:
         for name, times in network["milliseconds"].items()
     ]
     return table(["milliseconds", "GAP", "GSP", "difference"], lines)
+
+
+def head_table(results: list[Row]) -> str:
+    """The training steps of heads, every row of every result; CPU time where one thread was measured."""
+    names = {"gap": "GAP", "gap, embedding after": "GAP, embedding after", "gsp": "GSP", "published": "published"}
+    lines = []
+    for result in results:
+        for row in result["value"]["rows"]:
+            on_cpu = "--device" not in result["command"]
+            times = row["cpu_milliseconds" if on_cpu and row["threads"] == 1 else "milliseconds"]
+            lines.append(
+                [
+                    f"CPU, {row['threads']} thread{'s' * (row['threads'] > 1)}" if on_cpu else "GPU",
+                    row["features"],
+                    *(f"{times[name]:.1f}" for name in names),
+                    f"{row['gsp_over_gap']:.2f}",
+                    f"{row['published_over_gsp']:.2f}",
+                ]
+            )
+    return table(["", "features", *names.values(), "GSP / GAP", "published / GSP"], lines)

@@ -1,8 +1,9 @@
-"""Write docs/performance.md and its figures from the results of the GPU benchmarks.
+"""Write docs/performance.md and its figures from the results of the benchmarks.
 
     PYTHONPATH=src python benchmarks/render_performance.py
 
-Every number on the page comes from results/gpu_*.json. Missing measurements are named as missing.
+Every number on the page comes from results/gpu_*.json and results/head_step_*.json. Missing measurements are named as
+missing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from performance_tables import (
     TIMES_PUBLISHED,
     comparison_table,
     goals_table,
+    head_table,
     host_table,
     missed,
     missed_eager_table,
@@ -52,13 +54,13 @@ def introduction(result: dict[str, Any]) -> list[str]:
     checked += f"; these failed and were not timed: {'; '.join(wrong)}." if wrong else "."
     settings = result["settings"]
     return [
-        "# Performance on a GPU\n",
+        "# Performance\n",
         '`backend="triton"` runs the kernels for tensors on a CUDA device of compute capability 8.0 or newer, in '
         "float32, bfloat16 or float16, with at most 1024 prototypes, outside `torch.func` transforms and exports. "
         '`backend="auto"` uses them wherever they can run. Measure a layer on your own machine with '
         "[`gspool bench`](bench.md).\n",
         f"The full tables were measured on {measured(result)}. `benchmarks/render_performance.py` renders this page "
-        "from `results/gpu_*.json`. Times are in microseconds, forward and backward together, "
+        "from `results/`. Times are in microseconds, forward and backward together, "
         f"mu {settings['mu']}, epsilon {settings['epsilon']}. *Eager* is the wall-clock time of ordinary calls, *one "
         "thread* the same under `torch.autograd.set_multithreading_enabled(False)`, *graph* the replay of a CUDA "
         f"graph, which is GPU time alone. {checked}\n",
@@ -99,6 +101,23 @@ def network(result: dict[str, Any] | None) -> list[str]:
         times = ", ".join(f"{kernel.replace('_', ' ')} {time:.0f}" for kernel, time in kernels.items())
         parts.append(f"Microseconds per kernel of GSP in one step, {name}: {times}.\n")
     return parts
+
+
+def head_steps(results: list[dict[str, Any]]) -> list[str]:
+    if not results:
+        return ["Training steps of a head (`benchmarks/head_step.py`): not measured yet.\n"]
+    size = results[0]["value"]
+    loads = [row["load_per_core"] for result in results for row in result["value"]["rows"]]
+    return [
+        "## Training a head\n",
+        f"Milliseconds of a training step: embedding from {size['dim']} to {size['out_dim']} channels, pooling "
+        f"of {size['images']} images of {size['tokens']} tokens with {size['prototypes']} prototypes, ProxyNCA++, "
+        "backward, Adam. GSP embeds every token, and so does the GAP it is compared with; *embedding after* is GAP as "
+        "it is used by itself, which embeds one vector an image. *Learned* features pass a gradient on to a backbone. "
+        "With one thread it is the CPU time, which changes little on a busy machine. Measured on "
+        f"{'; '.join(map(measured, results))}, with a load per core of {min(loads):.1f} to {max(loads):.1f}.\n",
+        head_table(results),
+    ]
 
 
 def full_tables(rows: list[dict[str, Any]]) -> list[str]:
@@ -187,11 +206,13 @@ def host_share(host: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def page(results: dict[str, Any]) -> str:
+def page(results: dict[str, Any], heads: list[dict[str, Any]]) -> str:
     if results["pooling"] is None or results["host"] is None:
         raise SystemExit("a result is missing; run benchmarks/gpu_pooling.py and gpu_host.py on a GPU")
     parts = introduction(results["pooling"]) + goals(results) + network(results["resnet50"])
-    parts += full_tables(results["pooling"]["rows"]) + curves(results["growth"], results["iterations"])
+    parts += (
+        head_steps(heads) + full_tables(results["pooling"]["rows"]) + curves(results["growth"], results["iterations"])
+    )
     return "\n".join(parts + explanation(results))
 
 
@@ -230,13 +251,14 @@ Average pooling has no Python in its backward pass; with a CUDA graph or a compi
 
 
 def read(name: str) -> dict[str, Any] | None:
-    path = RESULTS / f"gpu_{name}.json"
+    path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page({name: read(name) for name in NAMES}))
+    heads = [result for place in ("cpu", "gpu") if (result := read(f"head_step_{place}")) is not None]
+    PAGE.write_text(page({name: read(f"gpu_{name}") for name in NAMES}, heads))
     print(f"wrote {PAGE.name}")
 
 

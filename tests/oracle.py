@@ -10,6 +10,7 @@ TOLERANCE = {
     torch.float64: {"rtol": 1e-9, "atol": 1e-11},
     torch.float32: {"rtol": 2e-4, "atol": 2e-6},
 }
+EXACT = TOLERANCE[torch.float64]
 # Promised error of the weights, relative to the largest of the image; times max(1, epsilon / 10).
 WEIGHT_ERROR = {torch.float64: 1e-12, torch.float32: 2e-6}
 

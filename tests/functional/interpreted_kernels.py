@@ -47,6 +47,16 @@ def sums(request, monkeypatch):
     launch.plan_forward.cache_clear()
 
 
+@pytest.mark.parametrize("law", cases.LAWS)
+def test_laws(law):
+    law()
+
+
+@pytest.mark.parametrize("law", cases.LAWS)
+def test_laws_of_slices(law, slices):
+    law()
+
+
 @pytest.mark.parametrize("sums", ["product", "reduce"], indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 # Images of one tile, of three, and of three that the backward pass takes as two.
@@ -90,11 +100,7 @@ def test_gradients_by_slices_agree_with_the_plain_version(size, role, slices):
     cases.agrees(*cases.problem(*size), role=role, mu=0.6)
 
 
-def test_slices_obey_the_laws(slices):
-    cases.tokens_on_prototypes_are_exact()
-    cases.channels_first_needs_no_copy()
-    cases.padding_is_never_looked_at()
-    cases.deterministic_runs_repeat()
+def test_slices_of_half_precision(slices):
     cases.agrees(*cases.problem(2, 9, 5, 40), dtype=torch.bfloat16)
 
 
@@ -196,37 +202,9 @@ def test_slope_is_that_of_the_oracle():
     assert analytic == pytest.approx(numeric, rel=1e-4)
 
 
-def test_tokens_on_prototypes():
-    cases.tokens_on_prototypes_are_exact()
-
-
 def test_long_vectors_are_clipped():
     tokens, prototypes = cases.problem(2, 20, 6, 10)
     cases.agrees(tokens * 40, prototypes * 5)
-
-
-def test_long_vectors_short_ones_and_small_mu():
-    cases.long_vectors_agree()
-    cases.ties_are_relative_to_the_lengths()
-    cases.small_mu_agrees()
-
-
-def test_long_vectors_short_ones_and_small_mu_by_slices(slices):
-    cases.long_vectors_agree()
-    cases.ties_are_relative_to_the_lengths()
-    cases.small_mu_agrees()
-
-
-def test_channels_first_needs_no_copy():
-    cases.channels_first_needs_no_copy()
-
-
-def test_padding_is_never_looked_at():
-    cases.padding_is_never_looked_at()
-
-
-def test_deterministic_runs_repeat():
-    cases.deterministic_runs_repeat()
 
 
 def test_mu_one_is_average_pooling():

@@ -188,6 +188,17 @@ def deterministic_runs_repeat(device="cpu"):
         assert_close(first, usual, rtol=1e-4, atol=1e-5)
 
 
+LAWS = (
+    tokens_on_prototypes_are_exact,
+    long_vectors_agree,
+    ties_are_relative_to_the_lengths,
+    small_mu_agrees,
+    channels_first_needs_no_copy,
+    padding_is_never_looked_at,
+    deterministic_runs_repeat,
+)
+
+
 def transport_agrees(batch, prototypes, tokens, mu=0.3, epsilon=5.0, device="cpu", masked=False, outputs="rp"):
     features, centres = problem(batch, tokens, prototypes, 6, device)
     cost = subtracted_distance(centres, features)

@@ -52,18 +52,7 @@ def test_both_ways_to_sum_tokens(sums, dtype, size, first, monkeypatch):
     assert all(run.equal(runs[0]) for run in runs)
 
 
-LAWS = [
-    cases.tokens_on_prototypes_are_exact,
-    cases.long_vectors_agree,
-    cases.ties_are_relative_to_the_lengths,
-    cases.small_mu_agrees,
-    cases.channels_first_needs_no_copy,
-    cases.padding_is_never_looked_at,
-    cases.deterministic_runs_repeat,
-]
-
-
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", cases.LAWS)
 @pytest.mark.parametrize("sliced", [True, False])
 def test_laws(law, sliced, monkeypatch):
     choose_slices(monkeypatch, sliced)

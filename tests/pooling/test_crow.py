@@ -84,8 +84,3 @@ def test_weights_that_are_all_zero_become_the_others_and_pass_no_gradient() -> N
     (gradient,) = torch.autograd.grad(weights.square().sum(), nothing)
     assert weights.tolist() == [[0.5, 0.5, 0.0]]
     assert gradient.tolist() == [[0.0] * 3]
-
-
-def test_one_channel_is_refused() -> None:
-    with pytest.raises(ValueError, match="dim >= 2"):
-        CroW(1)

@@ -1,180 +1,350 @@
-"""What holds for every layer: laws, odd sizes, masks, gradients, precision, compilation, training."""
+"""What holds for every layer: laws, odd sizes, masks, gradients, precision, compilation, training.
+
+The formula of each layer is tested in a file of its own.
+"""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 
 from gspool.pooling import registry
 from gspool.pooling.embedding import create_embedding
 from gspool.pooling.layer import PoolingLayer
+from oracle import EXACT
 
-PLAIN = ["gap", "gmp", "gap+gmp", "gemean", "gemax", "crow", "weldon"]
-COMBINED = ["gmp+gsp", "gemean+gsp"]
-TIMM = ["avgmax", "catavgmax", "attention", "simpool", "lse"]
-PROBING = ["ep", "abmilp", "map", "aim"]
-ON_TOKENS = [*PLAIN, *COMBINED, *TIMM, *PROBING]
-ON_MAPS = [*ON_TOKENS, "tsmk", "clip"]
-MASKED = [*PLAIN, *COMBINED, "attention", "tsmk", *PROBING]
+DIM = 8
+# Layers that learn what to look at, in small sizes; a second entry of a layer is another option of it.
+LEARNED = {
+    "gsp": {"prototypes": 5},
+    "cbam": {"reduction": 2},
+    "delf": {"hidden": 6},
+    "delf, normalized": {"hidden": 6, "normalize": True},
+    "gsop": {"attention_dim": 5, "grid": 3},
+    "otp": {"prototypes": 3, "token_dim": 4},
+    "solar": {"reduction": 2},
+    "vlad": {"prototypes": 3, "token_dim": 4},
+    "tfm": {"layers": 2, "mlp_ratio": 2.0},
+    "tfm, sinusoidal": {"position": "sinusoidal"},
+}
+# WELDON with one token, so that it takes maps of a single place.
+LAYERS = {**{name: {} for name in registry.list()}, **LEARNED, "weldon": {"k": 1}}
+NEEDS_PLANE = {"cbam", "gsop", "tfm, sinusoidal", "tsmk", "clip"}
+TAKES_NO_MASK = {"gsop", "avgmax", "catavgmax", "simpool", "lse", "clip"}
+HAS_BATCH_NORM = {"gsop", "solar", "aim"}
 
-
-def layer_for(name: str, dim: int = 8) -> PoolingLayer:
-    """Make a layer that also takes maps of a single place."""
-    torch.manual_seed(0)
-    layer = registry.create(name, dim=dim, **({"k": 1} if name == "weldon" else {}))
-    # In training, the batch norm of AIM lets the images of a batch see each other.
-    return layer.eval() if name == "aim" else layer
-
-
-@pytest.mark.parametrize("name", ON_TOKENS)
-def test_order_of_tokens_does_not_matter(name: str) -> None:
-    layer = layer_for(name)
-    x = torch.rand(2, 11, 8)
-    torch.testing.assert_close(layer(x[:, torch.randperm(11)]), layer(x))
-
-
-@pytest.mark.parametrize("name", ON_TOKENS)
-def test_tokens_pool_as_the_map_they_came_from(name: str) -> None:
-    layer = layer_for(name)
-    x = torch.randn(2, 8, 3, 5)
-    torch.testing.assert_close(layer(x.flatten(2).mT), layer(x))
+every_layer = pytest.mark.parametrize("name", LAYERS)
+every_learned_layer = pytest.mark.parametrize("name", LEARNED)
+every_masked_layer = pytest.mark.parametrize("name", [name for name in LAYERS if name not in TAKES_NO_MASK])
+every_layer_of_tokens = pytest.mark.parametrize("name", [name for name in LAYERS if name not in NEEDS_PLANE])
+HALF = {"rtol": 0.05, "atol": 0.05}
 
 
-@pytest.mark.parametrize("name", ON_MAPS)
-def test_images_of_a_batch_do_not_see_each_other(name: str) -> None:
-    layer = layer_for(name)
-    x = torch.randn(3, 8, 3, 5)
-    torch.testing.assert_close(torch.cat([layer(image[None]) for image in x]), layer(x))
+def make(name: str, seed: int = 0) -> PoolingLayer:
+    """A layer in float64 whose every parameter counts: zeros would hide a forgotten bias."""
+    torch.manual_seed(seed)
+    layer = registry.create(name.split(",")[0], DIM, **LAYERS[name]).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return layer
 
 
+def features(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def outputs(layer: PoolingLayer, *arguments: torch.Tensor) -> list[torch.Tensor]:
+    return [value for value in layer.pool(*arguments) if value is not None]
+
+
+@every_layer
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (3, 5), (13, 11)])
-@pytest.mark.parametrize("name", ON_MAPS)
-def test_odd_sizes_pool_and_pass_a_gradient(name: str, size: tuple[int, int]) -> None:
-    layer = layer_for(name)
-    x = torch.randn(2, 8, *size, requires_grad=True)
-    out = layer.pool(x)
-    assert out.pooled.shape == (2, layer.out_dim)
-    out.pooled.square().sum().backward()
-    assert torch.isfinite(out.pooled).all()
-    assert torch.isfinite(x.grad).all()
-    if out.weights is not None:
-        assert out.weights.shape == (2, size[0] * size[1])
-        assert (out.weights >= 0).all()
-        torch.testing.assert_close(out.weights.sum(1), torch.ones(2))
+def test_maps_of_any_size_give_vectors_of_one_size_and_pass_a_gradient(name, size):
+    layer = make(name)
+    for mode in (layer.train(), layer.eval()):
+        x = features(2, DIM, *size).requires_grad_()
+        out = mode.pool(x)
+        assert out.pooled.shape == (2, layer.out_dim)
+        out.pooled.square().sum().backward()
+        assert out.pooled.isfinite().all()
+        assert x.grad.isfinite().all()
+        if out.weights is not None:
+            assert out.weights.shape == (2, size[0] * size[1])
+            assert (out.weights >= 0).all()
+            assert_close(out.weights.sum(1), torch.ones(2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ON_MAPS)
-def test_an_empty_batch_stays_empty(name: str) -> None:
-    layer = layer_for(name)
-    x = torch.randn(0, 8, 3, 5, requires_grad=True)
+@every_layer
+def test_an_empty_batch_stays_empty(name):
+    layer = make(name).eval()
+    x = features(0, DIM, 3, 5).requires_grad_()
     out = layer(x)
     assert out.shape == (0, layer.out_dim)
     out.sum().backward()
     assert x.grad is not None
 
 
-@pytest.mark.parametrize("garbage", [1e3, float("nan"), float("inf")])
-@pytest.mark.parametrize("name", MASKED)
-def test_a_mask_equals_cropping_whatever_the_padding_holds(name: str, garbage: float) -> None:
-    layer = layer_for(name)
-    x = torch.randn(2, 8, 5, 6)
-    cropped = x[:, :, :3, :4].clone().requires_grad_()
+@every_layer
+def test_training_mode_and_frozen_mode_agree_where_nothing_is_random_or_counted(name):
+    layer = make(name)
+    if name in HAS_BATCH_NORM:
+        # Batch norm counts: after many passes over one batch the running statistics are those of the batch, but for
+        # the factor n / (n - 1) of the running variance, which the tolerance allows for.
+        x = features(8, DIM, 8, 8)
+        for _ in range(100):
+            expected = layer.train()(x)
+        assert_close(layer.eval()(x), expected, rtol=0.02, atol=0.02)
+    else:
+        x = features(2, DIM, 3, 5)
+        assert_close(layer.eval()(x), layer.train()(x), **EXACT)
+
+
+@every_layer
+def test_images_do_not_see_each_other_in_evaluation(name):
+    layer = make(name).eval()
+    x = features(3, DIM, 3, 4)
+    assert_close(layer(x)[1:2], layer(x[1:2]), **EXACT)
+
+
+@every_layer_of_tokens
+def test_tokens_are_the_map_in_another_shape_and_order_does_not_matter(name):
+    layer = make(name).eval()
+    x = features(2, DIM, 3, 4)
+    tokens, order = x.flatten(2).mT, torch.randperm(12, generator=torch.Generator().manual_seed(3))
+    assert_close(layer(tokens), layer(x), **EXACT)
+    assert_close(layer(tokens[:, order]), layer(x), **EXACT)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_PLANE))
+def test_a_layer_that_needs_the_plane_says_so(name):
+    with pytest.raises(ValueError, match=r"a map \[B, C, H, W\]"):
+        make(name)(features(2, 12, DIM))
+
+
+@every_masked_layer
+@pytest.mark.parametrize("padding", [-50.0, float("inf"), float("nan")])
+def test_masking_is_cropping_whatever_stands_in_the_padding(name, padding):
+    cropped = features(2, DIM, 3, 4)
+    padded = torch.full((2, DIM, 5, 6), padding, dtype=torch.float64)
+    padded[:, :, :3, :4] = cropped
     mask = torch.zeros(2, 5, 6, dtype=torch.bool)
     mask[:, :3, :4] = True
-    padded = x.masked_fill(~mask[:, None], garbage).requires_grad_()
-    with_mask, without = layer.pool(padded, mask), layer.pool(cropped)
-    torch.testing.assert_close(with_mask.pooled, without.pooled)
-    if without.weights is not None:
-        torch.testing.assert_close(with_mask.weights[mask.flatten(1)], without.weights.flatten())
-        assert with_mask.weights[~mask.flatten(1)].abs().max() == 0
-    (masked_gradient,) = torch.autograd.grad(with_mask.pooled.square().sum(), padded)
-    (cropped_gradient,) = torch.autograd.grad(without.pooled.square().sum(), cropped)
-    torch.testing.assert_close(masked_gradient[:, :, :3, :4], cropped_gradient)
-    assert masked_gradient.masked_select(~mask[:, None]).abs().max() == 0
+    for train in (False, True):
+        plain, masked = make(name).train(train), make(name).train(train)
+        plain_in, masked_in = cropped.clone().requires_grad_(), padded.clone().requires_grad_()
+        expected, out = plain.pool(plain_in), masked.pool(masked_in, mask)
+        assert_close(out.pooled, expected.pooled, **EXACT)
+        if out.weights is not None:
+            assert_close(out.weights[mask.flatten(1)], expected.weights.flatten(), **EXACT)
+            assert out.weights[~mask.flatten(1)].count_nonzero() == 0
+        if out.attributes is not None:
+            assert_close(out.attributes, expected.attributes, **EXACT)
+        expected.pooled.square().sum().backward()
+        out.pooled.square().sum().backward()
+        assert_close(masked_in.grad[:, :, :3, :4], plain_in.grad, **EXACT)
+        assert masked_in.grad.masked_fill(mask[:, None], 0.0).count_nonzero() == 0
+        for (key, ours), theirs in zip(masked.named_parameters(), plain.parameters(), strict=True):
+            assert_close(ours.grad, theirs.grad, **EXACT, msg=key)
+        for ours, theirs in zip(masked.buffers(), plain.buffers(), strict=True):
+            assert_close(ours, theirs, **EXACT)
 
 
-@pytest.mark.parametrize("name", MASKED)
-def test_a_mask_of_all_true_changes_nothing(name: str) -> None:
-    layer = layer_for(name)
-    x = torch.randn(2, 8, 3, 4)
-    torch.testing.assert_close(layer(x, torch.ones(2, 12, dtype=torch.bool)), layer(x))
+@every_masked_layer
+def test_each_image_has_a_mask_of_its_own(name):
+    layer = make(name).eval()
+    x = features(2, DIM, 4, 4)
+    mask = torch.ones(2, 4, 4, dtype=torch.bool)
+    assert_close(layer(x, mask.flatten(1)), layer(x), **EXACT)
+    mask[1, 2:] = False
+    assert_close(layer(x, mask)[0], layer(x[:1])[0], **EXACT)
+    assert_close(layer(x, mask)[1], layer(x[1:, :, :2])[0], **EXACT)
 
 
 # T-SMK holds the lengths of its features constant, which finite differences cannot: its own file compares gradients.
-@pytest.mark.parametrize("name", ON_TOKENS)
-def test_gradients_agree_with_finite_differences(name: str) -> None:
-    layer = layer_for(name).double()
-    x = (torch.randn(2, 5, 8, dtype=torch.float64)).requires_grad_()
-    assert torch.autograd.gradcheck(lambda t: [o for o in layer.pool(t) if o is not None], (x,))
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "tsmk"])
+def test_gradients_of_features_are_those_of_finite_differences(name):
+    layer = make(name).eval()
+    x = features(2, DIM, 2, 2, seed=5).requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: outputs(layer, t), (x,))
 
 
-@pytest.mark.parametrize("name", ON_MAPS)
-def test_autocast_keeps_the_type_and_the_digits(name: str) -> None:
-    layer = layer_for(name)
-    x = torch.randn(2, 8, 4, 4).bfloat16()
-    exact = layer(x.float())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out, from_float = layer(x), layer(x.float())
-    assert (out.dtype, from_float.dtype) == (torch.bfloat16, torch.float32)
-    # bfloat16 has three digits; what is left for products is the learned layers that autocast is meant for.
-    torch.testing.assert_close(out.float(), exact, rtol=2e-2, atol=2e-2)
-    torch.testing.assert_close(from_float, exact, rtol=2e-2, atol=2e-2)
+@every_learned_layer
+def test_gradients_of_features_and_parameters_in_training(name):
+    layer = make(name, seed=4).train()
+    names = [key for key, _ in layer.named_parameters()]
+    arguments = [features(2, DIM, 2, 2, seed=5), *(parameter.detach().clone() for parameter in layer.parameters())]
+
+    def pooled(x, *values):
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+
+    arguments = [argument.requires_grad_() for argument in arguments]
+    assert torch.autograd.gradcheck(pooled, arguments, fast_mode=True, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ON_MAPS)
-def test_half_precision_models_pool_half_precision_features(name: str) -> None:
-    layer = layer_for(name).bfloat16()
-    assert layer(torch.rand(2, 8, 4, 4).bfloat16()).dtype == torch.bfloat16
+# That of the other layers is watched while they learn, below.
+@every_learned_layer
+def test_every_parameter_is_reached_by_the_gradient(name):
+    layer = make(name)
+    readout = features(6, layer.out_dim, seed=7)
+    (layer(features(6, DIM, 4, 4)) * readout).sum().backward()
+    for key, parameter in layer.named_parameters():
+        if name in HAS_BATCH_NORM and "bias" in key and key.startswith(("reduce", "query.", "key.")):
+            continue  # batch norm takes a constant shift out again
+        if key.endswith("in_proj_bias"):
+            continue  # the key's third of it moves all scores of a query alike
+        assert parameter.grad.abs().max() > 1e-8, key
 
 
-@pytest.mark.parametrize("name", ON_MAPS)
-def test_compiles_to_one_graph(name: str) -> None:
-    # All layers share the code of `forward`, and dynamo counts its recompilations across the tests.
-    torch.compiler.reset()
-    layer = layer_for(name)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    x = torch.randn(2, 8, 3, 5, requires_grad=True)
-    mask = torch.ones(2, 3, 5, dtype=torch.bool) if name in MASKED else None
-    out = compiled(x, mask)
-    torch.testing.assert_close(out, layer(x, mask))
-    (ours,) = torch.autograd.grad(out.square().sum(), x)
-    (eager,) = torch.autograd.grad(layer(x, mask).square().sum(), x)
-    torch.testing.assert_close(ours, eager)
-
-
-@pytest.mark.parametrize("name", registry.list())
-def test_every_layer_learns_a_tiny_task(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in LEARNED])
+def test_a_tiny_task_is_learned(name):
     """Eight images of noise, four classes: a head of embedding, layer and classifier learns them by heart."""
     torch.manual_seed(0)
     images, labels = torch.randn(8, 16, 4, 4).relu(), torch.arange(8) % 4
     head = create_embedding(name, dim=16, out_dim=16)
-    classifier = torch.nn.Linear(head.out_dim, 4)
+    classifier = nn.Linear(head.out_dim, 4)
     optimiser = torch.optim.Adam([*head.parameters(), *classifier.parameters()], lr=0.02)
     for _ in range(120):
         optimiser.zero_grad()
-        loss = cross_entropy(10 * classifier(torch.nn.functional.normalize(head(images))), labels)
+        loss = cross_entropy(10 * classifier(nn.functional.normalize(head(images))), labels)
         loss.backward()
         optimiser.step()
-    unused = [n for n, p in head.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
-    assert unused == []
+    assert [key for key, parameter in head.named_parameters() if not parameter.grad.abs().max() > 0] == []
     assert loss.item() < 0.1
 
 
-@pytest.mark.parametrize("name", ON_MAPS)
-def test_features_that_do_not_fit_are_refused(name: str) -> None:
-    layer = layer_for(name)
-    for wrong in (torch.rand(2, 7, 3, 3), torch.rand(2, 9, 7), torch.rand(8), torch.ones(2, 8, 3, 3).long()):
-        with pytest.raises(ValueError, match=r"channels|features must be"):
-            layer(wrong)
+@every_learned_layer
+def test_a_task_that_average_pooling_cannot_see_is_learned(name):
+    """All images have the average 0, which tells a linear readout of it nothing: the layer has to do the work."""
+    torch.manual_seed(0)
+    layer = registry.create(name.split(",")[0], DIM, **LAYERS[name])
+    x, labels = torch.randn(8, DIM, 3, 3), torch.arange(8) % 4
+    x = x - x.mean((2, 3), keepdim=True)
+    model = nn.Sequential(layer, nn.Linear(layer.out_dim, 4))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    losses = []
+    for _ in range(150):
+        loss = cross_entropy(model(x), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0], losses[::30]
+
+
+@every_layer
+def test_autocast_keeps_the_dtype_and_nearly_the_values(name):
+    layer = make(name).float()
+    x = features(4, DIM, 7, 7).float().requires_grad_()
+    expected = copy.deepcopy(layer).pool(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, from_half = copy.deepcopy(layer).pool(x), copy.deepcopy(layer)(x.bfloat16())
+    assert (out.pooled.dtype, from_half.dtype) == (torch.float32, torch.bfloat16)
+    for got, wanted in zip(out, expected, strict=True):
+        if wanted is not None:
+            assert_close(got, wanted, **HALF)
+    for sums_to_one in (out.weights, out.attributes):
+        if sums_to_one is not None:
+            assert_close(sums_to_one.sum(1), torch.ones(4), rtol=1e-5, atol=1e-5)
+    out.pooled.sum().backward()
+    assert x.grad.isfinite().all()
+
+
+@every_layer
+def test_half_precision_features_give_half_precision_vectors(name):
+    layer = make(name).float().eval()
+    x = features(4, DIM, 7, 7).bfloat16()
+    expected = layer(x.float())
+    pooled = layer.bfloat16()(x)
+    assert pooled.dtype == torch.bfloat16
+    assert_close(pooled.float(), expected, **HALF)
+
+
+@every_learned_layer
+def test_compiles_in_one_graph_for_more_than_one_size(name):
+    # All layers share the code of `forward`, and dynamo counts its recompilations across the tests.
+    torch.compiler.reset()
+    layer = make(name)
+    compiled = torch.compile(copy.deepcopy(layer), backend="aot_eager", fullgraph=True)
+    for size in ((3, 5), (4, 2), (6, 7)):
+        agree(layer, compiled, features(2, DIM, *size))
+
+
+@every_layer
+def test_compiles_in_one_graph_with_a_mask_where_it_takes_one(name):
+    torch.compiler.reset()
+    layer = make(name).eval()
+    mask = None
+    if name not in TAKES_NO_MASK:
+        mask = torch.ones(2, 3, 5, dtype=torch.bool)
+        mask[0, :, 3:] = False
+    # The backward pass of those that learn, and of what has GSP inside, is compiled above.
+    backend = "eager" if name in LEARNED or "gsp" in name else "aot_eager"
+    agree(layer, torch.compile(layer, backend=backend, fullgraph=True), features(2, DIM, 3, 5), mask)
+
+
+def agree(layer, compiled, x, mask=None):
+    """Compare values and gradients of a layer and its compiled twin."""
+    x, twin = x.requires_grad_(), x.detach().clone().requires_grad_()
+    expected, pooled = layer(x, mask), compiled(twin, mask)
+    assert_close(pooled, expected, **EXACT)
+    expected.square().sum().backward()
+    pooled.square().sum().backward()
+    assert_close(twin.grad, x.grad, **EXACT)
+
+
+@every_learned_layer
+def test_exports_as_one_graph_for_maps_of_any_size(name):
+    layer = make(name).eval()
+    free = torch.export.Dim.DYNAMIC
+    with torch.no_grad():
+        program = torch.export.export(layer, (features(2, DIM, 6, 5),), dynamic_shapes=({0: free, 2: free, 3: free},))
+        x = features(3, DIM, 4, 9)
+        assert_close(program.module()(x), layer(x), **EXACT)
+
+
+@every_learned_layer
+def test_weights_travel_through_a_state_dict(name):
+    layer, other = make(name, seed=0).eval(), make(name, seed=9).eval()
+    x = features(2, DIM, 3, 4)
+    assert not torch.allclose(other(x), layer(x))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+
+
+@every_layer
+def test_wrong_features_are_refused_in_words(name):
+    layer = make(name)
+    with pytest.raises(ValueError, match=r"made for 8 channels.*got 9"):
+        layer(features(2, DIM + 1, 3, 3))
+    with pytest.raises(ValueError, match=r"map \[B, C, H, W\] or tokens"):
+        layer(features(2, DIM))
     with pytest.raises(ValueError, match="nothing to pool"):
-        layer(torch.rand(2, 8, 0, 3))
+        layer(features(2, DIM, 0, 3))
+    with pytest.raises(ValueError, match="floating point"):
+        layer(torch.ones(2, DIM, 3, 3, dtype=torch.long))
 
 
-@pytest.mark.parametrize("name", MASKED)
-def test_masks_that_do_not_fit_are_refused(name: str) -> None:
-    layer = layer_for(name)
-    with pytest.raises(ValueError, match="mask must be boolean"):
-        layer(torch.rand(2, 8, 3, 3), torch.ones(2, 3, 3))
-    with pytest.raises(ValueError, match="mask must have shape"):
-        layer(torch.rand(2, 8, 3, 3), torch.ones(2, 3, 4, dtype=torch.bool))
+@every_masked_layer
+def test_wrong_masks_are_refused_in_words(name):
+    layer, x = make(name), features(2, DIM, 3, 4)
+    empty = torch.ones(2, 3, 4, dtype=torch.bool)
+    empty[1] = False
+    for mask, message in (
+        (torch.ones(2, 3, 4), "mask must be boolean"),
+        (torch.ones(2, 4, 4, dtype=torch.bool), "mask must have shape"),
+        (empty, "without a single real token"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer(x, mask)
+
+
+@pytest.mark.parametrize("name", sorted(TAKES_NO_MASK))
+def test_a_layer_without_masks_says_so(name):
+    with pytest.raises(ValueError, match="takes no mask"):
+        make(name)(features(2, DIM, 3, 4), torch.ones(2, 3, 4, dtype=torch.bool))

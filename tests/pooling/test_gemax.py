@@ -99,9 +99,3 @@ def test_a_ridge_that_drowns_is_raised_where_values_cannot_be_read(monkeypatch: 
 def test_apple_gpus_solve_in_float32() -> None:
     assert solver_dtype(torch.device("mps")) == torch.float32
     assert solver_dtype(torch.device("cuda", 0)) == torch.float64
-
-
-@pytest.mark.parametrize("ridge", [0.0, -1.0, float("inf"), float("nan")])
-def test_ridge_must_be_positive(ridge: float) -> None:
-    with pytest.raises(ValueError, match="ridge"):
-        GeMax(4, ridge=ridge)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from gspool.functional import gsp_pool
@@ -65,9 +64,3 @@ def test_fixed_power_is_saved_but_not_trained() -> None:
     layer = GeMeanGSP(4, learn_p=False, prototypes=3)
     assert [name for name, _ in layer.named_parameters()] == ["gsp.prototypes"]
     assert layer.state_dict()["p"] == 3.0
-
-
-@pytest.mark.parametrize("p", [0.0, -1.0, float("nan")])
-def test_powers_without_a_mean_are_refused(p: float) -> None:
-    with pytest.raises(ValueError, match="power of a generalized mean"):
-        GeMeanGSP(4, p=p)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from gspool.functional import gsp_pool
@@ -40,11 +39,6 @@ def test_options_of_gsp_reach_it() -> None:
     assert layer.gsp.warm_start is not None
     assert GMPGSP(6, role="background").gsp.role == "background"
     assert GMPGSP(6, backend="torch").gsp.backend == "torch"
-
-
-def test_what_gsp_refuses_is_refused() -> None:
-    with pytest.raises(ValueError, match="mu"):
-        GMPGSP(6, mu=1.5)
 
 
 def test_padding_of_nan_does_not_reach_the_embedding() -> None:

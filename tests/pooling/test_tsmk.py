@@ -72,14 +72,3 @@ def test_an_image_of_zeros_has_uniform_weights() -> None:
     out = TSMK(2).pool(torch.zeros(1, 2, 2, 2))
     assert out.weights.tolist() == [[0.25] * 4]
     assert out.pooled.tolist() == [[0.0, 0.0]]
-
-
-def test_tokens_are_refused_because_they_have_no_neighbours() -> None:
-    with pytest.raises(ValueError, match="needs a map"):
-        TSMK(4)(torch.randn(2, 9, 4))
-
-
-@pytest.mark.parametrize("size", [0, 2, -3])
-def test_windows_without_a_centre_are_refused(size: int) -> None:
-    with pytest.raises(ValueError, match="odd and positive"):
-        TSMK(4, kernel_size=size)

@@ -48,9 +48,3 @@ def test_masks_that_leave_too_few_are_refused() -> None:
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
     with pytest.raises(ValueError, match="got an image with 2"):
         WELDON(4)(torch.randn(2, 5, 4), mask)
-
-
-@pytest.mark.parametrize(("k", "k_min"), [(0, 3), (-1, 1), (3, -1)])
-def test_counts_must_make_sense(k: int, k_min: int) -> None:
-    with pytest.raises(ValueError, match="at least"):
-        WELDON(4, k=k, k_min=k_min)

@@ -106,8 +106,10 @@ def gsp_pool(
         )
     mu = mu_tensor(mu, tokens.shape[:1], tokens.device)
     epsilon = epsilon_tensor(epsilon, dtype, tokens.device)
-    keep = values_can_be_read(tokens) and 2 * _bytes_of_plan(tokens, prototypes, dtype) <= KEPT_ON_CPU
-    wide = tokens.to(dtype)
+    eager_on_cpu = values_can_be_read(tokens)
+    keep = eager_on_cpu and 2 * _bytes_of_plan(tokens, prototypes, dtype) <= KEPT_ON_CPU
+    # On the CPU, one copy of a transposed feature map costs less than seven passes over it.
+    wide = tokens.to(dtype).contiguous() if eager_on_cpu else tokens.to(dtype)
     if mask is not None:
         # Padding may hold anything, and 0 times NaN is NaN.
         wide = wide.masked_fill(~mask[..., None], 0)

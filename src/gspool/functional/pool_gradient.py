@@ -72,13 +72,10 @@ def assign(
 ) -> tuple[Float[Tensor, "B N M"], Float[Tensor, "B N"]]:
     """Return the softmax of ``-epsilon c_ij`` over the prototypes, and the logarithm of its denominator.
 
-    In place: on the CPU, fresh memory for every step costs more than the arithmetic.
+    The largest entry of the softmax is ``1 / sum_i exp(-epsilon (c_ij - min c_j))``: it holds that logarithm already.
     """
-    logits = distances * -epsilon
-    largest = logits.amax(-1, keepdim=True)
-    terms = logits.sub_(largest).exp_()
-    total = terms.sum(-1, keepdim=True)
-    return terms.div_(total), (largest + total.log())[..., 0]
+    assignment = torch.softmax(distances * -epsilon, dim=-1)
+    return assignment, -(epsilon * distances.amin(-1) + assignment.amax(-1).log())
 
 
 def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsilon: bool) -> PoolGradient:

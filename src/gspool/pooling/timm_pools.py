@@ -54,7 +54,8 @@ class CatAvgMax(PoolingLayer):
     embedding = "after"
 
     def __init__(self, dim: int) -> None:
-        super().__init__(dim, out_dim=2 * dim)
+        super().__init__(dim)
+        self.out_dim = 2 * dim
         self.timm = timm_layer("SelectAdaptivePool2d")(pool_type="catavgmax", flatten=True)
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:

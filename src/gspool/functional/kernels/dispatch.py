@@ -150,7 +150,7 @@ def pool(
     if torch.compiler.is_compiling() or type(tokens) not in (torch.Tensor, torch.nn.Parameter):
         pooled, weights, attributes, *_ = torch.ops.gspool.pool_forward(tokens, prototypes, *values, keep)
     elif keep:
-        settings = launchers()[1](*values)
+        settings = launcher().Settings(*values)
         pooled, weights, attributes = EagerPool.apply(tokens, prototypes, mu_tensor, epsilon_tensor, settings, keep)
     else:
         pooled, weights, attributes, *_ = pool_forward(tokens, prototypes, *values, keep)
@@ -172,11 +172,11 @@ def transport(cost: Tensor, mu: float | Tensor, epsilon: float | Tensor, mask: T
 
 
 @functools.cache
-def launchers() -> tuple[Any, Any]:
-    """Import what needs Triton, when the first kernel runs: the module that launches, and the type of its settings."""
+def launcher() -> Any:
+    """Return the module that launches kernels; it needs Triton, and is imported when the first kernel runs."""
     from gspool.functional.kernels import launch
 
-    return launch, launch.Settings
+    return launch
 
 
 _NOTHING_TO_DO = nullcontext()
@@ -208,7 +208,7 @@ class EagerPool(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         """Return pooled, weights and attributes."""
         with on_device_of(tokens):
-            (*results, kept, clipped), plan = launchers()[0].pool_forward(tokens, prototypes, settings, keep)
+            (*results, kept, clipped), plan = launcher().pool_forward(tokens, prototypes, settings, keep)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(tokens, prototypes, kept, clipped, mu, epsilon, settings.mask)
         # Tensors are left to `save_for_backward`, which notices when they are changed in place.
@@ -230,7 +230,7 @@ def _gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
     settings, keep, kind = ctx.call
     if mu is not None or epsilon is not None or mask is not None:
         settings = settings._replace(mu=mu, epsilon=epsilon, mask=mask)
-    launch = launchers()[0]
+    launch = launcher()
     with on_device_of(tokens):
         gradients = launch.pool_backward(
             tokens, prototypes, settings, keep, kept, clipped,
@@ -265,8 +265,8 @@ def pool_forward(
     epsilon_value: float, mask: Tensor | None, background: bool, precision: str, keep: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Run the forward kernels with the arguments of the operator."""
-    launch, Settings = launchers()
-    settings = Settings(mu, mu_value, epsilon, epsilon_value, mask, background, precision)
+    launch = launcher()
+    settings = launch.Settings(mu, mu_value, epsilon, epsilon_value, mask, background, precision)
     with on_device_of(tokens):
         output, _ = launch.pool_forward(tokens, prototypes, settings, keep)
     return tuple(output)
@@ -283,8 +283,8 @@ def pool_backward(
 
     An operator cannot return None: a gradient that is not wanted is an empty tensor.
     """
-    launch, Settings = launchers()
-    settings = Settings(mu, mu_value, epsilon, epsilon_value, mask, background, precision)
+    launch = launcher()
+    settings = launch.Settings(mu, mu_value, epsilon, epsilon_value, mask, background, precision)
     incoming = launch.Incoming(grad_pooled, grad_weights, grad_attributes)
     wanted = launch.Wanted(want_tokens, want_prototypes, want_mu, want_epsilon)
     with on_device_of(tokens):
@@ -350,10 +350,10 @@ def _differentiate_pool(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | No
 
 
 def _transport_forward(cost: Tensor, *scalars: Any) -> tuple[Tensor, ...]:
-    from gspool.functional.kernels import transport
+    from gspool.functional.kernels import plan, transport
 
     with torch.cuda.device_of(cost):
-        return transport.transport_forward(cost, transport.Scalars(*scalars))
+        return transport.transport_forward(cost, plan.Settings(*scalars))
 
 
 def _transport_backward(
@@ -361,11 +361,11 @@ def _transport_backward(
     mask: Tensor | None, affinities: Tensor, images: Tensor, grad_residual: Tensor | None, grad_plan: Tensor | None,
     want_epsilon: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    from gspool.functional.kernels import transport
+    from gspool.functional.kernels import plan, transport
 
-    scalars = transport.Scalars(mu, mu_value, epsilon, epsilon_value, mask)
+    settings = plan.Settings(mu, mu_value, epsilon, epsilon_value, mask)
     with torch.cuda.device_of(cost):
-        return transport.transport_backward(cost, scalars, affinities, images, grad_residual, grad_plan, want_epsilon)
+        return transport.transport_backward(cost, settings, affinities, images, grad_residual, grad_plan, want_epsilon)
 
 
 def _transport_forward_shapes(cost: Tensor, *_: Any) -> tuple[Tensor, ...]:

@@ -45,15 +45,18 @@ SLICE_SHARED_MEMORY = 220 * 1024
 
 
 class Settings(NamedTuple):
-    """The arguments of `gsp_pool` that are not tokens or prototypes; a value stands for a tensor that is None."""
+    """The arguments that are no features; a value stands for a tensor that is None.
+
+    `partial_transport` has the first five, and leaves the others alone.
+    """
 
     mu: Tensor | None
     mu_value: float
     epsilon: Tensor | None
     epsilon_value: float
     mask: Tensor | None
-    background: bool
-    precision: str
+    background: bool = False
+    precision: str = "tf32x3"
 
     def ready(self) -> Settings:
         """Bring mu and mask into the form that kernels read."""

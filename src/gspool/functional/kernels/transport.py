@@ -8,14 +8,14 @@ image stand as those of `gsp_pool` do (`plan`), [B, IMAGE_ENTRIES]. Nothing wait
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
 
 from gspool.functional.kernels.distance import tile_rows
-from gspool.functional.kernels.plan import COUNT, IMAGE_ENTRIES, LOG_SLOPES, MEAN
+from gspool.functional.kernels.plan import COUNT, IMAGE_ENTRIES, LOG_SLOPES, MEAN, Settings
 from gspool.functional.kernels.solve import ONE_BLOCK, image_shares_kernel, log_slope, position_of, sigmoid
 
 if TYPE_CHECKING:
@@ -161,17 +161,7 @@ def mask_strides(mask: Tensor | None) -> tuple[int, ...]:
     return (0, 0) if mask is None else mask.stride()
 
 
-class Scalars(NamedTuple):
-    """mu, epsilon and the mask; a value stands for a tensor that is None."""
-
-    mu: Tensor | None
-    mu_value: float
-    epsilon: Tensor | None
-    epsilon_value: float
-    mask: Tensor | None
-
-
-def transport_forward(cost: Tensor, scalars: Scalars) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def transport_forward(cost: Tensor, settings: Settings) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return residual, plan, and for the backward pass the log-affinities and the numbers of each image."""
     B, M, N = cost.shape
     floats: dict[str, Any] = {"dtype": torch.float32, "device": cost.device}
@@ -179,21 +169,19 @@ def transport_forward(cost: Tensor, scalars: Scalars) -> tuple[Tensor, Tensor, T
     affinities, images = torch.empty((B, N), **floats), torch.empty((B, IMAGE_ENTRIES.value), **floats)
     if B == 0:
         return residual, plan, affinities, images
-    mu, mask, epsilon = scalars.mu, scalars.mask, scalars.epsilon
-    mu = None if mu is None else mu.contiguous()
-    mask = None if mask is None else mask.view(torch.uint8)
+    mu, mu_value, epsilon, epsilon_value, mask, *_ = settings.ready()
     T = -(-N // TILE_TOKENS)
     tile = {"BN": TILE_TOKENS, "BM": TILE_PROTOTYPES, "HAS_EPSILON": epsilon is not None}
-    cost_affinity_kernel[(B * T,)](cost, epsilon, affinities, scalars.epsilon_value, M, N, T, *cost.stride(), **tile)
+    cost_affinity_kernel[(B * T,)](cost, epsilon, affinities, epsilon_value, M, N, T, *cost.stride(), **tile)
     block = min(ONE_BLOCK, 1 << (N - 1).bit_length())
     image_shares_kernel[(B,)](
-        affinities, mask, mu, images, residual, scalars.mu_value, 1.0 - scalars.mu_value,
+        affinities, mask, mu, images, residual, mu_value, 1.0 - mu_value,
         N, N, 0, IMAGE_ENTRIES.value, *mask_strides(mask),
         BLOCK=block, ONE_BLOCK=block >= N, HAS_MASK=mask is not None, HAS_MU=mu is not None,
         BACKGROUND=False, WEIGHTS=False, num_warps=min(16, max(4, block // 512)),
     )  # fmt: skip
     plan_kernel[(B * T,)](
-        cost, mask, epsilon, affinities, images, residual, plan, scalars.epsilon_value, M, N, T,
+        cost, mask, epsilon, affinities, images, residual, plan, epsilon_value, M, N, T,
         *cost.stride(), *mask_strides(mask), **tile, HAS_MASK=mask is not None,
     )  # fmt: skip
     return residual, plan, affinities, images
@@ -201,7 +189,7 @@ def transport_forward(cost: Tensor, scalars: Scalars) -> tuple[Tensor, Tensor, T
 
 def transport_backward(
     cost: Tensor,
-    scalars: Scalars,
+    settings: Settings,
     affinities: Tensor,
     images: Tensor,
     grad_residual: Tensor | None,
@@ -213,12 +201,11 @@ def transport_backward(
     T = -(-N // TILE_TOKENS)
     floats: dict[str, Any] = {"dtype": torch.float32, "device": cost.device}
     grad_cost = torch.empty((B, M, N), dtype=cost.dtype, device=cost.device)
-    mu, mask, epsilon = scalars.mu, scalars.mask, scalars.epsilon
+    mu, _, epsilon, epsilon_value, mask, *_ = settings.ready()
     grad_mu = torch.empty((B,), dtype=torch.float64 if mu is None else mu.dtype, device=cost.device)
     grad_epsilon = torch.empty((B * T if want_epsilon else 0,), **floats)
     if B == 0:
         return grad_cost, grad_mu, grad_epsilon.sum() if want_epsilon else grad_epsilon
-    mask = None if mask is None else mask.view(torch.uint8)
     grad_residual = None if grad_residual is None else grad_residual.contiguous()
     grad_plan = None if grad_plan is None else grad_plan.contiguous()
     # A copy, because the kernels write the mean gradient of an image beside its other numbers.
@@ -229,7 +216,7 @@ def transport_backward(
     else:
         means = torch.empty((B, N), **floats)
         plan_mean_kernel[(B * T,)](
-            cost, epsilon, affinities, grad_plan, means, scalars.epsilon_value, M, N, T, *cost.stride(), **tile
+            cost, epsilon, affinities, grad_plan, means, epsilon_value, M, N, T, *cost.stride(), **tile
         )
     root_gradient_kernel[(B,)](
         affinities, mask, images, means, grad_residual, grad_mu, N, *mask_strides(mask),
@@ -237,7 +224,7 @@ def transport_backward(
     )  # fmt: skip
     cost_gradient_kernel[(B * T,)](
         cost, mask, epsilon, affinities, images, means, grad_residual, grad_plan, grad_cost, grad_epsilon,
-        scalars.epsilon_value, M, N, T, *cost.stride(), *mask_strides(mask), **tile, HAS_MASK=mask is not None,
+        epsilon_value, M, N, T, *cost.stride(), *mask_strides(mask), **tile, HAS_MASK=mask is not None,
         HAS_GR=grad_residual is not None, HAS_GP=grad_plan is not None, EPSILON=want_epsilon,
     )  # fmt: skip
     return grad_cost, grad_mu, grad_epsilon.sum() if want_epsilon else grad_epsilon
