@@ -90,7 +90,7 @@ def extract_tokens(
         name: of the backbone, part of the key.
         device: where to compute.
         executor: several processes or a Ray cluster, which must share the folder.
-        advance: called with the number of pictures of every finished shard.
+        advance: called with the number of pictures that are there already, and of every finished shard.
         broken: "stop" raises if pictures cannot be read, after all others are computed; "skip" leaves them out. Labels
             and class names stay as they are.
 
@@ -127,6 +127,9 @@ def extract_tokens(
         if fingerprint not in known
     }
     check_budget(layout, len(missing), config.budget, store.folder)
+    kept = sum(fingerprint in known for own in fingerprints for fingerprint in own)
+    if advance is not None and kept:
+        advance(kept)
     reasons: dict[str, str] = {}
     if missing:
         busy = f"another process is computing tokens in {store.folder}; wait until it has ended"

@@ -46,8 +46,8 @@ PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; }} .wide {{ overflow-x: auto; }}
-th, td {{ padding: .3rem .8rem; border-bottom: 1px solid #ccc; text-align: right; white-space: nowrap; }}
+table {{ border-collapse: collapse; font-size: .85rem; }} .wide {{ overflow-x: auto; }}
+th, td {{ padding: .3rem .5rem; border-bottom: 1px solid #ccc; text-align: right; white-space: nowrap; }}
 th:first-child, td:first-child {{ text-align: left; }} img {{ max-width: 100%; height: auto; }}
 h2 {{ margin-top: 2.5rem; }}
 </style></head><body>
@@ -59,7 +59,8 @@ no part in any choice. Differences are means over folds and seeds with 95 % inte
 <h2>Validation and test</h2>
 {plot}
 <h2>Where the heads look</h2>
-<p>Weights of the tokens on test pictures, bright where they are large, one scale for all.</p>
+<p>Weights of the tokens on test pictures, bright where they are large, one scale for all. Heads that weigh all tokens
+alike are left out.</p>
 {weights}
 <p>Written by gspool {version}.</p>
 </body></html>
@@ -138,14 +139,15 @@ def write_compare_report(
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in row.values()) + "</tr>" for row in rows
     )
+    folds = len({run["asked"]["fold"] for run in runs})
     title = f"Heads on {config.backbone}, {config.data.name}"
     page = PAGE.format(
         title=html.escape(title),
         lead=html.escape(
             f"{lines[0]['row']} is best on the validation {words.held_out}: test {words.metric} "
             f"{lines[0]['test']:.2f}. Tested on {len(test):,} pictures of {test.num_classes:,} classes; no head was "
-            f"trained on these {words.held_out}. {config.folds} folds, seeds {config.seeds}. The saved model is in the "
-            f"folder {WINNER}."
+            f"trained on these {words.held_out}. {folds} of {config.folds} folds, seeds {config.seeds}. The saved "
+            f"model is in the folder {WINNER}."
         ),
         table=f"<table><tr>{head}</tr>{body}</table>",
         metric=words.metric,
@@ -179,12 +181,13 @@ def _weight_maps(
         state = load_file(folder / HEADS / f"{head_name(asked)}.safetensors")
         model.load_state_dict({name: state[name] for name in state if not name.startswith(CLASSIFIER)})
         embedded = model.embed(rows.cpu())
-        if embedded.weights is not None and embedded.grid is not None:
+        alike = embedded.weights is None or bool((embedded.weights.amax(1) - embedded.weights.amin(1) < 1e-6).all())
+        if not alike and embedded.weights is not None and embedded.grid is not None:
             maps[line["row"]] = embedded.weights.float().unflatten(1, embedded.grid)
         if len(maps) == SHOWN_HEADS:
             break
     if not maps:
-        return "<p>None of the heads has weights on a grid.</p>"
+        return "<p>None of the heads has weights on a grid that differ.</p>"
     size = 2 * max(layout.grid or (1, 1)) * 8
     crop = data.evaluation_transform(size, resize=size)
     return report_figures.weight_grid([crop(test.images[int(place)]) for place in places], maps)

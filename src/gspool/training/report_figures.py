@@ -92,7 +92,7 @@ def bars(points: Sequence[tuple[str, float, float]], metric: str = "MAP@R", held
     axis.set_yticks(list(places), [point[0] for point in points])
     axis.invert_yaxis()
     axis.set_xlabel(f"{metric}, percent")
-    axis.legend(loc="lower right")
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     return _as_html(figure, f"{metric} of the heads on validation and test {held_out}")
 
 
