@@ -15,6 +15,7 @@ import argparse
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ def main() -> None:
     parser.add_argument("--views", choices=("centre", "both"), default="both")
     parser.add_argument("--source", choices=("array", "files", "both"), default="both")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--folder", type=Path, default=Path("extraction_benchmark"))
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "gspool_extraction")
     chosen = parser.parse_args()
     backbone = create_backbone(chosen.backbone)
     backbone.pixels = backbone.pixels.changed({"size": chosen.size, "resize": chosen.size * 8 // 7})

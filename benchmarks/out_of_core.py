@@ -13,6 +13,7 @@ import argparse
 import shlex
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -99,13 +100,16 @@ def measure(tokens: TokenSet, pooling: str, device: str, steps: int) -> dict[str
     loss = build_loss(config.loss, CLASSES, model.out_dim, config.data.batch_size, 0).to(fabric.device)
     task = MetricLearning(model, loss, config, train, fabric=fabric)
     with watched_memory() as peaks:
+        began = time.process_time()
         seconds = run_loop(task, fabric, config.trainer, config.schedule).training_seconds
+        busy = time.process_time() - began
     return {
         "pooling": pooling,
         "tokens": "memory" if tokens.memory is not None else "disk",
         "pictures": len(tokens),
         "gigabytes": round(len(tokens) * LAYOUT.picture_bytes / 2**30, 2),
         "milliseconds": round(1000 * seconds / steps, 1),
+        "processor_milliseconds": round(1000 * busy / steps, 1),
         "anonymous_megabytes": round(peaks["RssAnon"]),
         "mapped_megabytes": round(peaks["RssFile"]),
     }
@@ -118,7 +122,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=28.0)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--folder", type=Path, default=Path("out_of_core_tokens"))
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "gspool_out_of_core")
     chosen = parser.parse_args()
     pictures = max(8 * CLASSES, int(chosen.gigabytes * 2**30 / LAYOUT.picture_bytes))
     try:
