@@ -10,6 +10,7 @@ from gspool import losses
 from gspool.losses import MetricLoss, ZSRLoss
 from gspool.models import Embedder, parameter_groups
 from gspool.models.pretrained import check_savable
+from gspool.models.sharing import model_place
 from gspool.training.gpu_data import TensorSet
 from gspool.training.stream import mixed_seed
 
@@ -17,16 +18,18 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gspool.data import ImageSet
-    from gspool.training.config import LossConfig, OptimiserConfig, TrainConfig
+    from gspool.training.config import LossConfig, ModelConfig, OptimiserConfig, TrainConfig
 
 
 def build_model(config: TrainConfig) -> Embedder:
-    """Build the embedding model with weights drawn from the seed of the run.
+    """Build the embedding model with weights drawn from the seed of the run, or those that it starts from.
 
     Raises:
-        ValueError: if a name or an option does not fit.
+        ValueError: if a name or an option does not fit, or the model to start from is another one.
     """
     model = config.model
+    if config.start_from is not None:
+        return _loaded_model(config.start_from, model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(config.trainer.seed, 0))
         return Embedder(
@@ -37,6 +40,18 @@ def build_model(config: TrainConfig) -> Embedder:
             pooling_options=model.pooling_options,
             freeze=model.freeze,
         )
+
+
+def _loaded_model(place: str, wanted: ModelConfig) -> Embedder:
+    model = Embedder.from_pretrained(model_place(place))
+    for name in ("backbone", "pooling", "dim"):
+        here, there = getattr(wanted, name), getattr(model.settings, name)
+        if here != there:
+            raise ValueError(
+                f"the run starts from {place}, whose {name} is {there!r}, and model.{name} is {here!r}; leave "
+                f"--model.{name} out, or start from another model"
+            )
+    return model.freeze(wanted.freeze)
 
 
 def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, seed: int) -> MetricLoss:

@@ -19,6 +19,8 @@ def check_beginning(config: TrainConfig) -> None:
             others, and nothing says that random ones are intended; or if both were asked for.
     """
     model = config.model
+    if config.start_from is not None:
+        return
     at_random = begins_at_random(model.backbone, model.backbone_options)
     if not at_random:
         if config.from_scratch:

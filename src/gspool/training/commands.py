@@ -52,7 +52,7 @@ def train_command(arguments: Sequence[str]) -> None:
     config, resume, download = parse_arguments(arguments)
     from gspool.training.checks import check_beginning, check_model_options, check_monitor
     from gspool.training.metric_learning import warm_start_warning
-    from gspool.training.run import train, variants_of
+    from gspool.training.run import table_rows, train, variants_of
     from gspool.training.sets import check_fetched, fetch_data
 
     if resume is None:
@@ -72,7 +72,7 @@ def train_command(arguments: Sequence[str]) -> None:
         return
     variants = variants_of(read_config(result.folder / CONFIG), result.folder)
     rows = [result.model, *([] if result.baseline is None else [result.baseline])]
-    show_table("test", {variant.name: row.metrics for variant, row in zip(variants, rows, strict=True)})
+    show_table("test", table_rows(variants, rows))
     if rows[0].classes:
         print(f"test: {rows[0].classes:,} classes, {rows[0].queries:,} queries, gallery of {rows[0].gallery:,}")
     print(f"run     {result.folder}")

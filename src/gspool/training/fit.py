@@ -8,18 +8,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gspool.data import ImageSet
 from gspool.files import write_atomic
 from gspool.training.build import build_loss, build_model, check_fit
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
 from gspool.training.checks import check_beginning, check_monitor
 from gspool.training.embed import Evaluation, evaluate_images, query_rows
 from gspool.training.examples import choose_examples, has_pictures, write_examples
+from gspool.training.frozen import ON_TOKENS, token_data, token_head, why_not_on_tokens
 from gspool.training.gather import any_process
 from gspool.training.gpu_data import TensorSet
+from gspool.training.heads import head_config
 from gspool.training.launch import launch, make_fabric
 from gspool.training.loop import LoopOutcome, run_loop
-from gspool.training.metric_learning import MetricLearning, learned_values, open_warm_start, warm_start_warning
+from gspool.training.metric_learning import (
+    MetricLearning,
+    learned_values,
+    open_warm_start,
+    plan_batches,
+    warm_start_warning,
+    with_smaller_batches,
+)
+from gspool.training.phases import earlier_figures, head_first, load_proxies
 from gspool.training.run_folder import (
+    HEAD,
     MODEL,
     has_begun,
     log_to,
@@ -41,7 +53,6 @@ from gspool.training.signals import (
 )
 
 if TYPE_CHECKING:
-    from gspool.data import ImageSet
     from gspool.data.image_set import Split
     from gspool.training.config import TrainConfig
 
@@ -56,7 +67,8 @@ class FitResult(NamedTuple):
     ``mean_weights`` (of every place, relative to equal weights) describe the pooling layer on the test set, and are
     None where it has no weights. ``vectors_seen`` is how far the warm start of GSP came if that model is still in it.
     ``ending`` is max_steps, patience or time (`trainer.max_seconds`: the run is not finished, and fit goes on with it).
-    ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP.
+    ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP. ``before`` holds the metrics of what the
+    run started from: "nothing learned" of a frozen backbone, "head alone" of a network that was tuned after it.
     """
 
     folder: Path
@@ -75,6 +87,7 @@ class FitResult(NamedTuple):
     mean_weights: list[float] | None = None
     seconds: float = 0.0
     images_per_second: float = 0.0
+    before: Mapping[str, dict[str, float]] = {}
 
 
 def fit(
@@ -124,6 +137,9 @@ def fit(
                 return _fit(config, folder, title, model, sets, request)
         except (KeyboardInterrupt, TerminatedError):
             raise TrainingInterruptedError(folder, None, request.signum) from None
+        except TrainingInterruptedError as interruption:
+            # Of its first phase, too, the run as a whole is resumed.
+            raise TrainingInterruptedError(folder, interruption.step, interruption.signum) from None
 
 
 def _fit(
@@ -135,46 +151,58 @@ def _fit(
     request: StopRequest,
 ) -> FitResult:
     """Train in a folder that this run owns."""
-    trainer = config.trainer
+    trainer, title = config.trainer, title or config.model.pooling
     check_monitor(config)
     fabric = make_fabric(trainer, find_unused_parameters=config.schedule.warmup_epochs > 0)
     if trainer.threads:
         torch.set_num_threads(trainer.threads)
-    splits = _splits(config)
-    # Before the model, which may download weights: missing data must not wait for that.
-    listed = {} if sets is not None else {split: list_images(config.data, split) for split in splits}
-    model = build_model(config) if model is None else model
-    data: dict[Split, Any] = dict(sets or {})
-    missing = [split for split in splits if sets is not None and split not in sets]
-    if missing:
-        raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets or {})}")
     shown = trainer.progress and process_rank() == 0
-    for split, images in listed.items():
-        # All splits now: a broken image of the test set must not be found when all the work is done.
-        data[split] = prepared(images, config.data, model.pixels, training=split == "train", progress=shown)
-    train = data["train"]
+    model, images = _model_and_images(config, model, sets, shown)
+    before = earlier_figures(config)
+    if config.head.steps and config.model.freeze != "all":
+        first = fit(head_first(config), folder / HEAD, f"{title}, head alone", model=model, sets=images)
+        before = {**first.before, "head alone": first.metrics}
+        model.freeze(config.model.freeze)
+    train = images["train"]
+    why_not = why_not_on_tokens(config, model, train) if config.model.freeze == "all" else "the backbone learns"
+    on_tokens = why_not is None
+    goes_on = config.start_from is not None or config.head.steps > 0
+    if on_tokens or goes_on:
+        config = with_smaller_batches(config, train.labels, shown)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
-    task = MetricLearning(model, loss, config, train, fabric=fabric)
+    plan_batches(config, train.labels, rank=0, world_size=1)
+    if shown and config.model.freeze == "all":
+        print(
+            f"{title}: {ON_TOKENS if on_tokens else f'the frozen backbone runs at every step: {why_not}'}", flush=True
+        )
+    tokens = None
+    if on_tokens and process_rank() == 0:
+        # Before the other processes are there, which then find everything stored.
+        tokens = token_data(model, images, config, fabric.device, shown)
     launch(fabric, request)
-    for split, images in data.items():
-        if config.data.resident and not isinstance(images, TensorSet):
-            data[split] = on_device(
-                images, config.data, model.pixels, fabric.device, training=split == "train", progress=shown
-            )
-        elif isinstance(images, TensorSet):
-            data[split] = images.to(fabric.device)
-    task.train = data["train"]
-    task.watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
-    _prepare_model(config, model, fabric)
+    if on_tokens:
+        tokens = tokens or token_data(model, images, config, fabric.device, shown)
+        learner = token_head(model, tokens, config, fabric.device)
+        data, settings = tokens.sets, head_config(config, learner)
+    else:
+        learner, data, settings = model, _on_device(config, images, model, fabric.device, shown), config
+        _prepare_model(config, model, fabric)
+    watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
+    task = MetricLearning(learner, loss, settings, data["train"], watched, fabric)
+    if goes_on:
+        load_proxies(loss, folder / HEAD if config.start_from is None else Path(config.start_from))
     with full_disk_explained(folder), log_to(folder) as log:
-        log.info("%s; %s; %s", train, title or config.model.pooling, folder)
+        log.info("%s; %s; %s", train, title, folder)
         if process_rank() == 0:
             write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
-        outcome = run_loop(
-            task, fabric, trainer, config.schedule, folder, title or config.model.pooling, request=request
-        )
-        result = _finish(config, folder, model, outcome, data["test"])
+        if on_tokens:
+            log.info(ON_TOKENS)
+            start = evaluate_images(learner.to(fabric.device), data["test"], ks=config.output.ks)
+            before = {**before, "nothing learned": dict(start.metrics)}
+        task.keeps_start = on_tokens or goes_on
+        outcome = run_loop(task, fabric, trainer, config.schedule, folder, title, request=request)
+        result = _finish(config, folder, model, outcome, images["test"], learner, data["test"], before)
         if result.vectors_seen is not None:
             log.warning("%s", warm_start_warning(config, result.best_step, result.vectors_seen))
     signum = any_process(request.signum, fabric.device)
@@ -183,9 +211,41 @@ def _fit(
     return result
 
 
-def _splits(config: TrainConfig) -> list[Split]:
-    """Return the splits that a run needs, in the order in which they are checked."""
-    return ["train", "test", "validation"] if config.trainer.monitor_split == "validation" else ["train", "test"]
+def _model_and_images(
+    config: TrainConfig, model: Any, sets: Mapping[Split, ImageSet | TensorSet] | None, shown: bool
+) -> tuple[Any, dict[Split, Any]]:
+    """Return the model and every split that the run needs, listed before the model and checked before any training."""
+    splits: list[Split] = ["train", "test"]
+    if config.trainer.monitor_split == "validation":
+        splits.append("validation")
+    if sets is not None:
+        missing = [split for split in splits if split not in sets]
+        if missing:
+            raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets)}")
+        return build_model(config) if model is None else model, dict(sets)
+    # Before the model, which may download weights: missing data must not wait for that.
+    listed = {split: list_images(config.data, split) for split in splits}
+    model = build_model(config) if model is None else model
+    # All splits now: a broken image of the test set must not be found when all the work is done.
+    return model, {
+        split: prepared(images, config.data, model.pixels, training=split == "train", progress=shown)
+        for split, images in listed.items()
+    }
+
+
+def _on_device(
+    config: TrainConfig, images: Mapping[Split, Any], model: Any, device: torch.device, shown: bool
+) -> dict[Split, Any]:
+    """Move sets of tensors to the device, and with ``data.resident`` those of images."""
+
+    def moved(split: Split, each: Any) -> Any:
+        if isinstance(each, TensorSet):
+            return each.to(device)
+        if not config.data.resident:
+            return each
+        return on_device(each, config.data, model.pixels, device, training=split == "train", progress=shown)
+
+    return {split: moved(split, each) for split, each in images.items()}
 
 
 def _prepare_model(config: TrainConfig, model: Any, fabric: Any) -> None:
@@ -202,13 +262,23 @@ def _prepare_model(config: TrainConfig, model: Any, fabric: Any) -> None:
 
 
 def _finish(
-    config: TrainConfig, folder: Path, model: Any, outcome: LoopOutcome, test: ImageSet | TensorSet
+    config: TrainConfig,
+    folder: Path,
+    model: Any,
+    outcome: LoopOutcome,
+    images: ImageSet | TensorSet,
+    learner: Any,
+    test: ImageSet | TensorSet,
+    before: Mapping[str, dict[str, float]],
 ) -> FitResult:
-    """Measure the best model, save it, and write the figures last of all."""
+    """Measure the best model, save it, and write the figures last of all.
+
+    What learned is measured on what it learned from: of a frozen backbone the head, on the tokens of the test images.
+    """
     model.freeze(config.model.freeze)
     warm_start = open_warm_start(model)
-    evaluation = evaluate_images(model, test, ks=config.output.ks, workers=config.data.workers)
-    images = outcome.steps * config.data.batch_size
+    evaluation = evaluate_images(learner, test, ks=config.output.ks, workers=config.data.workers)
+    seen = outcome.steps * config.data.batch_size
     figures = {
         "metrics": dict(evaluation.metrics),
         "best_step": outcome.best_step,
@@ -223,8 +293,9 @@ def _finish(
         "curve": outcome.curve,
         "learned": learned_values(model),
         "mean_weights": evaluation.mean_weights,
+        "before": dict(before),
         "seconds": round(outcome.seconds, 3),
-        "images_per_second": round(images / max(outcome.training_seconds, 1e-9), 1),
+        "images_per_second": round(seen / max(outcome.training_seconds, 1e-9), 1),
     }
     if process_rank() == 0:
         if hasattr(model, "save_pretrained"):
@@ -232,8 +303,8 @@ def _finish(
             model.save_pretrained(folder / MODEL, metrics=figures["metrics"], model_card_kwargs=card)
         if config.output.embeddings:
             _write_embeddings(folder, evaluation, test)
-        if config.output.report and has_pictures(test):
-            write_examples(folder, choose_examples(model, test, evaluation.embeddings))
+        if config.output.report and has_pictures(images):
+            write_examples(folder, choose_examples(model, images, evaluation.embeddings))
         if outcome.ending != "time":
             write_result(folder, figures)
     return FitResult(folder=folder, **figures)  # type: ignore[arg-type]
@@ -253,11 +324,14 @@ def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | Ten
     write_atomic(folder / EMBEDDINGS, save({name: value.contiguous() for name, value in content.items()}))
 
 
-def _load_best(model: torch.nn.Module, folder: Path) -> None:
-    """Load the best state of a finished run into a model of the caller."""
+def _load_best(model: Any, folder: Path) -> None:
+    """Load the best state of a finished run into a model of the caller; that of a frozen run is its head alone."""
     if (folder / BEST).exists():
         state = read_checkpoint(folder / BEST, ("model",))["model"]
     else:
         module = read_checkpoint(folder / LAST, ("module",))["module"]
         state = {name.removeprefix("model."): value for name, value in module.items() if name.startswith("model.")}
-    model.load_state_dict(state)
+    if all(name.startswith("head.") for name in state):
+        model.head.load_state_dict({name.removeprefix("head."): value for name, value in state.items()})
+    else:
+        model.load_state_dict(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import yaml
 
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
-from gspool.training.presets import DEFAULT, PRESETS, preset
+from gspool.training.presets import DEFAULT, PRESETS, preset, with_whole_network
 
 
 class TrainArguments(NamedTuple):
@@ -40,6 +41,13 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
         default=None,
         metavar="RUN",
         help="Continue the interrupted run of this folder, with the settings it has.",
+    )
+    parser.add_argument(
+        "--finetune",
+        type=str,
+        default=None,
+        metavar="RUN",
+        help="Go on from the trained head of this run with the whole network; other settings are those of the run.",
     )
     parser.add_argument("--download", action="store_true", help="Download the data set first if it is missing.")
     parser.add_class_arguments(TrainConfig, as_positional=False)
@@ -70,9 +78,10 @@ def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> Tra
     Raises:
         SystemExit: with status 2 for a wrong key or value, with status 0 after ``--help`` or ``--print_config``.
     """
+    run = _value_of("--finetune", arguments)
     try:
         name = _preset_of(arguments)
-        start = preset(name)
+        start = preset(name) if run is None else finetuned(run)
     except ValueError as error:
         train_parser(prog).error(str(error))
     parser = train_parser(prog, start, name)
@@ -93,6 +102,24 @@ def instantiate(parser: TeachingParser, namespace: Any) -> Any:
         return (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
     except ValueError as error:
         parser.error(str(error))
+
+
+def finetuned(run: str) -> TrainConfig:
+    """Return the configuration that goes on from a finished run with the whole network.
+
+    Raises:
+        ValueError: if there is no such run.
+    """
+    folder = Path(run).expanduser().resolve()
+    config = with_whole_network(read_config(folder / "config.yaml"))
+    config.start_from, config.head.steps, config.output.folder = str(folder), 0, None
+    return config
+
+
+def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
+    """Find the value of an option before anything else is parsed, because defaults depend on it."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
+    return next((value for word, value in pairwise(words) if word == flag), None)
 
 
 def _preset_of(arguments: Sequence[str]) -> str:
@@ -148,6 +175,9 @@ def read_config(path: str | Path) -> TrainConfig:
     parser.exit_on_error = False
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if "features" not in content and content["model"].get("freeze") == "all":
+            # Version 0.1 trained every head on images.
+            content["features"] = {"enabled": False}
         namespace = parser.parse_object(content)
         made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
         return TrainConfig(**{section: made[section] for section in SECTIONS})

@@ -12,6 +12,7 @@ from gspool.training import report_figures
 from gspool.training.examples import read_examples
 from gspool.training.metrics_log import read_metrics
 from gspool.training.parsing import as_yaml
+from gspool.training.run import table_rows
 from gspool.training.run_folder import process_rank
 from gspool.version import __version__
 
@@ -92,11 +93,16 @@ def write_report(path: Path, variants: Sequence[Variant], results: Sequence[FitR
 def _table(variants: Sequence[Variant], results: Sequence[FitResult]) -> str:
     names = list(results[0].metrics)
     head = "".join(f"<th>{html.escape(name.upper())}</th>" for name in names)
-    rows = "".join(
-        f"<tr><td>{html.escape(variant.name)}</td>"
-        + "".join(f"<td>{100 * result.metrics[name]:.2f}</td>" for name in names)
-        + f"<td>{result.best_step}</td><td>{_number(result.weights_entropy)}</td></tr>"
+    of_models = {
+        variant.name: (str(result.best_step), _number(result.weights_entropy))
         for variant, result in zip(variants, results, strict=True)
+    }
+    rows = "".join(
+        f"<tr><td>{html.escape(row)}</td>"
+        + "".join(f"<td>{100 * metrics[name]:.2f}</td>" for name in names)
+        + "".join(f"<td>{cell}</td>" for cell in of_models.get(row, ("", "")))
+        + "</tr>"
+        for row, metrics in table_rows(variants, results).items()
     )
     return f"<table><tr><th></th>{head}<th>best step</th><th>entropy of weights</th></tr>{rows}</table>"
 

@@ -78,10 +78,22 @@ def variants_of(config: TrainConfig, folder: Path) -> list[Variant]:
         other = deepcopy(config)
         other.model.pooling, other.model.pooling_options = config.baseline, {}
         other.baseline = None
+        if config.start_from is not None:
+            other.start_from = str(Path(config.start_from) / f"{BASELINE}{config.baseline}")
         if "gsp" not in config.baseline:
             other.loss.zsr = 0.0
         variants.append(Variant(config.baseline, other, folder / f"{BASELINE}{config.baseline}"))
     return variants
+
+
+def table_rows(variants: Sequence[Variant], results: Sequence[FitResult]) -> dict[str, dict[str, float]]:
+    """Return the metrics of every model by name, and below each those of the states that it started from."""
+    rows = {}
+    for variant, result in zip(variants, results, strict=True):
+        rows[variant.name] = result.metrics
+        for name, metrics in reversed(result.before.items()):
+            rows[f"{variant.name}, {name}"] = metrics
+    return rows
 
 
 def evaluate_run(
