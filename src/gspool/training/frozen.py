@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gspool.training.config import TrainConfig
 
 ON_TOKENS = (
-    "the backbone is frozen: its tokens are computed once, and the head trains on them (--features.enabled false trains "
-    "on random crops instead)"
+    "the backbone is frozen: its tokens are computed once, and the head trains on them (--features.enabled false "
+    "trains on random crops instead)"
 )
 
 

@@ -120,7 +120,8 @@ def folder() -> TrainConfig:
         model=ModelConfig(
             backbone="timm/vit_small_patch14_dinov2",
             backbone_options={"pretrained": True, "img_size": 224},
-            pooling="gsp",
+            # Without its class token, DINOv2 loses more than any pooling of its patches gains (docs/frozen.md).
+            pooling="gsp+cls",
             pooling_options=dict(FROZEN_DEFAULTS["gsp"]),
             dim=384,  # the width of the backbone, so that the head starts as the identity
             freeze="all",
