@@ -15,10 +15,11 @@ from gspool.training.config import (
     TrainerConfig,
 )
 from gspool.training.embed import embed_images, evaluate_images
+from gspool.training.evaluate import evaluate_run
 from gspool.training.fit import FitResult, fit
 from gspool.training.parsing import parse_config, read_config
 from gspool.training.presets import PRESETS
-from gspool.training.run import TrainResult, evaluate_run, train
+from gspool.training.run import TrainResult, train
 
 __all__ = [
     "PRESETS",

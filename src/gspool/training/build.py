@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from gspool import losses
 from gspool.losses import MetricLoss, ZSRLoss
 from gspool.models import Embedder, parameter_groups
-from gspool.models.pretrained import check_savable
 from gspool.models.sharing import model_place
-from gspool.training.gpu_data import TensorSet
 from gspool.training.stream import mixed_seed
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from gspool.data import ImageSet
     from gspool.training.config import LossConfig, ModelConfig, OptimiserConfig, TrainConfig
 
 
@@ -89,28 +86,3 @@ def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.O
     groups = parameter_groups(module, config.lr, config.weight_decay, multipliers)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
     return kind(groups, betas=config.betas, eps=config.eps)
-
-
-@torch.no_grad()
-def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, pooling: str) -> None:
-    """Embed one image, so that an error shows before training and not after the first epoch.
-
-    Raises:
-        ValueError: if the model could not be saved, the image does not fit it, or the loss needs attributes that it
-            does not have.
-    """
-    if isinstance(model, Embedder):
-        check_savable(model)
-    was_training = model.training
-    model.eval()
-    try:
-        first = torch.zeros(1, dtype=torch.int64)
-        image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
-        embedded = model.embed(image.to(next(model.parameters()).device))
-    finally:
-        model.train(was_training)
-    if loss.zsr is not None and embedded.attributes is None:
-        raise ValueError(
-            f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {pooling!r} does not have; "
-            "use gsp, gmp+gsp or gemean+gsp, or set loss.zsr to 0"
-        )

@@ -10,12 +10,20 @@ import torch
 
 from gspool.data import ImageSet
 from gspool.files import write_atomic
-from gspool.training.build import build_loss, build_model, check_fit
+from gspool.training.build import build_loss, build_model
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
-from gspool.training.checks import check_beginning, check_monitor
+from gspool.training.checks import check_beginning, check_fit, check_monitor
 from gspool.training.embed import Evaluation, evaluate_images, query_rows
 from gspool.training.examples import choose_examples, has_pictures, write_examples
-from gspool.training.frozen import ON_TOKENS, token_data, token_head, why_not_on_tokens
+from gspool.training.frozen import (
+    ON_TOKENS,
+    earlier_figures,
+    head_first,
+    load_proxies,
+    token_data,
+    token_head,
+    why_not_on_tokens,
+)
 from gspool.training.gather import any_process
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import head_config
@@ -29,7 +37,6 @@ from gspool.training.metric_learning import (
     warm_start_warning,
     with_smaller_batches,
 )
-from gspool.training.phases import earlier_figures, head_first, load_proxies
 from gspool.training.run_folder import (
     HEAD,
     MODEL,

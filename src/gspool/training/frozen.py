@@ -1,9 +1,11 @@
-"""The head of a frozen backbone: tokens of all pictures computed once, and a head that starts as the frozen feature."""
+"""The head of a frozen backbone: tokens computed once, a start as the frozen feature, and the network after it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,13 +15,17 @@ from gspool.features import extract_tokens
 from gspool.models import Embedder
 from gspool.pooling.warm_start import WarmStart
 from gspool.terminal.bar import work_bar
+from gspool.training.checkpoint import BEST, read_checkpoint
 from gspool.training.embed import query_rows
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import SAMPLED_PICTURES, TokenHead, start_head
+from gspool.training.parsing import read_config
+from gspool.training.run_folder import CONFIG, read_result
 
 if TYPE_CHECKING:
     from gspool.data.image_set import Split
     from gspool.features import TokenLayout, TokenSet
+    from gspool.losses import MetricLoss
     from gspool.training.config import TrainConfig
 
 ON_TOKENS = (
@@ -107,3 +113,33 @@ def token_head(model: Embedder, data: TokenData, config: TrainConfig, device: to
                 part.done.fill_(True)
                 part.collecting = False
     return head
+
+
+def head_first(config: TrainConfig) -> TrainConfig:
+    """Return the first phase of a run: the head alone, on the tokens of the frozen backbone."""
+    first = deepcopy(config)
+    first.model.freeze, first.baseline, first.head.steps = "all", None, 0
+    first.optimiser.lr, first.optimiser.weight_decay, first.optimiser.multipliers = config.head.lr, 0.0, {}
+    first.schedule.warmup_epochs = 0.0
+    first.trainer.max_steps = config.head.steps
+    return first
+
+
+def earlier_figures(config: TrainConfig) -> dict[str, dict[str, float]]:
+    """Return the test metrics of the run that this one starts from; {} if it starts anew or has other data."""
+    run = Path(config.start_from or "")
+    if config.start_from is None or not (run / CONFIG).is_file():
+        return {}
+    earlier, result = read_config(run / CONFIG), read_result(run)
+    if result is None or (earlier.data.name, earlier.data.root) != (config.data.name, config.data.root):
+        return {}
+    name = "head alone" if earlier.model.freeze == "all" else "before fine-tuning"
+    return {**result.get("before", {}), name: result["metrics"]}
+
+
+def load_proxies(loss: MetricLoss, run: Path) -> None:
+    """Go on with the proxies of an earlier phase, where they are those of the same loss and classes."""
+    state = read_checkpoint(run / BEST).get("loss") if (run / BEST).is_file() else None
+    shapes = {name: value.shape for name, value in loss.state_dict().items()}
+    if state is not None and shapes == {name: value.shape for name, value in state.items()}:
+        loss.load_state_dict(state)

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gspool.training.signals import LAUNCHER, STOPPING, StopRequest, signals_blocked
+from gspool.executor.signals import SIGNALS, blocked_signals
+from gspool.training.signals import LAUNCHER, StopRequest
 
 if TYPE_CHECKING:
     import torch
@@ -89,10 +90,10 @@ def launch(fabric: Any, request: StopRequest) -> None:
         request.immediate = False
         if "LOCAL_RANK" not in os.environ:
             os.environ[LAUNCHER] = str(os.getpid())
-    with quiet(), signals_blocked():
+    with quiet(), blocked_signals():
         fabric.launch()
     if fabric.world_size > 1:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 @contextmanager

@@ -23,14 +23,31 @@ class TrainArguments(NamedTuple):
     download: bool
 
 
+HELP = """
+Train an embedding model and evaluate it on classes it has never seen.
+
+Without arguments, GSP and then GAP are trained on glyph collages (a synthetic data set, no download). The run ends with
+a table and a report.html with curves, retrieval examples and maps of the pooling weights.
+
+    gspool train                                                   GSP and GAP on glyphs, minutes on a CPU
+    gspool train --preset folder --data.root pictures/             your own images, pictures/CLASS/picture.jpg: a head
+                                                                   on a frozen network
+    gspool train --finetune runs/NAME                              ... then the whole network, from that head
+    gspool train --preset paper/cub --data.root datasets/ \\
+        --model.backbone_options.weights bninception.safetensors   a benchmark of the paper
+    gspool train --preset paper/cub --print_config > cub.yaml      write a configuration, edit it ...
+    gspool train --config cub.yaml --trainer.seed 1                ... and run it
+    gspool train --resume runs/NAME                                continue after Ctrl-C, a crash or a kill
+
+The folder of a run holds config.yaml, versions.json, log.txt, metrics.csv, tensorboard/, last.pt, previous.pt, best.pt,
+model/ (for gspool.Embedder.from_pretrained), result.json and report.html.
+"""
 SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
 
 
 def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
     """Build the parser of `gspool train`: every field of a `TrainConfig` is an option and a key of YAML."""
-    from gspool.training.help_text import TRAIN
-
-    parser = TeachingParser(prog, TRAIN, "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]")
+    parser = TeachingParser(prog, HELP, "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]")
     parser.add_argument("--config", action="config", help="A YAML file with any of the options below.")
     parser.add_argument(
         "--preset", default=preset_name, help=f"Start from a complete configuration: {', '.join(PRESETS)}."
