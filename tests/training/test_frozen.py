@@ -16,7 +16,7 @@ from gspool.training import DataConfig, TrainConfig, evaluate_run, fit, parse_co
 from gspool.training.build import build_loss, build_model
 from gspool.training.checkpoint import BEST, read_checkpoint
 from gspool.training.embed import embed_images
-from gspool.training.frozen import token_data, token_head, why_not_on_tokens
+from gspool.training.frozen import token_data, token_head, trains_on_tokens
 from gspool.training.metric_learning import MetricLearning, with_smaller_batches
 from gspool.training.parsing import as_yaml
 from gspool.training.presets import preset
@@ -196,14 +196,15 @@ def test_random_crops_at_every_step_are_an_option(vit, tmp_path, capsys):
     vit.features.enabled, vit.trainer.progress = False, True
     result = fit(vit, tmp_path / "run")
     assert not (tmp_path / "tokens").exists()
-    assert "runs at every step: features.enabled is false" in capsys.readouterr().out
+    assert "runs at every step, because features.enabled is false" in capsys.readouterr().out
     assert result.before == {}
 
 
-def test_pictures_of_another_size_that_are_used_as_they_are_have_no_tokens(vit):
+def test_pictures_of_another_size_that_are_used_as_they_are_have_no_tokens(vit, capsys):
     vit.data.transform = "none"
     model = build_model(vit)
-    assert "--data.transform crop" in why_not_on_tokens(vit, model, image_set(vit.data, "train", model.pixels))
+    assert not trains_on_tokens(vit, model, image_set(vit.data, "train", model.pixels), "gsp")
+    assert "--data.transform crop" in capsys.readouterr().out
 
 
 def test_a_frozen_run_of_version_0_1_resumes_on_images(vit, tmp_path):

@@ -16,13 +16,12 @@ from gspool.training.checks import check_beginning, check_fit, check_monitor
 from gspool.training.embed import Evaluation, evaluate_images, query_rows
 from gspool.training.examples import choose_examples, has_pictures, write_examples
 from gspool.training.frozen import (
-    ON_TOKENS,
     earlier_figures,
     head_first,
     load_proxies,
     token_data,
     token_head,
-    why_not_on_tokens,
+    trains_on_tokens,
 )
 from gspool.training.gather import any_process
 from gspool.training.gpu_data import TensorSet
@@ -138,10 +137,10 @@ def fit(
             if process_rank() > 0:
                 if is_launched():
                     leave_with_launcher()
-                return _fit(config, folder, title, model, sets, request)
+                return _fit(config, folder, title or config.model.pooling, model, sets, request)
             with only_training(folder):
                 own_config(folder, config)
-                return _fit(config, folder, title, model, sets, request)
+                return _fit(config, folder, title or config.model.pooling, model, sets, request)
         except (KeyboardInterrupt, TerminatedError):
             raise TrainingInterruptedError(folder, None, request.signum) from None
         except TrainingInterruptedError as interruption:
@@ -152,13 +151,13 @@ def fit(
 def _fit(
     config: TrainConfig,
     folder: Path,
-    title: str | None,
+    title: str,
     model: Any,
     sets: Mapping[Split, ImageSet | TensorSet] | None,
     request: StopRequest,
 ) -> FitResult:
     """Train in a folder that this run owns."""
-    trainer, title = config.trainer, title or config.model.pooling
+    trainer = config.trainer
     check_monitor(config)
     fabric = make_fabric(trainer, find_unused_parameters=config.schedule.warmup_epochs > 0)
     if trainer.threads:
@@ -166,50 +165,45 @@ def _fit(
     shown = trainer.progress and process_rank() == 0
     model, images = _model_and_images(config, model, sets, shown)
     before = earlier_figures(config)
+    earlier = None if config.start_from is None else Path(config.start_from)
     if config.head.steps and config.model.freeze != "all":
-        first = fit(head_first(config), folder / HEAD, f"{title}, head alone", model=model, sets=images)
+        earlier = folder / HEAD
+        first = fit(head_first(config), earlier, f"{title}, head alone", model=model, sets=images)
         before = {**first.before, "head alone": first.metrics}
         model.freeze(config.model.freeze)
     train = images["train"]
-    why_not = why_not_on_tokens(config, model, train) if config.model.freeze == "all" else "the backbone learns"
-    on_tokens = why_not is None
-    goes_on = config.start_from is not None or config.head.steps > 0
-    if on_tokens or goes_on:
+    on_tokens = config.model.freeze == "all" and trains_on_tokens(config, model, train, title if shown else None)
+    if on_tokens or earlier is not None:
         config = with_smaller_batches(config, train.labels, shown)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
     plan_batches(config, train.labels, rank=0, world_size=1)
-    if shown and config.model.freeze == "all":
-        print(
-            f"{title}: {ON_TOKENS if on_tokens else f'the frozen backbone runs at every step: {why_not}'}", flush=True
-        )
-    tokens = None
-    if on_tokens and process_rank() == 0:
-        # Before the other processes are there, which then find everything stored.
-        tokens = token_data(model, images, config, fabric.device, shown)
+    if earlier is not None:
+        load_proxies(loss, earlier)
+    # Of a frozen backbone the head learns from tokens, which the first process computes before there are others.
+    tokens = token_data(model, images, config, fabric.device, shown) if on_tokens and process_rank() == 0 else None
     launch(fabric, request)
+    learner, data, settings = model, images, config
     if on_tokens:
         tokens = tokens or token_data(model, images, config, fabric.device, shown)
-        learner = token_head(model, tokens, config, fabric.device)
-        data, settings = tokens.sets, head_config(config, learner)
+        learner, data = token_head(model, tokens, config, fabric.device), tokens.sets
+        settings = head_config(config, learner)
     else:
-        learner, data, settings = model, _on_device(config, images, model, fabric.device, shown), config
+        data = _on_device(config, images, model, fabric.device, shown)
         _prepare_model(config, model, fabric)
     watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
     task = MetricLearning(learner, loss, settings, data["train"], watched, fabric)
-    if goes_on:
-        load_proxies(loss, folder / HEAD if config.start_from is None else Path(config.start_from))
+    task.keeps_start = on_tokens or earlier is not None
     with full_disk_explained(folder), log_to(folder) as log:
-        log.info("%s; %s; %s", train, title, folder)
+        log.info("%s; %s; %s%s", train, title, folder, ", on stored tokens" if on_tokens else "")
         if process_rank() == 0:
             write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
         if on_tokens:
-            log.info(ON_TOKENS)
-            start = evaluate_images(learner.to(fabric.device), data["test"], ks=config.output.ks)
+            start = evaluate_images(learner, data["test"], ks=config.output.ks)
             before = {**before, "nothing learned": dict(start.metrics)}
-        task.keeps_start = on_tokens or goes_on
         outcome = run_loop(task, fabric, trainer, config.schedule, folder, title, request=request)
-        result = _finish(config, folder, model, outcome, images["test"], learner, data["test"], before)
+        evaluation = evaluate_images(learner, data["test"], ks=config.output.ks, workers=config.data.workers)
+        result = _finish(config, folder, model, outcome, evaluation, images["test"], before)
         if result.vectors_seen is not None:
             log.warning("%s", warm_start_warning(config, result.best_step, result.vectors_seen))
     signum = any_process(request.signum, fabric.device)
@@ -273,48 +267,43 @@ def _finish(
     folder: Path,
     model: Any,
     outcome: LoopOutcome,
-    images: ImageSet | TensorSet,
-    learner: Any,
+    evaluation: Evaluation,
     test: ImageSet | TensorSet,
     before: Mapping[str, dict[str, float]],
 ) -> FitResult:
-    """Measure the best model, save it, and write the figures last of all.
-
-    What learned is measured on what it learned from: of a frozen backbone the head, on the tokens of the test images.
-    """
+    """Save the best model and what was measured, the figures last of all."""
     model.freeze(config.model.freeze)
     warm_start = open_warm_start(model)
-    evaluation = evaluate_images(learner, test, ks=config.output.ks, workers=config.data.workers)
-    seen = outcome.steps * config.data.batch_size
-    figures = {
-        "metrics": dict(evaluation.metrics),
-        "best_step": outcome.best_step,
-        "steps": outcome.steps,
-        "validation": outcome.best_value,
-        "weights_entropy": evaluation.entropy,
-        "vectors_seen": None if warm_start is None else len(warm_start.memory),
-        "classes": evaluation.classes,
-        "queries": evaluation.metrics.queries,
-        "gallery": evaluation.metrics.gallery,
-        "ending": outcome.ending,
-        "curve": outcome.curve,
-        "learned": learned_values(model),
-        "mean_weights": evaluation.mean_weights,
-        "before": dict(before),
-        "seconds": round(outcome.seconds, 3),
-        "images_per_second": round(seen / max(outcome.training_seconds, 1e-9), 1),
-    }
+    result = FitResult(
+        folder=folder,
+        metrics=dict(evaluation.metrics),
+        best_step=outcome.best_step,
+        steps=outcome.steps,
+        validation=outcome.best_value,
+        weights_entropy=evaluation.entropy,
+        vectors_seen=None if warm_start is None else len(warm_start.memory),
+        classes=evaluation.classes,
+        queries=evaluation.metrics.queries,
+        gallery=evaluation.metrics.gallery,
+        ending=outcome.ending,
+        curve=outcome.curve,
+        learned=learned_values(model),
+        mean_weights=evaluation.mean_weights,
+        seconds=round(outcome.seconds, 3),
+        images_per_second=round(outcome.steps * config.data.batch_size / max(outcome.training_seconds, 1e-9), 1),
+        before=before,
+    )
     if process_rank() == 0:
         if hasattr(model, "save_pretrained"):
             card = {"data": config.data.name}
-            model.save_pretrained(folder / MODEL, metrics=figures["metrics"], model_card_kwargs=card)
+            model.save_pretrained(folder / MODEL, metrics=result.metrics, model_card_kwargs=card)
         if config.output.embeddings:
             _write_embeddings(folder, evaluation, test)
-        if config.output.report and has_pictures(images):
-            write_examples(folder, choose_examples(model, images, evaluation.embeddings))
+        if config.output.report and has_pictures(test):
+            write_examples(folder, choose_examples(model, test, evaluation.embeddings))
         if outcome.ending != "time":
-            write_result(folder, figures)
-    return FitResult(folder=folder, **figures)  # type: ignore[arg-type]
+            write_result(folder, {name: value for name, value in result._asdict().items() if name != "folder"})
+    return result
 
 
 def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | TensorSet) -> None:

@@ -28,14 +28,22 @@ if TYPE_CHECKING:
     from gspool.losses import MetricLoss
     from gspool.training.config import TrainConfig
 
-ON_TOKENS = (
-    "the backbone is frozen: its tokens are computed once, and the head trains on them (--features.enabled false "
-    "trains on random crops instead)"
-)
+
+def trains_on_tokens(config: TrainConfig, model: Any, train: Any, title: str | None = None) -> bool:
+    """Check whether the head of a frozen backbone trains on stored tokens, and print the reason under a title."""
+    reason = _needs_images(config, model, train)
+    if title is not None and reason is None:
+        print(
+            f"{title}: the backbone is frozen, so its tokens are computed once and the head trains on them "
+            "(--features.enabled false trains on random crops instead)",
+            flush=True,
+        )
+    elif title is not None:
+        print(f"{title}: the frozen backbone runs at every step, because {reason}", flush=True)
+    return reason is None
 
 
-def why_not_on_tokens(config: TrainConfig, model: Any, train: Any) -> str | None:
-    """Return why a frozen backbone runs over the images of every step; None if the head trains on stored tokens."""
+def _needs_images(config: TrainConfig, model: Any, train: Any) -> str | None:
     if not config.features.enabled:
         return "features.enabled is false"
     if not isinstance(model, Embedder) or not isinstance(train, ImageSet):
