@@ -64,9 +64,7 @@ def check_monitor(config: TrainConfig) -> None:
 def check_model_options(config: TrainConfig, arguments: Sequence[str] = ()) -> None:
     """Check the options of the pooling layer and the backbone, and explain how to remove those of a preset.
 
-    Args:
-        config: what shall be trained.
-        arguments: the command line, to distinguish an option that was written there from one of a preset.
+    The command line tells an option that was written there from one of a preset.
 
     Raises:
         ValueError: if the layer or the backbone does not have an option.

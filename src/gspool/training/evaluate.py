@@ -9,8 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from gspool.data.folder import has_splits
 from gspool.evaluation.checked_input import as_ranks
 from gspool.files import write_atomic
@@ -23,7 +21,7 @@ from gspool.terminal.status import checking_arguments
 from gspool.terminal.table import show_table
 from gspool.training.config import DataConfig
 from gspool.training.embed import Evaluation, evaluate_images
-from gspool.training.parsing import instantiate, read_config
+from gspool.training.parsing import instantiate, read_config, read_yaml
 from gspool.training.run_folder import CONFIG
 from gspool.training.sets import fetch_data, image_set
 
@@ -195,10 +193,7 @@ def other_data(arguments: Sequence[str], own: DataConfig) -> bool:
             place = Path(own.root).expanduser().resolve() if own.name == "folder" and own.root else None
             return place != Path(value).resolve()
         if Path(value).is_file():
-            try:
-                content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
-            except (yaml.YAMLError, UnicodeDecodeError) as error:
-                raise ValueError(f"{value} is not YAML: {' '.join(str(error).split())}") from error
+            content = read_yaml(value)
             return isinstance(content, dict) and content.get("name", own.name) != own.name
         return value != own.name
     return False

@@ -43,12 +43,9 @@ def import_fabric() -> ModuleType:
 def make_fabric(
     trainer: TrainerConfig, *, find_unused_parameters: bool = False, device: torch.device | None = None
 ) -> Any:
-    """Return the Fabric of a run: one device, or DDP over several.
+    """Return the Fabric of a run: the one device given, or one of the trainer's accelerator, or DDP over several.
 
-    Args:
-        trainer: accelerator, devices, num_nodes and precision are used.
-        find_unused_parameters: for DDP, whether parameters may go without a gradient, as during a warm-up.
-        device: the one device to use, where the data is on it already; instead of accelerator and devices.
+    ``find_unused_parameters`` tells DDP that parameters may go without a gradient, as during a warm-up.
 
     Raises:
         ValueError: if this machine does not have the accelerator, the devices or the precision.

@@ -6,22 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
 from gspool.training.presets import DEFAULT, PRESETS, preset, with_whole_network
-
-
-class TrainArguments(NamedTuple):
-    """The arguments of `gspool train`: the settings, a run to resume if one is named, whether to download data."""
-
-    config: TrainConfig
-    resume: str | None
-    download: bool
-
 
 HELP = """
 Train an embedding model and evaluate it on classes it has never seen.
@@ -89,23 +80,25 @@ def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[
     return parse_arguments(arguments, prog)[:2]
 
 
-def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> TrainArguments:
-    """Read all arguments of the command. The preset comes first, then files and flags in their order.
+def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None, bool]:
+    """Read the settings, the run to resume if one is named, and whether to download data.
+
+    The preset (or the run of ``--finetune``) comes first, then files and flags in their order.
 
     Raises:
         SystemExit: with status 2 for a wrong key or value, with status 0 after ``--help`` or ``--print_config``.
     """
-    run = _value_of("--finetune", arguments)
+    runs = values_of("--finetune", arguments)
     try:
         name = _preset_of(arguments)
-        start = preset(name) if run is None else finetuned(run)
+        start = finetuned(runs[-1]) if runs else preset(name)
     except ValueError as error:
         train_parser(prog).error(str(error))
     parser = train_parser(prog, start, name)
     namespace = parser.parse_args(list(arguments))
     made = instantiate(parser, namespace)
     config = TrainConfig(**{section: made[section] for section in SECTIONS})
-    return TrainArguments(config, namespace["resume"], namespace["download"])
+    return config, namespace["resume"], namespace["download"]
 
 
 def instantiate(parser: TeachingParser, namespace: Any) -> Any:
@@ -115,10 +108,14 @@ def instantiate(parser: TeachingParser, namespace: Any) -> Any:
         SystemExit: with status 2 if one of them refuses its values.
     """
     try:
-        # jsonargparse has renamed it.
-        return (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        return _instantiate(parser, namespace)
     except ValueError as error:
         parser.error(str(error))
+
+
+def _instantiate(parser: TeachingParser, namespace: Any) -> Any:
+    # jsonargparse has renamed it.
+    return (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
 
 
 def finetuned(run: str) -> TrainConfig:
@@ -133,10 +130,27 @@ def finetuned(run: str) -> TrainConfig:
     return config
 
 
-def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """Find the value of an option before anything else is parsed, because defaults depend on it."""
+def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
+    """Find the values of an option before anything is parsed, because defaults depend on it.
+
+    Example:
+        >>> values_of("--preset", ["--preset", "folder", "--preset=glyphs"])
+        ['folder', 'glyphs']
+    """
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
-    return next((value for word, value in pairwise(words) if word == flag), None)
+    return [value for word, value in pairwise([*words, ""]) if word == flag]
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        ValueError: if it is not YAML.
+    """
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _preset_of(arguments: Sequence[str]) -> str:
@@ -145,19 +159,11 @@ def _preset_of(arguments: Sequence[str]) -> str:
     Raises:
         ValueError: if a file is not YAML, or several presets are named.
     """
-    name, named = DEFAULT, []
-    rest = list(arguments)
-    for place, word in enumerate(rest):
-        flag, _, value = word.partition("=")
-        value = value or (rest[place + 1] if place + 1 < len(rest) else "")
-        if flag == "--config" and Path(value).is_file():
-            try:
-                content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
-            except (yaml.YAMLError, UnicodeDecodeError) as error:
-                raise ValueError(f"{value} is not YAML: {' '.join(str(error).split())}") from error
-            name = content.get("preset", name) if isinstance(content, dict) else name
-        elif flag == "--preset":
-            named.append(value)
+    name = DEFAULT
+    for path in filter(lambda value: Path(value).is_file(), values_of("--config", arguments)):
+        content = read_yaml(path)
+        name = content.get("preset", name) if isinstance(content, dict) else name
+    named = values_of("--preset", arguments)
     if len(named) > 1:
         raise ValueError(f"a run starts from one preset, got --preset {' and --preset '.join(named)}")
     return named[0] if named else name
@@ -196,7 +202,7 @@ def read_config(path: str | Path) -> TrainConfig:
             # Version 0.1 trained every head on images.
             content["features"] = {"enabled": False}
         namespace = parser.parse_object(content)
-        made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        made = _instantiate(parser, namespace)
         return TrainConfig(**{section: made[section] for section in SECTIONS})
     except Exception as error:  # whatever a damaged file makes the parser raise
         raise ValueError(f"{path} is not the configuration of a run: {error}") from error

@@ -24,14 +24,8 @@ from gspool.training.config import TrainConfig
 from gspool.training.parsing import as_yaml, plain, read_config
 from gspool.version import __version__
 
-CONFIG, VERSIONS, LOG, RESULT, MODEL, REPORT = (
-    "config.yaml",
-    "versions.json",
-    "log.txt",
-    "result.json",
-    "model",
-    "report.html",
-)
+CONFIG, VERSIONS, LOG, RESULT = "config.yaml", "versions.json", "log.txt", "result.json"
+MODEL, REPORT = "model", "report.html"
 HEAD = "head"  # the folder of the first phase, of the head alone
 PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "pytorch-metric-learning", "timm", "numpy")
 log = logging.getLogger("gspool.training")
