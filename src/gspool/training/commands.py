@@ -53,7 +53,7 @@ def train_command(arguments: Sequence[str]) -> None:
     config, resume, download = parse_arguments(arguments)
     from gspool.training.checks import check_beginning, check_model_options, check_monitor
     from gspool.training.metric_learning import warm_start_warning
-    from gspool.training.run import table_rows, train, variants_of
+    from gspool.training.run import train, variants_of
     from gspool.training.sets import check_fetched, fetch_data
 
     if resume is None:
@@ -71,17 +71,15 @@ def train_command(arguments: Sequence[str]) -> None:
     result = train(config, resume)
     if process_rank() > 0:
         return
-    variants = variants_of(read_config(result.folder / CONFIG), result.folder)
-    rows = [result.model, *([] if result.baseline is None else [result.baseline])]
-    show_table("test", table_rows(variants, rows))
-    if rows[0].classes:
-        print(f"test: {rows[0].classes:,} classes, {rows[0].queries:,} queries, gallery of {rows[0].gallery:,}")
+    model = result.model
+    show_table("test", result.rows)
+    if model.classes:
+        print(f"test: {model.classes:,} classes, {model.queries:,} queries, gallery of {model.gallery:,}")
     print(f"run     {result.folder}")
     if result.report is not None:
         print(f"report  {result.report}")
-    if any(row.ending == "time" for row in rows):
+    if "time" in (model.ending, result.baseline and result.baseline.ending):
         print(f"stopped by trainer.max_seconds; go on with: gspool train --resume {result.folder}")
-    for variant, row in zip(variants, rows, strict=True):
-        if row.vectors_seen is not None:
-            warning = warm_start_warning(variant.config, row.best_step, row.vectors_seen)
-            print(f"gspool train: warning: {warning}", file=sys.stderr)
+    if model.vectors_seen is not None:  # a baseline has no options, and so no warm start
+        warning = warm_start_warning(config, model.best_step, model.vectors_seen)
+        print(f"gspool train: warning: {warning}", file=sys.stderr)

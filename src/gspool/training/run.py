@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +16,16 @@ BASELINE = "baseline-"
 
 
 class TrainResult(NamedTuple):
-    """The folder of a run, the figures of the model and of the baseline if there is one, and the report."""
+    """The folder of a run, the figures of the model and of the baseline if there is one, and the report.
+
+    ``rows`` are the test metrics of every model by name, and below each those of the states that it started from.
+    """
 
     folder: Path
     model: FitResult
     baseline: FitResult | None
     report: Path | None
+    rows: dict[str, dict[str, float]]
 
 
 class Variant(NamedTuple):
@@ -55,12 +58,16 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> TrainResult:
     except TrainingInterruptedError as interruption:
         # Of the baseline, too, the run as a whole is resumed.
         raise TrainingInterruptedError(folder, interruption.step, interruption.signum) from None
+    rows = {}
+    for variant, result in zip(variants, results, strict=True):
+        rows[variant.name] = result.metrics
+        rows |= {f"{variant.name}, {name}": metrics for name, metrics in reversed(result.before.items())}
     report = None
     if config.output.report:
         from gspool.training.report import write_report
 
-        report = write_report(folder / REPORT, variants, results)
-    return TrainResult(folder, results[0], results[1] if len(results) > 1 else None, report)
+        report = write_report(folder / REPORT, variants, results, rows)
+    return TrainResult(folder, results[0], results[1] if len(results) > 1 else None, report, rows)
 
 
 def variants_of(config: TrainConfig, folder: Path) -> list[Variant]:
@@ -79,13 +86,3 @@ def variants_of(config: TrainConfig, folder: Path) -> list[Variant]:
             other.loss.zsr = 0.0
         variants.append(Variant(config.baseline, other, folder / f"{BASELINE}{config.baseline}"))
     return variants
-
-
-def table_rows(variants: Sequence[Variant], results: Sequence[FitResult]) -> dict[str, dict[str, float]]:
-    """Return the metrics of every model by name, and below each those of the states that it started from."""
-    rows = {}
-    for variant, result in zip(variants, results, strict=True):
-        rows[variant.name] = result.metrics
-        for name, metrics in reversed(result.before.items()):
-            rows[f"{variant.name}, {name}"] = metrics
-    return rows
