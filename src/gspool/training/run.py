@@ -61,7 +61,7 @@ def train(config: TrainConfig, resume: str | Path | None = None) -> TrainResult:
     rows = {}
     for variant, result in zip(variants, results, strict=True):
         rows[variant.name] = result.metrics
-        rows |= {f"{variant.name}, {name}": metrics for name, metrics in reversed(result.before.items())}
+        rows |= {f"{variant.name}, {name}": metrics for name, metrics in reversed([*result.before.items()])}
     report = None
     if config.output.report:
         from gspool.training.report import write_report
