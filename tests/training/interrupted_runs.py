@@ -14,8 +14,6 @@ import time
 import traceback
 from pathlib import Path
 
-import torch
-
 from gspool.training import TrainConfig
 from gspool.training.checkpoint import LAST, read_checkpoint
 from gspool.training.metrics_log import read_metrics
@@ -146,8 +144,3 @@ def reference(folder: Path, ranks: int, frozen: bool = False) -> tuple[dict[str,
     statuses = wait(start(config_of(folder, ranks, frozen=frozen), ranks))
     assert statuses == [0] * ranks, said(folder)
     return numbers_of(folder), time.monotonic() - began
-
-
-def use_one_thread() -> None:
-    """Forked processes cannot use the threads of their parent."""
-    torch.set_num_threads(1)

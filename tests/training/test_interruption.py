@@ -13,29 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from gspool import data
-from gspool.data.image_set import SPLITS
 from gspool.training.checkpoint import LAST, read_checkpoint
 from gspool.training.metrics_log import read_metrics
 from gspool.training.parsing import as_yaml
-from training import interrupted_runs
 from training.interrupted_runs import config_of, numbers_of, reference, said, start, wait
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def ready_to_fork(glyphs_are_drawn_once) -> None:
-    """Import everything and draw the glyphs once, so that forked runs begin at once."""
-    import matplotlib.figure  # noqa: F401
-    import torch.utils.tensorboard  # noqa: F401
-
-    from gspool.training import fit, launch  # noqa: F401
-
-    launch.import_fabric()
-    for split in SPLITS:
-        data.create("glyphs", split=split, images_per_class=2, size=16)
-    interrupted_runs.use_one_thread()
+pytestmark = [
+    pytest.mark.usefixtures("ready_to_fork"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
+]
 
 
 def stop_at_random(
