@@ -11,7 +11,9 @@ from gspool.training.config import (
     OptimiserConfig,
     OutputConfig,
     ScheduleConfig,
+    StoredFeatureConfig,
     TrainConfig,
+    TrainedHeadConfig,
     TrainerConfig,
 )
 from gspool.training.embed import embed_images, evaluate_images
@@ -30,8 +32,10 @@ __all__ = [
     "OptimiserConfig",
     "OutputConfig",
     "ScheduleConfig",
+    "StoredFeatureConfig",
     "TrainConfig",
     "TrainResult",
+    "TrainedHeadConfig",
     "TrainerConfig",
     "embed_images",
     "evaluate_images",
