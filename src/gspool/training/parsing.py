@@ -198,7 +198,7 @@ def read_config(path: str | Path) -> TrainConfig:
     parser.exit_on_error = False
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if "features" not in content and content["model"].get("freeze") == "all":
+        if "features" not in content and content.get("model", {}).get("freeze") == "all":
             # Version 0.1 trained every head on images.
             content["features"] = {"enabled": False}
         namespace = parser.parse_object(content)
