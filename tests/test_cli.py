@@ -167,7 +167,7 @@ def test_a_wrong_command_is_answered_with_the_right_one(capsys):
         (["--model.pooling", "gap"], "which is not for gap: write --model.pooling_options '{}' first"),
         (
             ["--preset", "folder", "--model.backbone", "keras/resnet50", "--model.backbone_options.weights", "a.pth"],
-            "has pretrained, which is not for keras/resnet50: write --model.backbone_options '{}' first",
+            "which is not for keras/resnet50: write --model.backbone_options '{}' first",
         ),
         (["--preset", "paper/cub"], "bninception would begin with random weights"),
         (["--preset", "paper/cub"], "--model.backbone_options.weights FILE"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gspool import data
 from gspool.data.glyph_alphabet import glyph_masks
+from gspool.data.image_set import SPLITS
 from gspool.training import TrainConfig
 from training.tiny_run import tiny
 
@@ -32,6 +34,19 @@ def drawn_once():
 def glyphs_are_drawn_once(drawn_once, monkeypatch):
     """Drawing letters takes longer than the runs here."""
     monkeypatch.setattr("gspool.data.glyphs.glyph_masks", drawn_once)
+
+
+@pytest.fixture
+def ready_to_fork(glyphs_are_drawn_once) -> None:
+    """Import everything and draw the glyphs once, so that forked runs begin at once."""
+    import matplotlib.figure  # noqa: F401
+    import torch.utils.tensorboard  # noqa: F401
+
+    from gspool.training import fit, launch  # noqa: F401
+
+    launch.import_fabric()
+    for split in SPLITS:
+        data.create("glyphs", split=split, images_per_class=2, size=16)
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ import time
 import traceback
 from pathlib import Path
 
-import torch
-
 from gspool.training import TrainConfig
 from gspool.training.checkpoint import LAST, read_checkpoint
 from gspool.training.metrics_log import read_metrics
@@ -25,8 +23,11 @@ from training.tiny_run import tiny
 TIMES = ("seconds", "images_per_second", "steps_per_second")
 
 
-def config_of(folder: Path, ranks: int, workers: int = 0) -> TrainConfig:
-    """Return a run of 40 steps with state of every kind: proxies, a warm start, augmentation, a falling rate."""
+def config_of(folder: Path, ranks: int, workers: int = 0, frozen: bool = False) -> TrainConfig:
+    """Return a run of 40 steps with state of every kind: proxies, a warm start, augmentation, a falling rate.
+
+    With ``frozen`` its first 20 steps are of the head alone, on stored tokens.
+    """
     config = tiny(max_steps=40, evaluate_every=10, checkpoint_every=3, devices=ranks)
     config.loss.zsr = 0.2
     config.model.freeze = "batchnorm"
@@ -34,6 +35,9 @@ def config_of(folder: Path, ranks: int, workers: int = 0) -> TrainConfig:
     config.schedule.name, config.schedule.patience = "plateau", 0
     config.data.transform, config.data.workers = "shift", workers
     config.output.folder = str(folder)
+    if frozen:
+        config.head.steps, config.features.folder = 20, str(folder.parent / "tokens")
+        config.model.backbone_options["pixels"] = {"size": 16, "resize": 16}
     return config
 
 
@@ -134,14 +138,9 @@ def numbers_of(folder: Path) -> dict[str, object]:
     }
 
 
-def reference(folder: Path, ranks: int) -> tuple[dict[str, object], float]:
+def reference(folder: Path, ranks: int, frozen: bool = False) -> tuple[dict[str, object], float]:
     """Make an uninterrupted run; return its numbers and its seconds."""
     began = time.monotonic()
-    statuses = wait(start(config_of(folder, ranks), ranks))
+    statuses = wait(start(config_of(folder, ranks, frozen=frozen), ranks))
     assert statuses == [0] * ranks, said(folder)
     return numbers_of(folder), time.monotonic() - began
-
-
-def use_one_thread() -> None:
-    """Forked processes cannot use the threads of their parent."""
-    torch.set_num_threads(1)

@@ -60,7 +60,7 @@ def test_every_preset_of_the_paper_wants_weights(name):
 
 def test_a_run_that_has_begun_goes_on(tmp_path):
     # One from before weights were asked for has no word about them in its configuration.
-    config = configured("keras/resnet50", {}, None)
+    config = configured("timm/test_vit", {}, None)
     with pytest.raises(ValueError, match="would begin with random weights"):
         fit(config, tmp_path)
     assert not any(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from PIL import Image
 from gspool import cli
 from gspool.training import fit
 from gspool.training.config import DataConfig
-from gspool.training.evaluate_arguments import named_data, other_data
+from gspool.training.evaluate import named_data, other_data
 from training.tiny_run import tiny
 
 

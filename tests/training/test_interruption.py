@@ -13,28 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from gspool import data
-from gspool.data.image_set import SPLITS
+from gspool.training.checkpoint import LAST, read_checkpoint
 from gspool.training.metrics_log import read_metrics
 from gspool.training.parsing import as_yaml
-from training import interrupted_runs
 from training.interrupted_runs import config_of, numbers_of, reference, said, start, wait
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def ready_to_fork(glyphs_are_drawn_once) -> None:
-    """Import everything and draw the glyphs once, so that forked runs begin at once."""
-    import matplotlib.figure  # noqa: F401
-    import torch.utils.tensorboard  # noqa: F401
-
-    from gspool.training import fit, launch  # noqa: F401
-
-    launch.import_fabric()
-    for split in SPLITS:
-        data.create("glyphs", split=split, images_per_class=2, size=16)
-    interrupted_runs.use_one_thread()
+pytestmark = [
+    pytest.mark.usefixtures("ready_to_fork"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
+]
 
 
 def stop_at_random(
@@ -73,6 +60,31 @@ def test_a_signal_to_the_process_group_stops_in_order_and_resumes(tmp_path, rank
     ends = [stop_at_random(tmp_path / "run", ranks, number, seconds, generator, workers) for _ in range(2)]
     assert wait(start(config_of(tmp_path / "run", ranks), ranks)) == [0] * ranks, said(tmp_path / "run")
     assert numbers_of(tmp_path / "run") == whole, ends
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    """Return as soon as a run has logged the step; it is then in the middle of a later one."""
+    end = time.monotonic() + 120
+    while not any(row["step"] >= step for row in read_metrics(folder)):
+        assert time.monotonic() < end, said(folder.parent if folder.name == "head" else folder)
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "frozen", "phase", "step"),
+    [(1, False, ".", 21), (1, True, "head", 11), (1, True, ".", 21), (2, True, "head", 11)],
+)
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path, ranks, frozen, phase, step):
+    whole, _ = reference(tmp_path / "whole", ranks, frozen)
+    config = config_of(tmp_path / "run", ranks, frozen=frozen)
+    processes = start(config, ranks)
+    wait_for_step(tmp_path / "run" / phase, step)
+    os.killpg(processes[0], signal.SIGKILL)
+    assert wait(processes) == [-signal.SIGKILL] * ranks
+    assert not (tmp_path / "run" / phase / "result.json").exists()
+    assert read_checkpoint(tmp_path / "run" / phase / LAST)["step"] >= step - 3
+    assert wait(start(config, ranks)) == [0] * ranks, said(tmp_path / "run")
+    assert numbers_of(tmp_path / "run") == whole
 
 
 def test_sigterm_to_the_launcher_of_two_processes_stops_both(tmp_path):

@@ -161,7 +161,7 @@ def check_settings(settings: Settings) -> None:
         raise ValueError(f"pixels must be an object with the preprocessing, got {_short(settings.pixels)}")
     Pixels().changed(settings.pixels)
     _check_backbone_options(settings)
-    registry.layer_class(settings.pooling)
+    registry.layer_class(registry.without_class_token(settings.pooling)[0])
     for where, options in (("backbone", settings.backbone_options), ("pooling", settings.pooling_options)):
         for name, value in options.items():
             _check_value(f"the {where} option {name!r}", value, LIMITS.get(name, LARGEST_NUMBER))

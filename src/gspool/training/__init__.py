@@ -11,14 +11,17 @@ from gspool.training.config import (
     OptimiserConfig,
     OutputConfig,
     ScheduleConfig,
+    StoredFeatureConfig,
     TrainConfig,
+    TrainedHeadConfig,
     TrainerConfig,
 )
 from gspool.training.embed import embed_images, evaluate_images
+from gspool.training.evaluate import evaluate_run
 from gspool.training.fit import FitResult, fit
 from gspool.training.parsing import parse_config, read_config
 from gspool.training.presets import PRESETS
-from gspool.training.run import TrainResult, evaluate_run, train
+from gspool.training.run import TrainResult, train
 
 __all__ = [
     "PRESETS",
@@ -29,8 +32,10 @@ __all__ = [
     "OptimiserConfig",
     "OutputConfig",
     "ScheduleConfig",
+    "StoredFeatureConfig",
     "TrainConfig",
     "TrainResult",
+    "TrainedHeadConfig",
     "TrainerConfig",
     "embed_images",
     "evaluate_images",

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from gspool import losses
 from gspool.losses import MetricLoss, ZSRLoss
 from gspool.models import Embedder, parameter_groups
-from gspool.models.pretrained import check_savable
-from gspool.training.gpu_data import TensorSet
+from gspool.models.sharing import model_place
 from gspool.training.stream import mixed_seed
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from gspool.data import ImageSet
-    from gspool.training.config import LossConfig, OptimiserConfig, TrainConfig
+    from gspool.training.config import LossConfig, ModelConfig, OptimiserConfig, TrainConfig
 
 
 def build_model(config: TrainConfig) -> Embedder:
-    """Build the embedding model with weights drawn from the seed of the run.
+    """Build the embedding model with weights drawn from the seed of the run, or those that it starts from.
 
     Raises:
-        ValueError: if a name or an option does not fit.
+        ValueError: if a name or an option does not fit, or the model to start from is another one.
     """
     model = config.model
+    if config.start_from is not None:
+        return _loaded_model(config.start_from, model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(config.trainer.seed, 0))
         return Embedder(
@@ -37,6 +37,18 @@ def build_model(config: TrainConfig) -> Embedder:
             pooling_options=model.pooling_options,
             freeze=model.freeze,
         )
+
+
+def _loaded_model(place: str, wanted: ModelConfig) -> Embedder:
+    model = Embedder.from_pretrained(model_place(place))
+    for name in ("backbone", "pooling", "dim"):
+        here, there = getattr(wanted, name), getattr(model.settings, name)
+        if here != there:
+            raise ValueError(
+                f"the run starts from {place}, whose {name} is {there!r}, and model.{name} is {here!r}; leave "
+                f"--model.{name} out, or start from another model"
+            )
+    return model.freeze(wanted.freeze)
 
 
 def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, seed: int) -> MetricLoss:
@@ -74,28 +86,3 @@ def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.O
     groups = parameter_groups(module, config.lr, config.weight_decay, multipliers)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
     return kind(groups, betas=config.betas, eps=config.eps)
-
-
-@torch.no_grad()
-def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, pooling: str) -> None:
-    """Embed one image, so that an error shows before training and not after the first epoch.
-
-    Raises:
-        ValueError: if the model could not be saved, the image does not fit it, or the loss needs attributes that it
-            does not have.
-    """
-    if isinstance(model, Embedder):
-        check_savable(model)
-    was_training = model.training
-    model.eval()
-    try:
-        first = torch.zeros(1, dtype=torch.int64)
-        image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
-        embedded = model.embed(image.to(next(model.parameters()).device))
-    finally:
-        model.train(was_training)
-    if loss.zsr is not None and embedded.attributes is None:
-        raise ValueError(
-            f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {pooling!r} does not have; "
-            "use gsp, gmp+gsp or gemean+gsp, or set loss.zsr to 0"
-        )

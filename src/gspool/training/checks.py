@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from gspool.evaluation.checked_input import as_ranks
 from gspool.models.create import TIMM, begins_at_random, check_backbone_options, is_published
+from gspool.models.embedder import Embedder
+from gspool.models.pretrained import check_savable
 from gspool.pooling.registry import check_options
 from gspool.training.config import TrainConfig
+from gspool.training.gpu_data import TensorSet
+
+if TYPE_CHECKING:
+    from gspool.data import ImageSet
+    from gspool.losses import MetricLoss
 
 
 def check_beginning(config: TrainConfig) -> None:
@@ -19,6 +28,8 @@ def check_beginning(config: TrainConfig) -> None:
             others, and nothing says that random ones are intended; or if both were asked for.
     """
     model = config.model
+    if config.start_from is not None:
+        return
     at_random = begins_at_random(model.backbone, model.backbone_options)
     if not at_random:
         if config.from_scratch:
@@ -53,9 +64,7 @@ def check_monitor(config: TrainConfig) -> None:
 def check_model_options(config: TrainConfig, arguments: Sequence[str] = ()) -> None:
     """Check the options of the pooling layer and the backbone, and explain how to remove those of a preset.
 
-    Args:
-        config: what shall be trained.
-        arguments: the command line, to distinguish an option that was written there from one of a preset.
+    The command line tells an option that was written there from one of a preset.
 
     Raises:
         ValueError: if the layer or the backbone does not have an option.
@@ -87,3 +96,28 @@ def _is_refused(check: Callable[[str, Mapping[str, Any]], None], name: str, opti
     except ValueError:
         return True
     return False
+
+
+@torch.no_grad()
+def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, pooling: str) -> None:
+    """Embed one image, so that an error shows before training and not after the first epoch.
+
+    Raises:
+        ValueError: if the model could not be saved, the image does not fit it, or the loss needs attributes that it
+            does not have.
+    """
+    if isinstance(model, Embedder):
+        check_savable(model)
+    was_training = model.training
+    model.eval()
+    try:
+        first = torch.zeros(1, dtype=torch.int64)
+        image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
+        embedded = model.embed(image.to(next(model.parameters()).device))
+    finally:
+        model.train(was_training)
+    if loss.zsr is not None and embedded.attributes is None:
+        raise ValueError(
+            f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {pooling!r} does not have; "
+            "use gsp, gmp+gsp or gemean+gsp, or set loss.zsr to 0"
+        )

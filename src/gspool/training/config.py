@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gspool.data import list as data_sets
+from gspool.features import FeatureConfig
 from gspool.models import Freeze
 
 
@@ -79,6 +80,63 @@ class ModelConfig:
     )
     dim: int = 128
     freeze: Freeze = "none"
+
+
+@dataclass
+class HeadConfig:
+    """A head on frozen tokens, besides its pooling layer.
+
+    Args:
+        start: "identity" starts as the frozen feature (the principal directions of it where the embedding is shorter),
+            "whiten" also gives all directions the same variance, "random" draws the embedding.
+        prototypes: what GSP's prototypes are chosen from: "tokens" and "means" (of pictures) by k-center, "kmeans" by
+            k-means on tokens.
+        rate: factor on the learning rate of what is not the embedding: prototypes, queries, scores.
+        token_dropout: share of the tokens left out in every training step.
+        feature_dropout: share of the channels set to zero in every training step.
+    """
+
+    start: Literal["identity", "whiten", "random"] = "identity"
+    prototypes: Literal["tokens", "means", "kmeans"] = "tokens"
+    rate: float = 1.0
+    token_dropout: float = 0.0
+    feature_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("token_dropout", "feature_dropout"):
+            value = getattr(self, name)
+            _refuse(not 0 <= value < 1, f"head.{name} is a share and must lie in [0, 1), got {value}")
+        _refuse(not self.rate >= 0, f"head.rate multiplies a learning rate and must not be negative, got {self.rate}")
+
+
+@dataclass
+class TrainedHeadConfig(HeadConfig):
+    """The head of a run on stored tokens, and a first phase of it alone before the whole network learns.
+
+    Args:
+        steps: steps of the head alone on stored tokens, before the whole network learns; 0 for a network that learns
+            from the first step. With model.freeze all, all steps are of this kind.
+        lr: learning rate of that first phase.
+    """
+
+    steps: int = 0
+    lr: float = 3e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse(self.steps < 0, f"head.steps must not be negative, got {self.steps}")
+        _refuse(not 0 <= self.lr < math.inf, f"head.lr must be finite and not negative, got {self.lr}")
+
+
+@dataclass
+class StoredFeatureConfig(FeatureConfig):
+    """The tokens of a frozen backbone, computed once and kept on disk.
+
+    Args:
+        enabled: train the head of a frozen backbone on stored tokens; false computes random crops at every step.
+    """
+
+    enabled: bool = True
 
 
 @dataclass
@@ -245,23 +303,29 @@ class TrainConfig:
     Args:
         data: the data.
         model: the model.
+        features: the tokens of a frozen backbone.
+        head: the head that learns on such tokens.
         loss: the loss.
         optimiser: the optimiser.
         schedule: the learning rate over time.
         trainer: length, evaluation, devices and precision.
         output: what is written, and where.
         baseline: a pooling layer to train the same way for comparison; none trains the model alone.
+        start_from: the folder of a run, or of a saved model, whose weights the training starts from.
         from_scratch: train the backbone from random weights. Unless set, random weights are refused for a backbone
             that is published with weights; false always requires weights.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    features: StoredFeatureConfig = field(default_factory=StoredFeatureConfig)
+    head: TrainedHeadConfig = field(default_factory=TrainedHeadConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     baseline: str | None = None
+    start_from: str | None = None
     # Not in the section of the model: finished runs are found again by their sections.
     from_scratch: bool | None = None

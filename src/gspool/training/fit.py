@@ -8,18 +8,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gspool.data import ImageSet
 from gspool.files import write_atomic
-from gspool.training.build import build_loss, build_model, check_fit
+from gspool.training.build import build_loss, build_model
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
-from gspool.training.checks import check_beginning, check_monitor
+from gspool.training.checks import check_beginning, check_fit, check_monitor
 from gspool.training.embed import Evaluation, evaluate_images, query_rows
 from gspool.training.examples import choose_examples, has_pictures, write_examples
+from gspool.training.frozen import (
+    earlier_figures,
+    head_first,
+    load_proxies,
+    token_data,
+    token_head,
+    trains_on_tokens,
+)
 from gspool.training.gather import any_process
 from gspool.training.gpu_data import TensorSet
+from gspool.training.heads import head_config
 from gspool.training.launch import launch, make_fabric
 from gspool.training.loop import LoopOutcome, run_loop
-from gspool.training.metric_learning import MetricLearning, learned_values, open_warm_start, warm_start_warning
+from gspool.training.metric_learning import (
+    MetricLearning,
+    learned_values,
+    open_warm_start,
+    plan_batches,
+    warm_start_warning,
+    with_smaller_batches,
+)
 from gspool.training.run_folder import (
+    HEAD,
     MODEL,
     has_begun,
     log_to,
@@ -41,7 +59,6 @@ from gspool.training.signals import (
 )
 
 if TYPE_CHECKING:
-    from gspool.data import ImageSet
     from gspool.data.image_set import Split
     from gspool.training.config import TrainConfig
 
@@ -56,7 +73,8 @@ class FitResult(NamedTuple):
     ``mean_weights`` (of every place, relative to equal weights) describe the pooling layer on the test set, and are
     None where it has no weights. ``vectors_seen`` is how far the warm start of GSP came if that model is still in it.
     ``ending`` is max_steps, patience or time (`trainer.max_seconds`: the run is not finished, and fit goes on with it).
-    ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP.
+    ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP. ``before`` holds the metrics of what the
+    run started from: "nothing learned" of a frozen backbone, "head alone" of a network that was tuned after it.
     """
 
     folder: Path
@@ -75,6 +93,7 @@ class FitResult(NamedTuple):
     mean_weights: list[float] | None = None
     seconds: float = 0.0
     images_per_second: float = 0.0
+    before: Mapping[str, dict[str, float]] = {}
 
 
 def fit(
@@ -118,18 +137,21 @@ def fit(
             if process_rank() > 0:
                 if is_launched():
                     leave_with_launcher()
-                return _fit(config, folder, title, model, sets, request)
+                return _fit(config, folder, title or config.model.pooling, model, sets, request)
             with only_training(folder):
                 own_config(folder, config)
-                return _fit(config, folder, title, model, sets, request)
+                return _fit(config, folder, title or config.model.pooling, model, sets, request)
         except (KeyboardInterrupt, TerminatedError):
             raise TrainingInterruptedError(folder, None, request.signum) from None
+        except TrainingInterruptedError as interruption:
+            # Of its first phase, too, the run as a whole is resumed.
+            raise TrainingInterruptedError(folder, interruption.step, interruption.signum) from None
 
 
 def _fit(
     config: TrainConfig,
     folder: Path,
-    title: str | None,
+    title: str,
     model: Any,
     sets: Mapping[Split, ImageSet | TensorSet] | None,
     request: StopRequest,
@@ -140,41 +162,48 @@ def _fit(
     fabric = make_fabric(trainer, find_unused_parameters=config.schedule.warmup_epochs > 0)
     if trainer.threads:
         torch.set_num_threads(trainer.threads)
-    splits = _splits(config)
-    # Before the model, which may download weights: missing data must not wait for that.
-    listed = {} if sets is not None else {split: list_images(config.data, split) for split in splits}
-    model = build_model(config) if model is None else model
-    data: dict[Split, Any] = dict(sets or {})
-    missing = [split for split in splits if sets is not None and split not in sets]
-    if missing:
-        raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets or {})}")
     shown = trainer.progress and process_rank() == 0
-    for split, images in listed.items():
-        # All splits now: a broken image of the test set must not be found when all the work is done.
-        data[split] = prepared(images, config.data, model.pixels, training=split == "train", progress=shown)
-    train = data["train"]
+    model, images = _model_and_images(config, model, sets, shown)
+    before = earlier_figures(config)
+    earlier = None if config.start_from is None else Path(config.start_from)
+    if config.head.steps and config.model.freeze != "all":
+        earlier = folder / HEAD
+        first = fit(head_first(config), earlier, f"{title}, head alone", model=model, sets=images)
+        before = {**first.before, "head alone": first.metrics}
+        model.freeze(config.model.freeze)
+    train = images["train"]
+    on_tokens = config.model.freeze == "all" and trains_on_tokens(config, model, train, title if shown else None)
+    if on_tokens or earlier is not None:
+        config = with_smaller_batches(config, train.labels, shown)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
-    task = MetricLearning(model, loss, config, train, fabric=fabric)
+    plan_batches(config, train.labels, rank=0, world_size=1)
+    if earlier is not None:
+        load_proxies(loss, earlier)
+    # Of a frozen backbone the head learns from tokens, which the first process computes before there are others.
+    tokens = token_data(model, images, config, fabric.device, shown) if on_tokens and process_rank() == 0 else None
     launch(fabric, request)
-    for split, images in data.items():
-        if config.data.resident and not isinstance(images, TensorSet):
-            data[split] = on_device(
-                images, config.data, model.pixels, fabric.device, training=split == "train", progress=shown
-            )
-        elif isinstance(images, TensorSet):
-            data[split] = images.to(fabric.device)
-    task.train = data["train"]
-    task.watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
-    _prepare_model(config, model, fabric)
+    learner, data, settings = model, images, config
+    if on_tokens:
+        tokens = tokens or token_data(model, images, config, fabric.device, shown)
+        learner, data = token_head(model, tokens, config, fabric.device), tokens.sets
+        settings = head_config(config, learner)
+    else:
+        data = _on_device(config, images, model, fabric.device, shown)
+        _prepare_model(config, model, fabric)
+    watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
+    task = MetricLearning(learner, loss, settings, data["train"], watched, fabric)
+    task.keeps_start = on_tokens or earlier is not None
     with full_disk_explained(folder), log_to(folder) as log:
-        log.info("%s; %s; %s", train, title or config.model.pooling, folder)
+        log.info("%s; %s; %s%s", train, title, folder, ", on stored tokens" if on_tokens else "")
         if process_rank() == 0:
             write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
-        outcome = run_loop(
-            task, fabric, trainer, config.schedule, folder, title or config.model.pooling, request=request
-        )
-        result = _finish(config, folder, model, outcome, data["test"])
+        if on_tokens:
+            start = evaluate_images(learner, data["test"], ks=config.output.ks)
+            before = {**before, "nothing learned": dict(start.metrics)}
+        outcome = run_loop(task, fabric, trainer, config.schedule, folder, title, request=request)
+        evaluation = evaluate_images(learner, data["test"], ks=config.output.ks, workers=config.data.workers)
+        result = _finish(config, folder, model, outcome, evaluation, images["test"], before)
         if result.vectors_seen is not None:
             log.warning("%s", warm_start_warning(config, result.best_step, result.vectors_seen))
     signum = any_process(request.signum, fabric.device)
@@ -183,9 +212,41 @@ def _fit(
     return result
 
 
-def _splits(config: TrainConfig) -> list[Split]:
-    """Return the splits that a run needs, in the order in which they are checked."""
-    return ["train", "test", "validation"] if config.trainer.monitor_split == "validation" else ["train", "test"]
+def _model_and_images(
+    config: TrainConfig, model: Any, sets: Mapping[Split, ImageSet | TensorSet] | None, shown: bool
+) -> tuple[Any, dict[Split, Any]]:
+    """Return the model and every split that the run needs, listed before the model and checked before any training."""
+    splits: list[Split] = ["train", "test"]
+    if config.trainer.monitor_split == "validation":
+        splits.append("validation")
+    if sets is not None:
+        missing = [split for split in splits if split not in sets]
+        if missing:
+            raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets)}")
+        return build_model(config) if model is None else model, dict(sets)
+    # Before the model, which may download weights: missing data must not wait for that.
+    listed = {split: list_images(config.data, split) for split in splits}
+    model = build_model(config) if model is None else model
+    # All splits now: a broken image of the test set must not be found when all the work is done.
+    return model, {
+        split: prepared(images, config.data, model.pixels, training=split == "train", progress=shown)
+        for split, images in listed.items()
+    }
+
+
+def _on_device(
+    config: TrainConfig, images: Mapping[Split, Any], model: Any, device: torch.device, shown: bool
+) -> dict[Split, Any]:
+    """Move sets of tensors to the device, and with ``data.resident`` those of images."""
+
+    def moved(split: Split, each: Any) -> Any:
+        if isinstance(each, TensorSet):
+            return each.to(device)
+        if not config.data.resident:
+            return each
+        return on_device(each, config.data, model.pixels, device, training=split == "train", progress=shown)
+
+    return {split: moved(split, each) for split, each in images.items()}
 
 
 def _prepare_model(config: TrainConfig, model: Any, fabric: Any) -> None:
@@ -202,41 +263,47 @@ def _prepare_model(config: TrainConfig, model: Any, fabric: Any) -> None:
 
 
 def _finish(
-    config: TrainConfig, folder: Path, model: Any, outcome: LoopOutcome, test: ImageSet | TensorSet
+    config: TrainConfig,
+    folder: Path,
+    model: Any,
+    outcome: LoopOutcome,
+    evaluation: Evaluation,
+    test: ImageSet | TensorSet,
+    before: Mapping[str, dict[str, float]],
 ) -> FitResult:
-    """Measure the best model, save it, and write the figures last of all."""
+    """Save the best model and what was measured, the figures last of all."""
     model.freeze(config.model.freeze)
     warm_start = open_warm_start(model)
-    evaluation = evaluate_images(model, test, ks=config.output.ks, workers=config.data.workers)
-    images = outcome.steps * config.data.batch_size
-    figures = {
-        "metrics": dict(evaluation.metrics),
-        "best_step": outcome.best_step,
-        "steps": outcome.steps,
-        "validation": outcome.best_value,
-        "weights_entropy": evaluation.entropy,
-        "vectors_seen": None if warm_start is None else len(warm_start.memory),
-        "classes": evaluation.classes,
-        "queries": evaluation.metrics.queries,
-        "gallery": evaluation.metrics.gallery,
-        "ending": outcome.ending,
-        "curve": outcome.curve,
-        "learned": learned_values(model),
-        "mean_weights": evaluation.mean_weights,
-        "seconds": round(outcome.seconds, 3),
-        "images_per_second": round(images / max(outcome.training_seconds, 1e-9), 1),
-    }
+    result = FitResult(
+        folder=folder,
+        metrics=dict(evaluation.metrics),
+        best_step=outcome.best_step,
+        steps=outcome.steps,
+        validation=outcome.best_value,
+        weights_entropy=evaluation.entropy,
+        vectors_seen=None if warm_start is None else len(warm_start.memory),
+        classes=evaluation.classes,
+        queries=evaluation.metrics.queries,
+        gallery=evaluation.metrics.gallery,
+        ending=outcome.ending,
+        curve=outcome.curve,
+        learned=learned_values(model),
+        mean_weights=evaluation.mean_weights,
+        seconds=round(outcome.seconds, 3),
+        images_per_second=round(outcome.steps * config.data.batch_size / max(outcome.training_seconds, 1e-9), 1),
+        before=before,
+    )
     if process_rank() == 0:
         if hasattr(model, "save_pretrained"):
             card = {"data": config.data.name}
-            model.save_pretrained(folder / MODEL, metrics=figures["metrics"], model_card_kwargs=card)
+            model.save_pretrained(folder / MODEL, metrics=result.metrics, model_card_kwargs=card)
         if config.output.embeddings:
             _write_embeddings(folder, evaluation, test)
         if config.output.report and has_pictures(test):
             write_examples(folder, choose_examples(model, test, evaluation.embeddings))
         if outcome.ending != "time":
-            write_result(folder, figures)
-    return FitResult(folder=folder, **figures)  # type: ignore[arg-type]
+            write_result(folder, {name: value for name, value in result._asdict().items() if name != "folder"})
+    return result
 
 
 def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | TensorSet) -> None:
@@ -253,11 +320,14 @@ def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | Ten
     write_atomic(folder / EMBEDDINGS, save({name: value.contiguous() for name, value in content.items()}))
 
 
-def _load_best(model: torch.nn.Module, folder: Path) -> None:
-    """Load the best state of a finished run into a model of the caller."""
+def _load_best(model: Any, folder: Path) -> None:
+    """Load the best state of a finished run into a model of the caller; that of a frozen run is its head alone."""
     if (folder / BEST).exists():
         state = read_checkpoint(folder / BEST, ("model",))["model"]
     else:
         module = read_checkpoint(folder / LAST, ("module",))["module"]
         state = {name.removeprefix("model."): value for name, value in module.items() if name.startswith("model.")}
-    model.load_state_dict(state)
+    if all(name.startswith("head.") for name in state):
+        model.head.load_state_dict({name.removeprefix("head."): value for name, value in state.items()})
+    else:
+        model.load_state_dict(state)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from gspool.pooling import GSP
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import LocalEmbedding, create_embedding
 from gspool.training.build import build_loss
-from gspool.training.config import TrainConfig
+from gspool.training.config import HeadConfig, TrainConfig
 from gspool.training.embed import evaluate_images
 from gspool.training.gpu_data import TensorSet
 from gspool.training.launch import make_fabric
@@ -38,34 +38,6 @@ FROZEN = "frozen"
 # Tokens that prototypes are chosen from: greedy k-center looks at every one of them for every prototype.
 SAMPLED_PICTURES, SAMPLED_TOKENS = 512, 8_192
 LLOYD_STEPS = 10
-
-
-@dataclass
-class HeadConfig:
-    """A head on frozen tokens, besides its pooling layer.
-
-    Args:
-        start: "identity" starts as the frozen feature (the principal directions of it where the embedding is shorter),
-            "whiten" also gives all directions the same variance, "random" draws the embedding.
-        prototypes: what GSP's prototypes are chosen from: "tokens" and "means" (of pictures) by k-center, "kmeans" by
-            k-means on tokens.
-        rate: factor on the learning rate of what is not the embedding: prototypes, queries, scores.
-        token_dropout: share of the tokens left out in every training step.
-        feature_dropout: share of the channels set to zero in every training step.
-    """
-
-    start: Literal["identity", "whiten", "random"] = "identity"
-    prototypes: Literal["tokens", "means", "kmeans"] = "tokens"
-    rate: float = 1.0
-    token_dropout: float = 0.0
-    feature_dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("token_dropout", "feature_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"head.{name} is a share and must lie in [0, 1), got {getattr(self, name)}")
-        if not self.rate >= 0:
-            raise ValueError(f"head.rate multiplies a learning rate and must not be negative, got {self.rate}")
 
 
 class TokenHead(nn.Module):

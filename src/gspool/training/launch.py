@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gspool.training.signals import LAUNCHER, STOPPING, StopRequest, signals_blocked
+from gspool.executor.signals import SIGNALS, blocked_signals
+from gspool.training.signals import LAUNCHER, StopRequest
 
 if TYPE_CHECKING:
     import torch
@@ -42,12 +43,9 @@ def import_fabric() -> ModuleType:
 def make_fabric(
     trainer: TrainerConfig, *, find_unused_parameters: bool = False, device: torch.device | None = None
 ) -> Any:
-    """Return the Fabric of a run: one device, or DDP over several.
+    """Return the Fabric of a run: the one device given, or one of the trainer's accelerator, or DDP over several.
 
-    Args:
-        trainer: accelerator, devices, num_nodes and precision are used.
-        find_unused_parameters: for DDP, whether parameters may go without a gradient, as during a warm-up.
-        device: the one device to use, where the data is on it already; instead of accelerator and devices.
+    ``find_unused_parameters`` tells DDP that parameters may go without a gradient, as during a warm-up.
 
     Raises:
         ValueError: if this machine does not have the accelerator, the devices or the precision.
@@ -89,10 +87,10 @@ def launch(fabric: Any, request: StopRequest) -> None:
         request.immediate = False
         if "LOCAL_RANK" not in os.environ:
             os.environ[LAUNCHER] = str(os.getpid())
-    with quiet(), signals_blocked():
+    with quiet(), blocked_signals():
         fabric.launch()
     if fabric.world_size > 1:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 @contextmanager

@@ -52,12 +52,14 @@ class Task(Protocol):
     """What `run_loop` trains. Subclass it: only the attributes with a value here and `before_step` are optional.
 
     ``module`` holds everything with parameters or state, the model and the loss; where it has a part called ``model``,
-    that part alone is kept as the best. ``clip`` bounds the norm of the gradient (0: no bound). ``measures`` names the
+    that part alone is kept as the best. ``clip`` bounds the norm of the gradient (0: no bound). With ``keeps_start``
+    the state before the first step is evaluated too, and kept where no later one is better. ``measures`` names the
     columns of metrics.csv that `evaluate` fills.
     """
 
     module: nn.Module
     clip: float = 0.0
+    keeps_start: bool = False
     measures: tuple[str, ...] = ("p@1", "p@r", "map@r", "weights_entropy")
 
     def optimiser(self) -> torch.optim.Optimizer:
@@ -153,6 +155,8 @@ def run_loop(
             if folder is not None and fabric.is_global_zero:
                 loop.metrics = opened.enter_context(closing(MetricsLog(folder, loop.step, task.measures)))
             request.immediate = False
+            if loop.step == 0 and task.keeps_start:
+                loop.evaluate()
             loop.run()
             request.immediate = fabric.world_size == 1 and not is_one_of_several()
         return loop.finish()
@@ -218,7 +222,7 @@ class _Loop:
         self.curve = list(state.get("curve", []))
         self.seconds_before = float(state.get("seconds", 0.0))
         self.training_seconds = float(state.get("training_seconds", 0.0))
-        if self.monitor.best_step:
+        if self.monitor.has_best:
             # Now, and not when all the work is done.
             try:
                 read_checkpoint(folder / BEST, ("model",))
@@ -256,7 +260,7 @@ class _Loop:
             self._check_finite(batch)
         note = self._log_step() if logging else ""
         if due:
-            self._evaluate()
+            self.evaluate()
         signum = 0
         if due or self.fabric.device.type == "cpu" or step % AGREE_EVERY == 0:
             signum = any_process(self.request.signum, self.fabric.device)
@@ -317,9 +321,10 @@ class _Loop:
             self.metrics.add(self.step, values)
         return f"loss {values['loss']:.3f}"
 
-    def _evaluate(self) -> None:
+    def evaluate(self) -> None:
         """Measure, keep the model if it is the best so far, lower the learning rate on a plateau."""
-        loss = float(self.forward.module.parts.total.detach())  # waits for the device: the clock shows training alone
+        parts = self.forward.module.parts
+        loss = None if parts is None else float(parts.total.detach())  # waits for the device: the clock is of training
         self.training_seconds += time.perf_counter() - self.since_evaluation
         measured = dict(self.task.evaluate())
         if measured:
@@ -344,7 +349,9 @@ class _Loop:
         if self.folder is None:
             self.best = {name: value.clone() for name, value in self.kept.state_dict().items()}
         elif self.fabric.is_global_zero:
-            write_checkpoint(self.folder / BEST, {"step": self.step, "model": self.kept.state_dict()})
+            loss = getattr(self.task.module, "loss", None)
+            proxies = {} if loss is None else {"loss": loss.state_dict()}
+            write_checkpoint(self.folder / BEST, {"step": self.step, "model": self.kept.state_dict(), **proxies})
 
     def _save(self) -> None:
         """Write the last checkpoint: all that the next step depends on."""
@@ -367,7 +374,7 @@ class _Loop:
         """Restore the best model and return how the run went."""
         if self.monitor.stopped:
             self.ending = "patience"
-        watched = self.monitor.best_step > 0
+        watched = self.monitor.has_best
         if watched and self.folder is not None:
             wait_for_all()  # the first process may still be writing the best model
             self.best = read_checkpoint(self.folder / BEST, ("model",))["model"]

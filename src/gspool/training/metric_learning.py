@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,35 @@ from gspool.training.stream import Batch, mixed_seed, seed_step, stream_loader
 if TYPE_CHECKING:
     from gspool.data import ImageSet
     from gspool.training.config import TrainConfig
+
+
+def plan_batches(config: TrainConfig, labels: torch.Tensor, **place: int) -> ClassBalancedBatches:
+    """Return the class-balanced batches of a run.
+
+    Raises:
+        ValueError: if there are too few classes, or they do not divide among the processes.
+    """
+    data = config.data
+    return ClassBalancedBatches(
+        labels, data.classes_per_batch, data.images_per_class, seed=config.trainer.seed, **place
+    )
+
+
+def with_smaller_batches(config: TrainConfig, labels: torch.Tensor, shown: bool = False) -> TrainConfig:
+    """Return the configuration with batches of as many classes, and images of each, as the data has."""
+    counts, data = labels.unique(return_counts=True)[1], config.data
+    processes = config.trainer.devices * config.trainer.num_nodes
+    classes = min(data.classes_per_batch, len(counts) // processes * processes)
+    images = min(data.images_per_class, int(counts.max()))
+    if not classes or (classes, images) == (data.classes_per_batch, data.images_per_class):
+        return config
+    if shown:
+        print(
+            f"batches of {data.classes_per_batch} classes x {data.images_per_class} images shrink to {classes} x "
+            f"{images}: the data has {len(counts)} classes to learn from, of at most {int(counts.max())} images",
+            flush=True,
+        )
+    return replace(config, data=replace(data, classes_per_batch=classes, images_per_class=images))
 
 
 class ModelAndLoss(nn.Module):
@@ -58,15 +88,9 @@ class MetricLearning(Task):
         self.model, self.metric_loss, self.config = model, loss, config
         self.train, self.watched, self.fabric = train, watched, fabric
         self.clip = config.optimiser.clip
-        steps_per_epoch = len(self._plan(rank=0, world_size=1))
+        steps_per_epoch = len(plan_batches(config, train.labels, rank=0, world_size=1))
         self.warmup_steps = math.ceil(config.schedule.warmup_epochs * steps_per_epoch)
         self.frozen: str | None = None
-
-    def _plan(self, **place: int) -> ClassBalancedBatches:
-        data, seed = self.config.data, self.config.trainer.seed
-        return ClassBalancedBatches(
-            self.train.labels, data.classes_per_batch, data.images_per_class, seed=seed, **place
-        )
 
     def optimiser(self) -> torch.optim.Optimizer:
         """Return Adam over the parameters of model and loss, each with its own learning rate."""
@@ -74,11 +98,11 @@ class MetricLearning(Task):
 
     def batches(self, first: int, last: int) -> Iterable[Batch]:
         """Return this process's part of every batch: from memory of the device, or from a loader."""
-        seed = self.config.trainer.seed
+        seed, plan = self.config.trainer.seed, plan_batches(self.config, self.train.labels)
         if isinstance(self.train, TensorSet):
-            return tensor_batches(self.train, self._plan(), first, last, seed)
+            return tensor_batches(self.train, plan, first, last, seed)
         pin = self.fabric is not None and self.fabric.device.type == "cuda"
-        return stream_loader(self.train, self._plan(), first, last, seed, self.config.data.workers, pin)
+        return stream_loader(self.train, plan, first, last, seed, self.config.data.workers, pin)
 
     def before_step(self, step: int) -> None:
         """Freeze the backbone during the warm-up, and thaw it afterwards."""

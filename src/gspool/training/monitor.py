@@ -37,6 +37,11 @@ class Monitor:
         self.since_change = 0
         self.stopped = False
 
+    @property
+    def has_best(self) -> bool:
+        """Whether anything was watched yet."""
+        return self.best_value > -math.inf
+
     def judge(self, step: int, value: float) -> Verdict:
         """Record an evaluation and decide; equal is not better."""
         improved = value > self.best_value

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
-from gspool.training.presets import DEFAULT, PRESETS, preset
+from gspool.training.presets import DEFAULT, PRESETS, preset, with_whole_network
 
+HELP = """
+Train an embedding model and evaluate it on classes it has never seen.
 
-class TrainArguments(NamedTuple):
-    """The arguments of `gspool train`: the settings, a run to resume if one is named, whether to download data."""
+Without arguments, GSP and then GAP are trained on glyph collages (a synthetic data set, no download). The run ends with
+a table and a report.html with curves, retrieval examples and maps of the pooling weights.
 
-    config: TrainConfig
-    resume: str | None
-    download: bool
+    gspool train                                                   GSP and GAP on glyphs, minutes on a CPU
+    gspool train --preset folder --data.root pictures/             your own images, pictures/CLASS/picture.jpg: a head
+                                                                   on a frozen network
+    gspool train --finetune runs/NAME                              ... then the whole network, from that head
+    gspool train --preset paper/cub --data.root datasets/ \\
+        --model.backbone_options.weights bninception.safetensors   a benchmark of the paper
+    gspool train --preset paper/cub --print_config > cub.yaml      write a configuration, edit it ...
+    gspool train --config cub.yaml --trainer.seed 1                ... and run it
+    gspool train --resume runs/NAME                                continue after Ctrl-C, a crash or a kill
 
-
+The folder of a run holds config.yaml, versions.json, log.txt, metrics.csv, tensorboard/, last.pt, previous.pt, best.pt,
+model/ (for gspool.Embedder.from_pretrained), result.json and report.html.
+"""
 SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
 
 
 def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
     """Build the parser of `gspool train`: every field of a `TrainConfig` is an option and a key of YAML."""
-    from gspool.training.help_text import TRAIN
-
-    parser = TeachingParser(prog, TRAIN, "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]")
+    parser = TeachingParser(prog, HELP, "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]")
     parser.add_argument("--config", action="config", help="A YAML file with any of the options below.")
     parser.add_argument(
         "--preset", default=preset_name, help=f"Start from a complete configuration: {', '.join(PRESETS)}."
@@ -40,6 +49,13 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
         default=None,
         metavar="RUN",
         help="Continue the interrupted run of this folder, with the settings it has.",
+    )
+    parser.add_argument(
+        "--finetune",
+        type=str,
+        default=None,
+        metavar="RUN",
+        help="Go on from the trained head of this run with the whole network; other settings are those of the run.",
     )
     parser.add_argument("--download", action="store_true", help="Download the data set first if it is missing.")
     parser.add_class_arguments(TrainConfig, as_positional=False)
@@ -64,22 +80,25 @@ def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[
     return parse_arguments(arguments, prog)[:2]
 
 
-def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> TrainArguments:
-    """Read all arguments of the command. The preset comes first, then files and flags in their order.
+def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None, bool]:
+    """Read the settings, the run to resume if one is named, and whether to download data.
+
+    The preset (or the run of ``--finetune``) comes first, then files and flags in their order.
 
     Raises:
         SystemExit: with status 2 for a wrong key or value, with status 0 after ``--help`` or ``--print_config``.
     """
+    runs = values_of("--finetune", arguments)
     try:
         name = _preset_of(arguments)
-        start = preset(name)
+        start = finetuned(runs[-1]) if runs else preset(name)
     except ValueError as error:
         train_parser(prog).error(str(error))
     parser = train_parser(prog, start, name)
     namespace = parser.parse_args(list(arguments))
     made = instantiate(parser, namespace)
     config = TrainConfig(**{section: made[section] for section in SECTIONS})
-    return TrainArguments(config, namespace["resume"], namespace["download"])
+    return config, namespace["resume"], namespace["download"]
 
 
 def instantiate(parser: TeachingParser, namespace: Any) -> Any:
@@ -89,10 +108,49 @@ def instantiate(parser: TeachingParser, namespace: Any) -> Any:
         SystemExit: with status 2 if one of them refuses its values.
     """
     try:
-        # jsonargparse has renamed it.
-        return (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        return _instantiate(parser, namespace)
     except ValueError as error:
         parser.error(str(error))
+
+
+def _instantiate(parser: TeachingParser, namespace: Any) -> Any:
+    # jsonargparse has renamed it.
+    return (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+
+
+def finetuned(run: str) -> TrainConfig:
+    """Return the configuration that goes on from a finished run with the whole network.
+
+    Raises:
+        ValueError: if there is no such run.
+    """
+    folder = Path(run).expanduser().resolve()
+    config = with_whole_network(read_config(folder / "config.yaml"))
+    config.start_from, config.head.steps, config.output.folder = str(folder), 0, None
+    return config
+
+
+def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
+    """Find the values of an option before anything is parsed, because defaults depend on it.
+
+    Example:
+        >>> values_of("--preset", ["--preset", "folder", "--preset=glyphs"])
+        ['folder', 'glyphs']
+    """
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
+    return [value for word, value in pairwise([*words, ""]) if word == flag]
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        ValueError: if it is not YAML.
+    """
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _preset_of(arguments: Sequence[str]) -> str:
@@ -101,19 +159,11 @@ def _preset_of(arguments: Sequence[str]) -> str:
     Raises:
         ValueError: if a file is not YAML, or several presets are named.
     """
-    name, named = DEFAULT, []
-    rest = list(arguments)
-    for place, word in enumerate(rest):
-        flag, _, value = word.partition("=")
-        value = value or (rest[place + 1] if place + 1 < len(rest) else "")
-        if flag == "--config" and Path(value).is_file():
-            try:
-                content = yaml.safe_load(Path(value).read_text(encoding="utf-8"))
-            except (yaml.YAMLError, UnicodeDecodeError) as error:
-                raise ValueError(f"{value} is not YAML: {' '.join(str(error).split())}") from error
-            name = content.get("preset", name) if isinstance(content, dict) else name
-        elif flag == "--preset":
-            named.append(value)
+    name = DEFAULT
+    for path in filter(lambda value: Path(value).is_file(), values_of("--config", arguments)):
+        content = read_yaml(path)
+        name = content.get("preset", name) if isinstance(content, dict) else name
+    named = values_of("--preset", arguments)
     if len(named) > 1:
         raise ValueError(f"a run starts from one preset, got --preset {' and --preset '.join(named)}")
     return named[0] if named else name
@@ -148,8 +198,11 @@ def read_config(path: str | Path) -> TrainConfig:
     parser.exit_on_error = False
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if "features" not in content and content.get("model", {}).get("freeze") == "all":
+            # Version 0.1 trained every head on images.
+            content["features"] = {"enabled": False}
         namespace = parser.parse_object(content)
-        made = (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+        made = _instantiate(parser, namespace)
         return TrainConfig(**{section: made[section] for section in SECTIONS})
     except Exception as error:  # whatever a damaged file makes the parser raise
         raise ValueError(f"{path} is not the configuration of a run: {error}") from error

@@ -112,14 +112,37 @@ def glyphs() -> TrainConfig:
 
 
 def folder() -> TrainConfig:
-    """Return a start for your own images: a ResNet50 of timm with its ImageNet weights, which are downloaded."""
-    config = fair("cub", proxies=True)
-    config.data = DataConfig(
-        name="folder", classes_per_batch=32, images_per_class=1, transform="crop", cache=True, workers=4
+    """Return a start for your own images: a GSP head on a frozen DINOv2, whose weights are downloaded."""
+    from gspool.training.compare_config import FROZEN_DEFAULTS
+
+    return TrainConfig(
+        data=DataConfig(name="folder", classes_per_batch=32, images_per_class=4, transform="crop", workers=4),
+        model=ModelConfig(
+            backbone="timm/vit_small_patch14_dinov2",
+            backbone_options={"pretrained": True, "img_size": 224},
+            # Without its class token, DINOv2 loses more than any pooling of its patches gains (docs/frozen.md).
+            pooling="gsp+cls",
+            pooling_options=dict(FROZEN_DEFAULTS["gsp"]),
+            dim=384,  # the width of the backbone, so that the head starts as the identity
+            freeze="all",
+        ),
+        optimiser=OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0),
+        trainer=TrainerConfig(max_steps=400, evaluate_every=25, patience=6),
     )
-    config.model.backbone, config.model.backbone_options = "timm/resnet50", {"pretrained": True}
-    config.loss.preset = None
-    config.trainer = TrainerConfig(max_steps=5_000, evaluate_every=100, patience=15)
+
+
+def with_whole_network(config: TrainConfig) -> TrainConfig:
+    """Change a configuration so that the whole network learns, slowly, from a head that is trained already."""
+    config.model.freeze = "batchnorm"
+    config.optimiser = OptimiserConfig(lr=1e-5, weight_decay=1e-4, proxies=100.0, multipliers={"head": 10.0})
+    config.trainer.max_steps, config.trainer.evaluate_every, config.trainer.patience = 2_000, 50, 10
+    return config
+
+
+def folder_finetune() -> TrainConfig:
+    """Return `folder` in two phases: the head on stored tokens, then the whole network; needs a GPU."""
+    config = with_whole_network(folder())
+    config.head.steps = 400
     return config
 
 
@@ -127,6 +150,7 @@ def folder() -> TrainConfig:
 PRESETS: dict[str, Callable[[], TrainConfig]] = {
     "glyphs": glyphs,
     "folder": folder,
+    "folder-finetune": folder_finetune,
     **{f"paper/{name}": lambda name=name: fair(name, proxies=False) for name in FAIR},  # type: ignore[misc]
     **{f"paper/{name}-pnca": lambda name=name: fair(name, proxies=True) for name in FAIR},  # type: ignore[misc]
     **{f"paper/{name}-conventional": lambda name=name: conventional(name) for name in FAIR},  # type: ignore[misc]

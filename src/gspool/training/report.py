@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,16 +49,16 @@ pooling.</p>
 """
 
 
-def write_report(path: Path, variants: Sequence[Variant], results: Sequence[FitResult]) -> Path:
+def write_report(
+    path: Path,
+    variants: Sequence[Variant],
+    results: Sequence[FitResult],
+    rows: Mapping[str, Mapping[str, float]],
+) -> Path:
     """Write the report of finished runs into one file that needs no other; the first run is the model.
 
     Nothing is computed here: neighbours and weights are those that the evaluation of each run has kept. A run without
-    them, or a process other than the first, leaves the file as it is.
-
-    Args:
-        path: the file.
-        variants: what was trained.
-        results: their figures, in the same order.
+    them, or a process other than the first, leaves the file as it is. ``rows`` are the lines of its table.
     """
     examples = [read_examples(variant.folder) for variant in variants]
     if process_rank() > 0 or None in examples:
@@ -78,7 +78,7 @@ def write_report(path: Path, variants: Sequence[Variant], results: Sequence[FitR
             f"{figures.steps} steps of {config.data.batch_size} images. Tested on {figures.classes:,} classes that "
             f"training never saw: {figures.queries:,} queries, gallery of {figures.gallery:,}."
         ),
-        table=_table(variants, results),
+        table=_table(variants, results, rows),
         curves=report_figures.curves({variant.name: read_metrics(variant.folder) for variant in variants}),
         neighbours="\n".join(neighbours),
         weights="\n".join(weights),
@@ -89,16 +89,21 @@ def write_report(path: Path, variants: Sequence[Variant], results: Sequence[FitR
     return path
 
 
-def _table(variants: Sequence[Variant], results: Sequence[FitResult]) -> str:
+def _table(variants: Sequence[Variant], results: Sequence[FitResult], rows: Mapping[str, Mapping[str, float]]) -> str:
     names = list(results[0].metrics)
     head = "".join(f"<th>{html.escape(name.upper())}</th>" for name in names)
-    rows = "".join(
-        f"<tr><td>{html.escape(variant.name)}</td>"
-        + "".join(f"<td>{100 * result.metrics[name]:.2f}</td>" for name in names)
-        + f"<td>{result.best_step}</td><td>{_number(result.weights_entropy)}</td></tr>"
+    of_models = {
+        variant.name: (str(result.best_step), _number(result.weights_entropy))
         for variant, result in zip(variants, results, strict=True)
+    }
+    body = "".join(
+        f"<tr><td>{html.escape(row)}</td>"
+        + "".join(f"<td>{100 * metrics[name]:.2f}</td>" for name in names)
+        + "".join(f"<td>{cell}</td>" for cell in of_models.get(row, ("", "")))
+        + "</tr>"
+        for row, metrics in rows.items()
     )
-    return f"<table><tr><th></th>{head}<th>best step</th><th>entropy of weights</th></tr>{rows}</table>"
+    return f"<table><tr><th></th>{head}<th>best step</th><th>entropy of weights</th></tr>{body}</table>"
 
 
 def _number(value: float | None) -> str:

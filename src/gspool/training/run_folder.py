@@ -24,14 +24,9 @@ from gspool.training.config import TrainConfig
 from gspool.training.parsing import as_yaml, plain, read_config
 from gspool.version import __version__
 
-CONFIG, VERSIONS, LOG, RESULT, MODEL, REPORT = (
-    "config.yaml",
-    "versions.json",
-    "log.txt",
-    "result.json",
-    "model",
-    "report.html",
-)
+CONFIG, VERSIONS, LOG, RESULT = "config.yaml", "versions.json", "log.txt", "result.json"
+MODEL, REPORT = "model", "report.html"
+HEAD = "head"  # the folder of the first phase, of the head alone
 PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "pytorch-metric-learning", "timm", "numpy")
 log = logging.getLogger("gspool.training")
 
@@ -82,7 +77,7 @@ def open_run_folder(config: TrainConfig) -> Path:
 
 def has_begun(folder: Path) -> bool:
     """Check whether a folder holds anything that a new run would destroy."""
-    return any((folder / name).exists() for name in (LAST, PREVIOUS, RESULT))
+    return any((folder / name).exists() for name in (LAST, PREVIOUS, RESULT, f"{HEAD}/{LAST}"))
 
 
 def own_config(folder: Path, config: TrainConfig) -> None:

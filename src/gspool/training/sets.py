@@ -22,19 +22,7 @@ from gspool.training.run_folder import process_rank
 def image_set(
     config: DataConfig, split: Split, pixels: Pixels, *, training: bool = False, progress: bool = False
 ) -> ImageSet:
-    """Return one split of the configured data, ready for a loader.
-
-    Args:
-        config: which data, how it is checked, cached and transformed.
-        split: ``train``, ``validation`` or ``test``.
-        pixels: the size that the backbone wants, for the transform ``crop``.
-        training: whether images are augmented.
-        progress: show a bar while images are looked at.
-
-    Raises:
-        ValueError: if the data, an option or a transform does not fit, or an image is broken and ``check`` is "stop".
-        FileNotFoundError: if the data is not there.
-    """
+    """Return one split of the configured data, ready for a loader; augmented for training."""
     return prepared(list_images(config, split), config, pixels, training=training, progress=progress)
 
 
@@ -42,8 +30,7 @@ def list_images(config: DataConfig, split: Split) -> ImageSet:
     """List one split of the configured data; this needs no model.
 
     Raises:
-        ValueError: if the data or an option does not fit.
-        FileNotFoundError: if the data is not there.
+        ValueError, FileNotFoundError: if the data or an option does not fit, or the data is not there.
     """
     return data.create(config.name, config.root, split, **config.options)
 
@@ -77,11 +64,7 @@ def prepared(
 def on_device(
     images: ImageSet, config: DataConfig, pixels: Pixels, device: Any, *, training: bool = False, progress: bool = False
 ) -> TensorSet:
-    """Decode a prepared split into memory of the device, for ``data.resident``.
-
-    Raises:
-        ValueError: if the transform does not fit, or an image is broken.
-    """
+    """Decode a prepared split into memory of the device, for ``data.resident``."""
     return load_tensors(
         images,
         device,

@@ -12,9 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gspool.executor.signals import TerminatedError
+from gspool.executor.signals import SIGNALS, TerminatedError
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
 # Set by the process that launches others, so that they know whose children they are.
 LAUNCHER = "GSPOOL_LAUNCHER"
 
@@ -66,32 +65,15 @@ def stop_on_signal() -> Iterator[StopRequest]:
     """
     active = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     request = active if isinstance(active, StopRequest) else StopRequest()
-    if active is request:
+    if active is request or threading.current_thread() is not threading.main_thread():
         yield request
         return
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    former: dict[int, Any] = {number: signal.signal(number, request.handle) for number in STOPPING}
+    former: dict[int, Any] = {number: signal.signal(number, request.handle) for number in SIGNALS}
     try:
         yield request
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Start processes that do not see Ctrl-C and SIGTERM: loader workers, and ranks until they unblock them.
-
-    A signal to the whole process group (as of `timeout`, or Ctrl-C in a terminal) would otherwise end the workers
-    first, and the training process would fail instead of stopping in order. They end with the process they serve.
-    """
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def is_launched() -> bool:

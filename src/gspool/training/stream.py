@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gspool.data import ClassBalancedBatches, ImageSet
 from gspool.data.batches import loading_processes
-from gspool.training.signals import signals_blocked
+from gspool.executor.signals import blocked_signals
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8
@@ -128,7 +128,8 @@ class ShieldedLoader(DataLoader[Any]):
     """A loader whose workers do not see Ctrl-C and SIGTERM: they end with the process that they load for."""
 
     def __iter__(self) -> Any:
-        with signals_blocked():
+        # A signal to the whole process group would end the workers first, and the training would fail, not stop.
+        with blocked_signals():
             return super().__iter__()
 
 

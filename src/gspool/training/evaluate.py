@@ -1,0 +1,203 @@
+"""`gspool evaluate`: measure a trained model on the data of its run, or on other data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gspool.data.folder import has_splits
+from gspool.evaluation.checked_input import as_ranks
+from gspool.files import write_atomic
+from gspool.models import Embedder
+from gspool.models.device import chosen_device
+from gspool.models.sharing import model_place
+from gspool.terminal.output import check_file_writable
+from gspool.terminal.parser import TeachingParser
+from gspool.terminal.status import checking_arguments
+from gspool.terminal.table import show_table
+from gspool.training.config import DataConfig
+from gspool.training.embed import Evaluation, evaluate_images
+from gspool.training.parsing import instantiate, read_config, read_yaml
+from gspool.training.run_folder import CONFIG
+from gspool.training.sets import fetch_data, image_set
+
+if TYPE_CHECKING:
+    from gspool.data.image_set import Split
+
+HELP = """
+Measure a trained model: P@1, P@R, MAP@R and R@K on the data it was trained for, or on other data.
+
+    gspool evaluate runs/NAME                                      its own test classes
+    gspool evaluate runs/NAME --split validation
+    gspool evaluate runs/NAME --data pictures/                     other images: pictures/CLASS/picture.jpg or a CSV
+    gspool evaluate runs/NAME --data cub --data.root datasets/     another data set
+    gspool evaluate path/to/model --data.name glyphs               a folder written by save_pretrained
+
+Every image is searched among all others of the split (queries in the gallery, where the data has both). Other images
+are measured whole, with all their classes, unless they come with splits of their own: folders train/, val/, test/, or a
+column split in the CSV. --data.root alone says where the run's own data is now.
+"""
+
+
+def evaluate_command(arguments: Sequence[str]) -> None:
+    """Evaluate, and print a table; write JSON where asked."""
+    # The run's own data is the default of every option of the data, so it is read before they are parsed.
+    configs = (Path(word) / CONFIG for word in arguments if not word.startswith("-"))
+    own = next((read_config(path).data for path in configs if path.is_file()), None)
+    is_other = own is None or other_data(arguments, own)
+    if own is not None and is_other:
+        own = replace(own, root=None, options={})  # those of another data set have no meaning here
+    arguments = named_data(arguments)
+    parser = evaluate_parser(own)
+    namespace: Any = parser.parse_args(list(arguments))
+    with checking_arguments():
+        as_ranks(namespace["ks"])
+    json_file = None if namespace["json"] is None else Path(namespace["json"])
+    if json_file is not None:
+        check_file_writable(json_file, "--json")
+    data = None
+    if own is not None or any(word.startswith("--data") for word in arguments):
+        data = instantiate(parser, namespace)["data"]
+    if namespace["download"] and data is not None:
+        fetch_data(data)
+    split: Any = namespace["split"] or (None if is_other else "test")
+    evaluation = evaluate_run(
+        namespace["run"], split, data, namespace["ks"], namespace["device"], namespace["progress"]
+    )
+    show_table(evaluation.split, {Path(namespace["run"]).name: evaluation.metrics})
+    print(f"{evaluation.split}: {evaluation.counts()}")
+    if evaluation.entropy is not None:
+        print(f"entropy of the pooling weights {evaluation.entropy:.4f} (1 is average pooling)")
+    if json_file is not None:
+        content = {
+            **evaluation.metrics.as_dict(),
+            "classes": evaluation.classes,
+            "weights_entropy": evaluation.entropy,
+            "split": evaluation.split,
+        }
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(json_file, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def evaluate_run(
+    run: str | Path,
+    split: Split | None = None,
+    data: DataConfig | None = None,
+    ks: Sequence[int] = (1, 2, 4, 8),
+    device: str | None = None,
+    progress: bool = False,
+) -> Evaluation:
+    """Measure the model of a run, or of a folder that `save_pretrained` wrote.
+
+    Args:
+        run: the folder.
+        split: which part of the data. Without one: the test classes of the run's own data and of data with splits of
+            its own, and all classes of any other.
+        data: other data than the run's own; needed for a folder that is only a model.
+        ks: ranks of R@K.
+        device: where to compute; a GPU where there is one, unless given.
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: if the folder holds no model, or the data does not fit it.
+        FileNotFoundError: if the data does not exist.
+    """
+    folder = Path(run).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; give the folder of a run, or of a saved model")
+    place = model_place(folder)
+    own = read_config(folder / CONFIG).data if (folder / CONFIG).exists() else None
+    if data is None:
+        if own is None:
+            raise ValueError(f"{folder} is a model without a run, so it has no data of its own; give --data.name")
+        data = own
+    name: Split = split or "test"
+    if split is None and data != own and _is_undivided(data):
+        name = "all"  # whatever its shares would be, nobody has trained on any of them
+    model = Embedder.from_pretrained(place)
+    model.to(chosen_device(device))
+    images = image_set(data, name, model.pixels, progress=progress)
+    evaluation = evaluate_images(model, images, ks=ks, workers=data.workers, progress=progress)
+    return evaluation._replace(split=name)
+
+
+def _is_undivided(data: DataConfig) -> bool:
+    """Check whether images of a user come without splits, and no shares were asked for."""
+    if data.name != "folder" or data.root is None or "fractions" in data.options:
+        return False
+    return not has_splits(Path(data.root).expanduser())
+
+
+def evaluate_parser(own: DataConfig | None) -> TeachingParser:
+    """Build the parser; the data of the run is the default of every option of the data."""
+    parser = TeachingParser("gspool evaluate", HELP, "gspool evaluate RUN [--split NAME] [--data.OPTION VALUE ...]")
+    parser.add_argument("run", metavar="RUN", help="The folder of a run, or of a saved model.")
+    parser.add_argument(
+        "--split",
+        choices=["train", "validation", "test"],
+        default=None,
+        help="Which classes; test where there are splits.",
+    )
+    parser.add_argument("--ks", type=list[int], default=[1, 2, 4, 8], help="Ranks K of R@K.")
+    parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU where there is one.")
+    parser.add_argument("--json", type=str, default=None, metavar="FILE", help="Write the figures to a file as well.")
+    parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
+    parser.add_argument("--download", action="store_true", help="Download the data set first if it is missing.")
+    parser.add_class_arguments(DataConfig, "data", as_positional=False)
+    parser.describe(
+        "--data", "DATA", "A folder or a CSV list of images, a data set by name, or a YAML file of the options below."
+    )
+    if own is not None:
+        parser.set_defaults({f"data.{name}": value for name, value in vars(own).items()})
+    return parser
+
+
+def named_data(arguments: Sequence[str]) -> list[str]:
+    """Write ``--data NAME`` and ``--data PICTURES`` as the options they stand for; a YAML file stays what it is.
+
+    Example:
+        >>> named_data(["runs/first", "--data", "cub", "--split", "test"])
+        ['runs/first', '--data.name', 'cub', '--split', 'test']
+    """
+    words: list[str] = []
+    for word in _split_words(arguments, "--data="):
+        if words and words[-1] == "--data" and not word.startswith("{"):
+            if Path(word).is_dir() or word.lower().endswith(".csv"):
+                words[-1:] = ["--data.name", "folder", "--data.root", word]
+                continue
+            if not Path(word).is_file():
+                words[-1] = "--data.name"
+        words.append(word)
+    return words
+
+
+def other_data(arguments: Sequence[str], own: DataConfig) -> bool:
+    """Check whether the arguments name other data than the run's own.
+
+    Another name does; so does ``--data PICTURES``, unless it is the folder that the run was trained on. ``--data.root``
+    alone says where the run's own data is now.
+
+    Raises:
+        ValueError: if a YAML file of the data is not YAML.
+    """
+    for flag, value in pairwise(_split_words(arguments, "--data")):
+        if flag == "--data.name" and value != own.name:
+            return True
+        if flag != "--data":
+            continue
+        if Path(value).is_dir() or value.lower().endswith(".csv"):
+            place = Path(own.root).expanduser().resolve() if own.name == "folder" and own.root else None
+            return place != Path(value).resolve()
+        if Path(value).is_file():
+            content = read_yaml(value)
+            return isinstance(content, dict) and content.get("name", own.name) != own.name
+        return value != own.name
+    return False
+
+
+def _split_words(arguments: Sequence[str], prefix: str) -> list[str]:
+    return [part for word in arguments for part in (word.split("=", 1) if word.startswith(prefix) else [word])]

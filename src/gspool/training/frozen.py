@@ -1,0 +1,153 @@
+"""The head of a frozen backbone: tokens computed once, a start as the frozen feature, and the network after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from gspool.data import ImageSet
+from gspool.features import extract_tokens
+from gspool.models import Embedder
+from gspool.pooling.warm_start import WarmStart
+from gspool.terminal.bar import work_bar
+from gspool.training.checkpoint import BEST, read_checkpoint
+from gspool.training.embed import query_rows
+from gspool.training.gpu_data import TensorSet
+from gspool.training.heads import SAMPLED_PICTURES, TokenHead, start_head
+from gspool.training.parsing import read_config
+from gspool.training.run_folder import CONFIG, read_result
+
+if TYPE_CHECKING:
+    from gspool.data.image_set import Split
+    from gspool.features import TokenLayout, TokenSet
+    from gspool.losses import MetricLoss
+    from gspool.training.config import TrainConfig
+
+
+def trains_on_tokens(config: TrainConfig, model: Any, train: Any, title: str | None = None) -> bool:
+    """Check whether the head of a frozen backbone trains on stored tokens, and print the reason under a title."""
+    reason = _needs_images(config, model, train)
+    if title is not None and reason is None:
+        print(
+            f"{title}: the backbone is frozen, so its tokens are computed once and the head trains on them "
+            "(--features.enabled false trains on random crops instead)",
+            flush=True,
+        )
+    elif title is not None:
+        print(f"{title}: the frozen backbone runs at every step, because {reason}", flush=True)
+    return reason is None
+
+
+def _needs_images(config: TrainConfig, model: Any, train: Any) -> str | None:
+    if not config.features.enabled:
+        return "features.enabled is false"
+    if not isinstance(model, Embedder) or not isinstance(train, ImageSet):
+        return "its model or data were made by the caller"
+    size, pixels = tuple(train[0][0].shape[1:]), model.pixels
+    if config.data.transform != "crop" and (size != pixels.crop or pixels.resize != size[0]):
+        return (
+            f"images of {size[0]} x {size[1]} are used as they are (data.transform {config.data.transform}); "
+            f"--data.transform crop brings them to the {pixels.crop[0]} x {pixels.crop[1]} that tokens are computed of"
+        )
+    return None
+
+
+class TokenData(NamedTuple):
+    """Stored tokens by split, every view of a training picture an entry of its own, and their layout."""
+
+    sets: dict[Split, TensorSet]
+    layout: TokenLayout
+
+
+def token_data(
+    model: Embedder, sets: Mapping[Split, ImageSet], config: TrainConfig, device: torch.device, progress: bool
+) -> TokenData:
+    """Compute the tokens that are not stored yet, and load all of them where half of the memory holds them.
+
+    Raises:
+        ValueError: if they exceed the budget or the disk, or a picture cannot be read.
+    """
+    with work_bar("tokens", 0, sum(map(len, sets.values())), progress, "pictures") as bar:
+        found = extract_tokens(
+            model.backbone,
+            list(sets.values()),
+            config.features,
+            name=config.model.backbone,
+            device=str(device),
+            advance=lambda count: bar.advance(steps=count),
+        )
+    tokens = dict(zip(sets, found, strict=True))
+    processes = 1 if device.type == "cuda" else config.trainer.devices
+    if processes * sum(each.memory_bytes for each in found) < _free_memory(device) // 2:
+        for split, each in tokens.items():
+            each.load(device, views=None if split == "train" else 1)
+    return TokenData({split: _entries(each, split) for split, each in tokens.items()}, found[0].layout)
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _entries(tokens: TokenSet, split: Split) -> TensorSet:
+    """Return all views of training pictures, and the first view of others."""
+    images, views = tokens.images, tokens.views
+    known: dict[str, Any] = {"class_names": tuple(images.class_names), "name": f"{images.name} tokens", "split": split}
+    if split == "train":
+        return TensorSet.of(tokens.entries(), tokens.labels.repeat_interleave(views), **known)
+    first = views * torch.arange(len(tokens))
+    return TensorSet(tokens.entries(), tokens.labels, first, queries=query_rows(images), **known)
+
+
+def token_head(model: Embedder, data: TokenData, config: TrainConfig, device: torch.device) -> TokenHead:
+    """Return the head of a model as it trains on tokens; it shares its parameters with the model.
+
+    It starts as the frozen feature, unless the run starts from trained weights.
+    """
+    head = TokenHead(model.to(device).head, data.layout, config.head)
+    if config.start_from is None:
+        train, seed = data.sets["train"], config.trainer.seed
+        places = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:SAMPLED_PICTURES]
+        start_head(head, train.evaluation_images(places).to(device), seed)
+        for part in head.modules():
+            if isinstance(part, WarmStart):
+                # The prototypes are chosen, so there is nothing left to collect.
+                part.done.fill_(True)
+                part.collecting = False
+    return head
+
+
+def head_first(config: TrainConfig) -> TrainConfig:
+    """Return the first phase of a run: the head alone, on the tokens of the frozen backbone."""
+    first = deepcopy(config)
+    first.model.freeze, first.baseline, first.head.steps = "all", None, 0
+    first.optimiser.lr, first.optimiser.weight_decay, first.optimiser.multipliers = config.head.lr, 0.0, {}
+    first.schedule.warmup_epochs = 0.0
+    first.trainer.max_steps = config.head.steps
+    return first
+
+
+def earlier_figures(config: TrainConfig) -> dict[str, dict[str, float]]:
+    """Return the test metrics of the run that this one starts from; {} if it starts anew or has other data."""
+    run = Path(config.start_from or "")
+    if config.start_from is None or not (run / CONFIG).is_file():
+        return {}
+    earlier, result = read_config(run / CONFIG), read_result(run)
+    if result is None or (earlier.data.name, earlier.data.root) != (config.data.name, config.data.root):
+        return {}
+    name = "head alone" if earlier.model.freeze == "all" else "before fine-tuning"
+    return {**result.get("before", {}), name: result["metrics"]}
+
+
+def load_proxies(loss: MetricLoss, run: Path) -> None:
+    """Go on with the proxies of an earlier phase, where they are those of the same loss and classes."""
+    state = read_checkpoint(run / BEST).get("loss") if (run / BEST).is_file() else None
+    shapes = {name: value.shape for name, value in loss.state_dict().items()}
+    if state is not None and shapes == {name: value.shape for name, value in state.items()}:
+        loss.load_state_dict(state)
