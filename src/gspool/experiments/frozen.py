@@ -30,13 +30,14 @@ from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions
 from gspool.experiments.plots import save, subplots
 from gspool.experiments.tables import markdown_table, plus_minus
-from gspool.features import FeatureConfig, extract_tokens
+from gspool.features import FeatureConfig, TokenLayout, extract_tokens
 from gspool.models import create_backbone
 from gspool.provenance import write_result
 from gspool.training.compare_config import CompareConfig, Variant
 from gspool.training.compare_data import Tokens, create_sets
 from gspool.training.compare_runs import asked_of, best_variants, hold_tokens, make_worker, summary
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
+from gspool.training.heads import FROZEN
 
 FOLDS, SEEDS, TUNING_FOLDS = 4, (0, 1, 2), (0, 1)
 METRIC_NAMES = {"embed": "MAP@R", "classify": "top-1"}
@@ -247,13 +248,17 @@ def result_name(chosen: FrozenSettings) -> str:
 
 
 def run(options: RunOptions) -> None:
-    """Compute tokens, tune every layer on two folds, train the choice on all folds and seeds, write the result."""
+    """Compute tokens, tune every layer on two folds, train the choice on all folds and seeds, write the result.
+
+    Where it is stopped, the result holds what is finished, and the same command goes on from there.
+    """
     chosen = options.settings or FrozenSettings()
     config = config_of(options, chosen)
     tokens = tokens_of(options, chosen, config)
     name = result_name(chosen)
     path = options.work / "frozen" / f"{name}{'_quick' if options.quick else ''}.jsonl"
-    store = RunStore(path, device=options.device, libraries=LIBRARIES)
+    result = options.results / f"{name}.json"
+    store = RunStore(path, result, device=options.device, libraries=LIBRARIES)
     rows = variants_of(options, chosen, tokens.learning.layout.class_token)
     seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
     in_memory = hold_tokens(tokens, options.device, options.executor)
@@ -263,22 +268,47 @@ def run(options: RunOptions) -> None:
         for fold in TUNING_FOLDS
         for row, variants in rows.items()
         for variant in variants
-        if len(variants) > 1
     ]
-    run_grid(store, tuning, worker, options.executor, options.seconds, name="heads")
-    best = best_variants(rows, store, TUNING_FOLDS, seeds[:1])
-    final = [
+    try:
+        if chosen.like is None:
+            run_grid(store, tuning, worker, options.executor, options.seconds, name="heads")
+        final = [
+            asked_of(row, variant, fold, seed)
+            for fold in range(FOLDS)  # a worker cuts the tokens of one fold at a time
+            for seed in seeds
+            for row, variant in best_variants(rows, store, TUNING_FOLDS, seeds[:1]).items()
+            if variant.learn or seed == seeds[0]
+        ]
+        run_grid(store, final, worker, options.executor, options.seconds, name="heads")
+    finally:
+        write_record(options, chosen, tokens.learning.layout, rows, store)
+
+
+def write_record(
+    options: RunOptions,
+    chosen: FrozenSettings,
+    layout: TokenLayout,
+    rows: Mapping[str, Sequence[Variant]],
+    store: RunStore,
+) -> None:
+    """Write the finished runs and the choice of every row, and print the table."""
+    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    tried: dict[str, list[Variant]] = {}
+    for row, variants in rows.items():
+        for variant in variants:
+            if all(store.get(asked_of(row, variant, fold, seeds[0])) for fold in TUNING_FOLDS):
+                tried.setdefault(row, []).append(variant)
+    best = best_variants(tried, store, TUNING_FOLDS, seeds[:1])
+    asked = [
         asked_of(row, variant, fold, seed)
-        for seed in seeds
+        for row, variants in rows.items()
+        for variant in variants
         for fold in range(FOLDS)
-        for row, variant in best.items()
-        if variant.learn or seed == seeds[0]
+        for seed in seeds
     ]
-    final.sort(key=lambda asked: asked["fold"])  # a worker cuts the tokens of one fold at a time
-    run_grid(store, final, worker, options.executor, options.seconds, name="heads")
-    layout = tokens.learning.layout
+    runs = store.runs(asked)
     value = {
-        "data": config.data.name,
+        "data": chosen.data,
         "task": chosen.task,
         "backbone": chosen.backbone,
         "size": chosen.size,
@@ -289,31 +319,52 @@ def run(options: RunOptions) -> None:
         "tries": max(map(len, rows.values())),
         "like": chosen.like,
         "chosen": {
-            row: {"options": dict(variant.options), "head": dict(variant.head)} for row, variant in best.items()
+            row: {"options": dict(variant.options), "head": dict(variant.head), "tries": len(tried[row])}
+            for row, variant in best.items()
         },
-        "tuning": [{"asked": asked, "found": store.get(asked)} for asked in tuning if store.get(asked)],
-        "runs": [{"asked": asked, "found": store.get(asked)} for asked in final if store.get(asked)],
+        "runs": [{"asked": run.asked, "found": run.found} for run in runs],
     }
+    if not chosen_runs(value):
+        return
     write_result(
-        options.results / f"{name}.json",
+        options.results / f"{result_name(chosen)}.json",
         value,
         command=EXPERIMENT.command(options),
         seeds=list(seeds),
-        origins=[run.origin for run in store.runs([*tuning, *final])],
+        origins=[run.origin for run in runs],
     )
     print(heads_table({"value": value}))
 
 
+def chosen_runs(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the runs of the chosen try of every row, on the folds and seeds that all rows have."""
+    own: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {row: {} for row in value["chosen"]}
+    for run in value["runs"]:
+        asked = run["asked"]
+        choice = value["chosen"].get(asked["row"])
+        if choice and (choice["options"], choice["head"]) == (asked["options"], asked["head"]):
+            own[asked["row"]][asked["fold"], asked["seed"]] = run
+    learned = [{*runs} for row, runs in own.items() if not row.startswith(FROZEN)]
+    shared = set.intersection(*learned) if learned else set()
+    folds = {fold for fold, _ in shared}
+    return [
+        run
+        for row, runs in own.items()
+        for pair, run in sorted(runs.items())
+        if pair in shared or (row.startswith(FROZEN) and pair[0] in folds)
+    ]
+
+
 def heads_table(record: Record) -> str:
     """Write the heads, best validation first, with paired 95 % intervals against learned average pooling."""
-    lines = summary(record["value"]["runs"])
+    lines = summary(chosen_runs(record["value"]))
     chosen = record["value"]["chosen"]
     metric = METRIC_NAMES[record["value"].get("task", "embed")]
     return markdown_table(
         [
             {
                 "head": line["row"],
-                "chosen by validation": _settings(chosen.get(line["row"], {})),
+                "chosen by validation": _settings(chosen.get(line["row"], {}), record["value"]["tries"]),
                 f"validation {metric}": f"{line['validation']:.2f}",
                 f"test {metric}": plus_minus(line["test"], line["std"] if line["runs"] > 1 else None),
                 **({} if line["p@1"] is None else {"P@1": f"{line['p@1']:.1f}"}),
@@ -327,15 +378,18 @@ def heads_table(record: Record) -> str:
     )
 
 
-def _settings(chosen: Mapping[str, Any]) -> str:
+def _settings(chosen: Mapping[str, Any], tries: int) -> str:
     merged = {**chosen.get("options", {}), **chosen.get("head", {})}
     kept = {name: value for name, value in merged.items() if name != "prototypes_from" and (name, value) != ("rate", 1)}
-    return ", ".join(f"{name} {value:g}" for name, value in kept.items())
+    words = [f"{name} {value:g}" for name, value in kept.items()]
+    if 1 < chosen.get("tries", tries) < tries:
+        words.append(f"of {chosen['tries']} tries")
+    return ", ".join(words)
 
 
 def draw(record: Record, path: Path) -> None:
     """Draw the test MAP@R of every head, best validation on top."""
-    lines = summary(record["value"]["runs"])[::-1]
+    lines = summary(chosen_runs(record["value"]))[::-1]
     figure, axes = subplots(width=6.0, height=0.8 + 0.28 * len(lines))
     axis = axes[0, 0]
     colours = ["tab:orange" if "gsp" in line["row"] else "tab:blue" for line in lines]
@@ -351,13 +405,15 @@ def draw(record: Record, path: Path) -> None:
     save(figure, path)
 
 
-# Tables of docs/frozen.md, by the name of their result.
+# Tables of docs/frozen.md, by the name of their result. "first" tables have fewer heads, and all folds and seeds.
 RESULTS = {
     "resnet50_227": "frozen_cub_resnet50_227_pnca",
-    "resnet50_227_c2": "frozen_cub_resnet50_227_c2",
+    "resnet50_227_first": "frozen_first_cub_resnet50_227_pnca",
     "resnet50_448": "frozen_cub_resnet50_448_pnca",
+    "resnet50_448_first": "frozen_first_cub_resnet50_448_pnca",
     "dinov2": "frozen_cub_vit_small_patch14_dinov2_224_pnca",
-    "collage2": "frozen_cub_collage2x2_vit_small_patch14_dinov2_448_pnca",
+    "dinov2_first": "frozen_first_cub_vit_small_patch14_dinov2_224_pnca",
+    "collage": "frozen_cub_collage2x2_vit_small_patch14_dinov2_448_pnca",
 }
 
 EXPERIMENT = Experiment(

@@ -23,13 +23,17 @@ from gspool.training.config import (
 )
 from gspool.training.heads import FROZEN, HeadConfig
 
-# Layers that `--layers all` leaves out: their output has a size of its own, or they cannot start near the feature.
 DEFAULT_LAYERS = "gap,gmp,gemean,delf,ep,abmilp,gsp,gemean+gsp"
 # Chosen on validation classes (docs/frozen.md); the layer's own defaults are those of tuned networks.
 FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
+    "gsp": {"mu": 0.05, "epsilon": 10.0, "prototypes": 8, "prototypes_from": "kmeans"},
     "gmp+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
-    "gemean+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
+    "gemean+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64, "prototypes_from": "kmeans"},
+}
+# The same for the patch tokens of a transformer with a class token: fewer tokens count, and prototypes learn faster.
+PATCH_DEFAULTS: dict[str, dict[str, Any]] = {
+    **FROZEN_DEFAULTS,
+    "gsp": {"mu": 0.01, "epsilon": 20.0, "prototypes": 16, "groups": 4, "rate": 30.0, "prototypes_from": "kmeans"},
 }
 # Options of a head that `--grid` may vary beside those of its layer.
 HEAD_OPTIONS = ("start", "prototypes_from", "rate", "token_dropout", "feature_dropout", "lr", "zsr", "weight_decay")
@@ -122,8 +126,8 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
         ValueError: if a layer or an option does not exist, or a setting is not written NAME.OPTION=VALUE,VALUE.
 
     Example:
-        >>> [variant.name for variant in variants_of("gap,gsp", "gsp.mu=0.1,0.3", class_token=False)]
-        ['frozen gap', 'gap', 'gsp epsilon=10.0 prototypes=64 mu=0.1', 'gsp epsilon=10.0 prototypes=64 mu=0.3']
+        >>> [variant.name for variant in variants_of("gap,gmp+gsp", "gmp+gsp.mu=0.1,0.3", class_token=False)]
+        ['frozen gap', 'gap', 'gmp+gsp epsilon=10.0 prototypes=64 mu=0.1', 'gmp+gsp epsilon=10.0 prototypes=64 mu=0.3']
     """
     names = pooling.list() if layers == "all" else [name.strip() for name in layers.split(",") if name.strip()]
     settings: dict[str, dict[str, list[Any]]] = {}
@@ -142,7 +146,8 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
     for name in names:
         varied = settings.get(name, {})
         base, _ = without_class_token(name)
-        fixed = {key: value for key, value in FROZEN_DEFAULTS.get(base, {}).items() if key not in varied}
+        defaults = (PATCH_DEFAULTS if class_token else FROZEN_DEFAULTS).get(base, {})
+        fixed = {key: value for key, value in defaults.items() if key not in varied}
         for combination in itertools.product(*varied.values()):
             chosen = {**fixed, **dict(zip(varied, combination, strict=True))}
             head = {key: value for key, value in chosen.items() if key in HEAD_OPTIONS}

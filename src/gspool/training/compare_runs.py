@@ -62,6 +62,8 @@ def make_worker(
             result = train_probe(model, head_config(train, model, "head"), sets[fold], learn=asked["learn"])
         else:
             result = train_head(model, head_config(train, model), sets[fold], learn=asked["learn"])
+        if device.startswith("cuda"):
+            torch.cuda.empty_cache()  # layers need very different amounts, and other processes share the memory
         if heads is not None:
             write_atomic(heads / f"{head_name(asked)}.safetensors", save_tensors(result.state))
         return {

@@ -127,8 +127,9 @@ def start_head(model: TokenHead, sample: Float[Tensor, "P T C"], seed: int = 0) 
         chosen = chosen if embed is None else embed(chosen)
         layer.init_prototypes(chosen)
         if config.prototypes == "kmeans":
+            # Lloyd's steps begin at tokens drawn at random: k-center picks outliers, and some centres would stay there.
             keys = clip_norm(chosen if layer.key is None else layer.key(chosen))
-            layer.prototypes.copy_(_lloyd(keys, layer.prototypes))
+            layer.prototypes.copy_(_lloyd(keys, keys[: len(layer.prototypes)]))
 
 
 def start_from(model: TokenHead, train: TensorSet, device: torch.device, seed: int) -> None:

@@ -113,22 +113,25 @@ def glyphs() -> TrainConfig:
 
 def folder() -> TrainConfig:
     """Return a start for your own images: a GSP head on a frozen DINOv2, whose weights are downloaded."""
-    from gspool.training.compare_config import FROZEN_DEFAULTS
+    from gspool.training.compare_config import HEAD_OPTIONS, PATCH_DEFAULTS
 
-    return TrainConfig(
+    gsp = PATCH_DEFAULTS["gsp"]
+    config = TrainConfig(
         data=DataConfig(name="folder", classes_per_batch=32, images_per_class=4, transform="crop", workers=4),
         model=ModelConfig(
             backbone="timm/vit_small_patch14_dinov2",
             backbone_options={"pretrained": True, "img_size": 224},
             # Without its class token, DINOv2 loses more than any pooling of its patches gains (docs/frozen.md).
             pooling="gsp+cls",
-            pooling_options=dict(FROZEN_DEFAULTS["gsp"]),
+            pooling_options={name: value for name, value in gsp.items() if name not in HEAD_OPTIONS},
             dim=384,  # the width of the backbone, so that the head starts as the identity
             freeze="all",
         ),
         optimiser=OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0),
         trainer=TrainerConfig(max_steps=400, evaluate_every=25, patience=6),
     )
+    config.head.rate, config.head.prototypes = gsp["rate"], gsp["prototypes_from"]
+    return config
 
 
 def with_whole_network(config: TrainConfig) -> TrainConfig:
