@@ -9,7 +9,7 @@ from gspool.data.registry import ROOT_VARIABLE, data_root
 
 
 def test_every_promised_name_is_there() -> None:
-    promised = "glyphs folder cub cars196 sop inshop flowers cifar10 cifar100 collage distilled tokens"
+    promised = "glyphs folder cub cars196 sop inshop flowers cifar10 cifar100 collage cub_collage distilled tokens"
     assert " ".join(data.list()) == promised
 
 

@@ -245,7 +245,6 @@ def test_a_backbone_without_tokens_or_with_maps_of_several_sizes_is_refused(pict
 
 
 def test_tokens_over_ray_are_those_of_one_process(pictures, tmp_path):
-    pytest.importorskip("ray")
     backbone = create_backbone("timm/test_vit", img_size=32)
     (alone,) = extract_tokens(backbone, [pictures], config(tmp_path / "alone"), name="vit")
     executor = Executor(workers=2, ray="local", cpus=0.5)
@@ -260,7 +259,7 @@ def _sum_of(tokens) -> float:
     return float(tokens.memory.float().sum())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_processes_share_tokens_in_gpu_memory(pictures, tmp_path):
     (tokens,) = extract_tokens(Counting(), [pictures], config(tmp_path), name="counting", device="cuda")
     expected = float(tokens.load("cuda").memory.float().sum())

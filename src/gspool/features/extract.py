@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -212,10 +213,11 @@ def _compute(
     """Compute and write tokens; return why pictures could not be read, by fingerprint."""
     reasons: dict[str, str] = {}
     if executor is None or (executor.workers == 1 and executor.ray is None):
-        for shard in extractor.shards(store, pictures):
-            reasons |= shard.broken
-            if advance is not None:
-                advance(shard.pictures)
+        with closing(extractor.shards(store, pictures)) as shards:
+            for shard in shards:
+                reasons |= shard.broken
+                if advance is not None:
+                    advance(shard.pictures)
         return reasons
     size = min(store.layout.shard_pictures, max(1, -(-len(pictures) // max(executor.workers, 1))))
     tasks = [pictures[first : first + size] for first in range(0, len(pictures), size)]

@@ -6,9 +6,9 @@ import errno
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -95,11 +95,16 @@ class Extractor:
         self.tokens_shape = layout.shape
         return layout
 
-    def shards(self, store: TokenStore, pictures: Sequence[Picture]) -> Iterator[Shard]:
+    def shards(self, store: TokenStore, pictures: Sequence[Picture]) -> Generator[Shard]:
         """Compute tokens and write them, shard after shard; decoding, computing and writing run side by side."""
-        computed = self._computed(pictures)
         left = len(pictures)
-        with ThreadPoolExecutor(1, thread_name_prefix="write") as disk, full_disk_explained(store.folder):
+        with (
+            # Closed here: a generator with threads that is left to the garbage collector may end inside another thread,
+            # and wait there for a lock of `threading` for ever.
+            closing(self._computed(pictures)) as computed,
+            ThreadPoolExecutor(1, thread_name_prefix="write") as disk,
+            full_disk_explained(store.folder),
+        ):
             while left:
                 done = 0
                 broken: dict[str, str] = {}
@@ -117,19 +122,20 @@ class Extractor:
                 left -= done
                 yield Shard(done, broken)
 
-    def _computed(self, pictures: Sequence[Picture]) -> Iterator[_Computed]:
+    def _computed(self, pictures: Sequence[Picture]) -> Generator[_Computed]:
         """Yield the tokens of batch after batch, one behind: the device computes while the last one is written."""
         waiting: deque[_Computed] = deque()
-        for batch, crops, broken in self._decoded(pictures):
-            sound = [picture.fingerprint for picture in batch if picture.fingerprint not in broken]
-            if broken:
-                crops = crops[[picture.fingerprint not in broken for picture in batch]]
-            waiting.append(self._sent(sound, crops, broken))
-            if len(waiting) > 1:
-                yield waiting.popleft()
-        yield from waiting
+        with closing(self._decoded(pictures)) as decoded:
+            for batch, crops, broken in decoded:
+                sound = [picture.fingerprint for picture in batch if picture.fingerprint not in broken]
+                if broken:
+                    crops = crops[[picture.fingerprint not in broken for picture in batch]]
+                waiting.append(self._sent(sound, crops, broken))
+                if len(waiting) > 1:
+                    yield waiting.popleft()
+            yield from waiting
 
-    def _decoded(self, pictures: Sequence[Picture]) -> Iterator[tuple[Sequence[Picture], Tensor, dict[str, str]]]:
+    def _decoded(self, pictures: Sequence[Picture]) -> Generator[tuple[Sequence[Picture], Tensor, dict[str, str]]]:
         """Yield batches of pictures, decoded by threads two batches ahead, and why some cannot be read."""
         workers = self.config.workers or len(os.sched_getaffinity(0))
         size, pin = self.config.batch_size, self.device.startswith("cuda")

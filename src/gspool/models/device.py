@@ -1,6 +1,8 @@
-"""Choose the device."""
+"""Choose the device, and see what fits into its memory."""
 
 from __future__ import annotations
+
+import os
 
 import torch
 
@@ -25,3 +27,10 @@ def chosen_device(device: str | torch.device | None = None) -> torch.device:
         raise ValueError(
             f"device {str(device)!r} cannot be used here ({first}); leave it out, or use cpu or an existing GPU"
         ) from error
+
+
+def free_memory(device: str | torch.device) -> int:
+    """Return the free bytes of a GPU, or of the machine."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -18,6 +18,7 @@ from gspool.data.splits import split_positions
 from gspool.evaluation.folds import contiguous_folds
 from gspool.features import TokenSet
 from gspool.training.config import DataConfig
+from gspool.training.embed import query_rows
 from gspool.training.gpu_data import TensorSet
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def token_sets(tokens: Tokens, folds: int, fold: int, task: TaskName = "embed") 
     every_view = TensorSet.of(rows, learning.labels.repeat_interleave(learning.views), name="tokens")
     first_view = TensorSet(rows, learning.labels, learning.views * torch.arange(len(learning)), split="validation")
     tested = TensorSet(
-        test.entries(), test.labels, test.views * torch.arange(len(test)), split="test", queries=_queries(test.images)
+        test.entries(), test.labels, test.views * torch.arange(len(test)), split="test", queries=query_rows(test.images)
     )
     if task == "classify":
         held = picture_fold(learning.labels, folds, fold)
@@ -176,7 +177,3 @@ def picture_fold(labels: Int64[Tensor, " N"], folds: int, fold: int) -> Bool[Ten
     # Classes begin at different folds, so that small ones do not all validate the same fold.
     held[by_class] = ((rank + sorted_labels) % folds == fold) & (counts.repeat_interleave(counts) > 1)
     return held
-
-
-def _queries(images: ImageSet) -> Any:
-    return None if images.roles is None else torch.tensor([role == "query" for role in images.roles])

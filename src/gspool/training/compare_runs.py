@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +17,7 @@ from gspool.executor import Executor
 from gspool.executor.grid import Worker
 from gspool.executor.run_store import RunStore
 from gspool.files import write_atomic
+from gspool.models.device import free_memory
 from gspool.training.compare_config import CompareConfig, Variant, configured
 from gspool.training.compare_data import Tokens, token_sets
 from gspool.training.gpu_data import TensorSet
@@ -183,8 +183,4 @@ def load_tokens(tokens: Tokens, device: str) -> None:
 def fits_memory(tokens: Tokens, device: str, processes: int) -> bool:
     """Whether every process can hold all tokens in the memory of the device, with half of it to spare for training."""
     needed = processes * (tokens.learning.memory_bytes + tokens.test.memory_bytes)
-    if device.startswith("cuda"):
-        free = torch.cuda.mem_get_info(device)[0]
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return needed < free // 2
+    return needed < free_memory(device) // 2

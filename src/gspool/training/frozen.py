@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from gspool.data import ImageSet
 from gspool.features import extract_tokens
 from gspool.models import Embedder
+from gspool.models.device import free_memory
 from gspool.pooling.warm_start import WarmStart
 from gspool.terminal.bar import work_bar
 from gspool.training.checkpoint import BEST, read_checkpoint
@@ -83,16 +83,10 @@ def token_data(
         )
     tokens = dict(zip(sets, found, strict=True))
     processes = 1 if device.type == "cuda" else config.trainer.devices
-    if processes * sum(each.memory_bytes for each in found) < _free_memory(device) // 2:
+    if processes * sum(each.memory_bytes for each in found) < free_memory(device) // 2:
         for split, each in tokens.items():
             each.load(device, views=None if split == "train" else 1)
     return TokenData({split: _entries(each, split) for split, each in tokens.items()}, found[0].layout)
-
-
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _entries(tokens: TokenSet, split: Split) -> TensorSet:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -235,18 +235,22 @@ class _Loop:
     def run(self) -> None:
         """Make the steps that are left."""
         trainer, fabric = self.trainer, self.fabric
-        for batch in self.task.batches(self.step, trainer.max_steps):
-            set_learning_rate(self.optimiser.param_groups, self.schedule, self.step, trainer.max_steps)
-            self.task.before_step(self.step)
-            total = self.forward(fabric.to_device(batch), self.step)
-            self.optimiser.zero_grad()
-            fabric.backward(total)
-            if self.task.clip:
-                fabric.clip_gradients(self.forward, self.optimiser, max_norm=self.task.clip, error_if_nonfinite=False)
-            self.optimiser.step()
-            self.step += 1
-            if self._after_step(batch):
-                return
+        batches = self.task.batches(self.step, trainer.max_steps)
+        with closing(batches) if isinstance(batches, Generator) else nullcontext():  # ends threads that read ahead
+            for batch in batches:
+                set_learning_rate(self.optimiser.param_groups, self.schedule, self.step, trainer.max_steps)
+                self.task.before_step(self.step)
+                total = self.forward(fabric.to_device(batch), self.step)
+                self.optimiser.zero_grad()
+                fabric.backward(total)
+                if self.task.clip:
+                    fabric.clip_gradients(
+                        self.forward, self.optimiser, max_norm=self.task.clip, error_if_nonfinite=False
+                    )
+                self.optimiser.step()
+                self.step += 1
+                if self._after_step(batch):
+                    return
 
     def _after_step(self, batch: Any) -> bool:
         """Log, evaluate, save where due; return whether to stop."""

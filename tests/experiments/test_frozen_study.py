@@ -1,0 +1,91 @@
+"""The study of frozen backbones: equal tries, and tables of what is finished."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gspool.executor.run_store import RunStore
+from gspool.experiments.experiment import RunOptions
+from gspool.experiments.frozen import FrozenSettings, chosen_runs, heads_table, tries_of, variants_of, write_record
+from gspool.features import TokenLayout
+from gspool.pooling.registry import check_options
+from gspool.provenance import read_result
+from gspool.training.compare_runs import asked_of
+
+LAYOUT = TokenLayout(2, 0, False, 64, 2048, (8, 8), "bf16")
+
+
+@pytest.mark.parametrize("class_token", [False, True])
+def test_every_row_has_six_different_tries_with_options_that_exist(class_token: bool) -> None:
+    for row, tries in tries_of(3e-4, class_token).items():
+        assert len({str(each) for each in tries}) == 6, row
+        for options, _ in tries:
+            check_options(row.split(" ")[0], options)
+
+
+def found(validation: float, test: float) -> dict[str, Any]:
+    return {
+        "validation": {"map@r": validation, "p@1": validation, "p@r": validation},
+        "test": {"map@r": test, "p@1": test, "p@r": test},
+        "entropy": 1.0,
+        "best_step": 1,
+        "steps": 2,
+        "seconds": 1.0,
+        "parameters": 3,
+    }
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> tuple[RunOptions, FrozenSettings, dict[str, Any], RunStore]:
+    """A study of three rows that was stopped: ep lacks a fold of every try, gsp has an extra run."""
+    options = RunOptions(results=tmp_path, settings=FrozenSettings(layers="gap,gsp,ep"))
+    rows = variants_of(options, options.settings, class_token=False)
+    store = RunStore(tmp_path / "runs.jsonl")
+    for fold in (0, 1):
+        for place, variant in enumerate(rows["gap"]):
+            store.put(asked_of("gap", variant, fold, 0), found(10 + place, 5 + fold))
+        for place, variant in enumerate(rows["gsp"]):
+            store.put(asked_of("gsp", variant, fold, 0), found(30 - place, 8 + 2 * fold))
+    store.put(asked_of("gsp", rows["gsp"][0], 2, 0), found(30, 90))
+    store.put(asked_of("ep", rows["ep"][0], 0, 0), found(99, 99))
+    return options, options.settings, rows, store
+
+
+def test_a_stopped_study_shows_what_all_rows_have(stopped: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    options, settings, rows, store = stopped
+    write_record(options, settings, LAYOUT, rows, store)
+    record = read_result(options.results / "frozen_cub_resnet50_227_pnca.json")
+    assert {*record["value"]["chosen"]} == {"gap", "gsp"}
+    runs = chosen_runs(record["value"])
+    assert sorted((run["asked"]["row"], run["asked"]["fold"]) for run in runs) == [
+        ("gap", 0),
+        ("gap", 1),
+        ("gsp", 0),
+        ("gsp", 1),
+    ]
+    # The last try of gap and the first of gsp are best on validation, whatever their test classes say.
+    assert {run["found"]["validation"]["map@r"] for run in runs} == {15, 30}
+    assert "| gsp | mu 0.1, epsilon 10" in heads_table(record)
+    assert "+3.50" in capsys.readouterr().out
+
+
+def test_the_same_command_continues_from_the_written_result(stopped: Any) -> None:
+    options, settings, rows, store = stopped
+    write_record(options, settings, LAYOUT, rows, store)
+    again = RunStore(options.results / "none.jsonl", options.results / "frozen_cub_resnet50_227_pnca.json")
+    assert len(again.runs()) == len(store.runs())
+
+
+def test_settings_of_another_study_are_used_unchanged(stopped: Any) -> None:
+    options, settings, rows, store = stopped
+    write_record(options, settings, LAYOUT, rows, store)
+    like = FrozenSettings(data="flowers", like="frozen_cub_resnet50_227_pnca")
+    taken = variants_of(options, like, class_token=False)
+    assert taken["gsp"] == [rows["gsp"][0]]
+    assert taken["gap"] == [rows["gap"][-1]]
+
+
+def test_an_unknown_row_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="no row nothing; it has gap"):
+        variants_of(RunOptions(), FrozenSettings(layers="nothing"), class_token=False)
