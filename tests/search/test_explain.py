@@ -26,7 +26,13 @@ def some_image(seed: int = 0, side: int = 64) -> torch.Tensor:
 def model_with(pooling: str, **options) -> Embedder:
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return Embedder("small_cnn", pooling=pooling, dim=8, pooling_options=options).eval()
+        return Embedder(
+            "timm/test_vit" if pooling.endswith("+cls") else "small_cnn",
+            pooling=pooling,
+            dim=8,
+            backbone_options={"img_size": 64} if pooling.endswith("+cls") else {},
+            pooling_options=options,
+        ).eval()
 
 
 def plan_by_loops(prototypes: np.ndarray, tokens: np.ndarray, mu: float, epsilon: float) -> np.ndarray:
@@ -61,9 +67,12 @@ def test_the_plan_is_that_of_a_second_computation(pooling: str) -> None:
     assert explanation.owners.tolist() == oracle.reshape(shape).argmax(0).tolist()
 
 
-@pytest.mark.parametrize("pooling", ["gsp", "gmp+gsp", "gemean+gsp"])
-def test_it_agrees_with_the_model(pooling: str) -> None:
-    model = model_with(pooling, prototypes=5)
+@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"keys": 3}, {"groups": 2, "keys": 3}])
+@pytest.mark.parametrize("pooling", ["gsp", "gsp+cls", "gmp+gsp", "gemean+gsp"])
+def test_it_agrees_with_the_model(pooling: str, options: dict[str, int]) -> None:
+    if not pooling.startswith("gsp"):
+        options = {name: value for name, value in options.items() if pooling == "gemean+gsp" and name == "keys"}
+    model = model_with(pooling, prototypes=6, **options)
     image = some_image(3)
     explanation = explain(model, image)
     with torch.no_grad():

@@ -10,7 +10,9 @@ from torch import nn
 
 from gspool import functional
 from gspool.models import Embedder
-from gspool.models.embedded import SHORTEST
+from gspool.models.embedded import embed_features
+from gspool.pooling.class_token import WithClassToken
+from gspool.pooling.embedding import PoolThenEmbed
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import as_tokens
 from gspool.search.model_source import as_input, evaluating
@@ -77,8 +79,8 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
     """
     pixels = as_model_sees(model, image)
     with evaluating(model):
-        features = model.feature_map(as_input(model, pixels[None]))
-        pooled = model.head.pool(features)
+        features, class_token, _ = model.features(as_input(model, pixels[None]))
+        pooled = embed_features(model.head, features, class_token)
         tokens = prototype_tokens(model, features)
     if pooled.weights is None:
         raise ValueError(
@@ -91,8 +93,7 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
             "cannot be drawn on it; model.embed(images).weights has them as a list"
         )
     grid = (features.shape[2], features.shape[3])
-    embedding = nn.functional.normalize(pooled.pooled[0].float(), dim=-1, eps=SHORTEST).cpu()
-    whole = Explanation(pixels.cpu(), embedding, pooled.weights[0].unflatten(0, grid).cpu())
+    whole = Explanation(pixels.cpu(), pooled.embedding[0].cpu(), pooled.weights[0].unflatten(0, grid).cpu())
     if tokens is None:
         waiting = not_set_yet(model)
         # A layer whose prototypes are not set yet averages, and what it gives as attributes says nothing.
@@ -122,12 +123,17 @@ def not_set_yet(model: Embedder) -> str | None:
 
 
 def prototype_tokens(model: Embedder, features: Float[Tensor, "B C h w"]) -> Float[Tensor, "B N D"] | None:
-    """Return the embedded tokens that the model compares with its prototypes; None where it has none (yet)."""
+    """Return the tokens or keys that the model compares with its prototypes; None where it has none (yet)."""
     layer = prototype_layer(model)
     if layer is None or not_set_yet(model) is not None:
         return None
-    # Every head that is built on GSP embeds the backbone's features before it compares them.
-    return as_tokens(cast("nn.Module", model.head.embed)(features), layer.dim)
+    head = model.head.layer if isinstance(model.head, WithClassToken) else model.head
+    if layer.key is not None:
+        return cast("Tensor", layer.key(as_tokens(features, layer.key_dim)))
+    if isinstance(head, PoolThenEmbed):
+        return as_tokens(features, layer.dim)
+    # Every other head that is built on GSP embeds the backbone's features before it compares them.
+    return as_tokens(cast("nn.Module", head.embed)(features), layer.dim)
 
 
 def as_model_sees(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> UInt8[Tensor, "3 H W"]:
@@ -151,6 +157,11 @@ def as_model_sees(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> UIn
 def transport_plan(model: Embedder, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B M N"]:
     """Solve (P2) as the layer does, and return the plan, which the layer itself never holds; scaled to sum to 1."""
     layer = cast("GSP", prototype_layer(model))
-    cost = functional.distance(layer.prototypes, tokens)
-    plan = functional.partial_transport(cost, layer.mu, layer.epsilon).plan
+    plan = solved_plan(layer, functional.distance(layer.prototypes, tokens))
     return plan / plan.sum((1, 2), keepdim=True)
+
+
+def solved_plan(layer: GSP, cost: Float[Tensor, "B M N"]) -> Float[Tensor, "B M N"]:
+    """Solve (P2) for every group of prototypes by itself."""
+    grouped = cost.unflatten(1, (layer.groups, -1))
+    return functional.partial_transport(grouped, layer.mu, layer.epsilon).plan.flatten(1, 2)

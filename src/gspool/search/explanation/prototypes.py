@@ -9,7 +9,13 @@ from PIL import Image
 
 from gspool import functional
 from gspool.data import BrokenImageError
-from gspool.search.explanation.image import as_model_sees, not_set_yet, prototype_layer, prototype_tokens
+from gspool.search.explanation.image import (
+    as_model_sees,
+    not_set_yet,
+    prototype_layer,
+    prototype_tokens,
+    solved_plan,
+)
 from gspool.search.model_source import as_input, evaluating
 from gspool.terminal.bar import work_bar
 
@@ -118,7 +124,7 @@ def _nearest_tokens(
         functional.clip_norm(tokens.float()),
         compute_mode="donot_use_mm_for_euclid_dist",
     )
-    plan = functional.partial_transport(cost, layer.mu, layer.epsilon).plan
+    plan = solved_plan(layer, cost)
     attributes = plan.sum(2) / plan.sum((1, 2))[:, None]
     distance, place = cost.min(2)
     return distance.t().cpu(), place.t().cpu(), attributes.double().sum(0).cpu()
