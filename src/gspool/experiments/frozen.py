@@ -247,6 +247,11 @@ def result_name(chosen: FrozenSettings) -> str:
     return f"frozen_{chosen.data}{collage}_{backbone}_{chosen.size}_{chosen.loss if chosen.task == 'embed' else 'top1'}"
 
 
+def seeds_of(options: RunOptions) -> Sequence[int]:
+    """Return the seeds of the final trainings; the first one tunes."""
+    return options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+
+
 def run(options: RunOptions) -> None:
     """Compute tokens, tune every layer on two folds, train the choice on all folds and seeds, write the result.
 
@@ -260,7 +265,7 @@ def run(options: RunOptions) -> None:
     result = options.results / f"{name}.json"
     store = RunStore(path, result, device=options.device, libraries=LIBRARIES)
     rows = variants_of(options, chosen, tokens.learning.layout.class_token)
-    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    seeds = seeds_of(options)
     in_memory = hold_tokens(tokens, options.device, options.executor)
     worker = functools.partial(make_worker, config, tokens, options.device, in_memory)
     tuning = [
@@ -272,11 +277,12 @@ def run(options: RunOptions) -> None:
     try:
         if chosen.like is None:
             run_grid(store, tuning, worker, options.executor, options.seconds, name="heads")
+        best = best_variants(rows, store, TUNING_FOLDS, seeds[:1])
         final = [
             asked_of(row, variant, fold, seed)
             for fold in range(FOLDS)  # a worker cuts the tokens of one fold at a time
             for seed in seeds
-            for row, variant in best_variants(rows, store, TUNING_FOLDS, seeds[:1]).items()
+            for row, variant in best.items()
             if variant.learn or seed == seeds[0]
         ]
         run_grid(store, final, worker, options.executor, options.seconds, name="heads")
@@ -292,7 +298,7 @@ def write_record(
     store: RunStore,
 ) -> None:
     """Write the finished runs and the choice of every row, and print the table."""
-    seeds = options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+    seeds = seeds_of(options)
     tried: dict[str, list[Variant]] = {}
     for row, variants in rows.items():
         for variant in variants:

@@ -18,7 +18,7 @@ from gspool.terminal.bar import work_bar
 from gspool.training.checkpoint import BEST, read_checkpoint
 from gspool.training.embed import query_rows
 from gspool.training.gpu_data import TensorSet
-from gspool.training.heads import SAMPLED_PICTURES, TokenHead, start_head
+from gspool.training.heads import TokenHead, start_from
 from gspool.training.parsing import read_config
 from gspool.training.run_folder import CONFIG, read_result
 
@@ -106,9 +106,7 @@ def token_head(model: Embedder, data: TokenData, config: TrainConfig, device: to
     """
     head = TokenHead(model.to(device).head, data.layout, config.head)
     if config.start_from is None:
-        train, seed = data.sets["train"], config.trainer.seed
-        places = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:SAMPLED_PICTURES]
-        start_head(head, train.evaluation_images(places).to(device), seed)
+        start_from(head, data.sets["train"], device, config.trainer.seed)
         for part in head.modules():
             if isinstance(part, WarmStart):
                 # The prototypes are chosen, so there is nothing left to collect.
