@@ -4,15 +4,8 @@ import pytest
 import torch
 
 from gspool.functional import clip_norm, distance, gsp_pool
-from gspool.functional.cost import clip_scale, find_nearest, refined, squared_by_product
+from gspool.functional.product_distance import product_distance
 from oracle import subtracted_distance
-
-
-def product_distances(tokens, prototypes):
-    scale, clipped = clip_scale(tokens), clip_norm(prototypes)
-    squared_norm = (tokens.norm(dim=-1) * scale).square()
-    squared = squared_by_product(tokens, scale, squared_norm, clipped)
-    return refined(squared, find_nearest(squared, tokens, scale, clipped), tokens.norm(dim=-1)).transpose(1, 2)
 
 
 @pytest.mark.parametrize("away", [0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0])
@@ -21,7 +14,7 @@ def test_the_nearest_distance_is_exact_however_small(away):
     prototypes = torch.nn.functional.normalize(torch.randn(16, 64, generator=generator), dim=-1) * 0.9
     tokens = (prototypes + away * torch.nn.functional.normalize(torch.randn(16, 64, generator=generator), dim=-1))[None]
     expected = subtracted_distance(prototypes, tokens)
-    ours = product_distances(tokens, prototypes).double()
+    ours = product_distance(prototypes, tokens).double()
     assert ((ours - expected).abs().amax()) <= 4e-7
     assert (distance(prototypes, tokens).double() - expected).abs().amax() <= 2e-7
 
@@ -29,16 +22,35 @@ def test_the_nearest_distance_is_exact_however_small(away):
 def test_duplicate_prototypes_get_equal_distances():
     prototypes = torch.nn.functional.normalize(torch.randn(5, 48, generator=torch.Generator().manual_seed(0)), dim=-1)
     tokens = prototypes[None] + 1e-4
-    twice = product_distances(tokens, prototypes.repeat(2, 1))
+    twice = product_distance(prototypes.repeat(2, 1), tokens)
     torch.testing.assert_close(twice[:, :5], twice[:, 5:], rtol=0, atol=2.5e-7)
 
 
-def test_gradient_is_zero_where_a_token_is_a_prototype():
+@pytest.mark.parametrize("measure", [distance, product_distance])
+def test_gradient_is_zero_where_a_token_is_a_prototype(measure):
     tokens = torch.eye(4)[None].requires_grad_()
     prototypes = torch.eye(4)[:1].clone().requires_grad_()
-    distance(prototypes, tokens)[0, 0, 0].backward()
+    measure(prototypes, tokens)[0, 0, 0].backward()
     assert (tokens.grad == 0).all()
     assert (prototypes.grad == 0).all()
+
+
+@pytest.mark.parametrize("length", [0.05, 1.0, 20.0])
+def test_products_give_the_distances_and_gradients_of_subtraction(length):
+    # Tokens within, about and beyond the unit ball that both are clipped to.
+    generator = torch.Generator().manual_seed(0)
+    prototypes = torch.randn(5, 6, generator=generator, dtype=torch.float64).requires_grad_()
+    tokens = (length * torch.randn(3, 7, 6, generator=generator, dtype=torch.float64)).requires_grad_()
+    towards = torch.randn(3, 5, 7, generator=generator, dtype=torch.float64)
+    ours, plain = product_distance(prototypes, tokens), distance(prototypes, tokens)
+    torch.testing.assert_close(ours, plain)
+    for gradient, expected in zip(
+        torch.autograd.grad((ours * towards).sum(), (prototypes, tokens)),
+        torch.autograd.grad((plain * towards).sum(), (prototypes, tokens)),
+        strict=True,
+    ):
+        torch.testing.assert_close(gradient, expected)
+    assert torch.autograd.gradcheck(product_distance, (prototypes, tokens))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

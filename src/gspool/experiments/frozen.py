@@ -61,61 +61,67 @@ RATES = {
     "map": (0.1, 1.0),
     "clip": (0.1, 1.0),
 }
-# Queries of Efficient Probing, and the factor on their learning rate.
-QUERIES = [(4, 30.0), (4, 100.0), (8, 30.0), (8, 100.0), (16, 100.0), (2, 100.0)]
-# mu, epsilon, and the factor on the learning rate of prototypes and keys. Feature maps are pooled from more tokens.
-MAPS = [(0.1, 10.0, 1.0), (0.1, 20.0, 1.0), (0.05, 10.0, 1.0), (0.05, 20.0, 1.0), (0.1, 20.0, 10.0), (0.03, 20.0, 1.0)]
-PATCHES = [
-    (0.01, 20.0, 30.0),
-    (0.01, 40.0, 30.0),
-    (0.03, 20.0, 30.0),
-    (0.03, 40.0, 30.0),
-    (0.01, 40.0, 100.0),
-    (0.01, 20.0, 10.0),
-]
-PATCH_KEYS = [
-    (0.01, 20.0, 1.0),
-    (0.01, 10.0, 3.0),
-    (0.01, 20.0, 3.0),
-    (0.03, 10.0, 3.0),
-    (0.01, 10.0, 1.0),
-    (0.01, 10.0, 10.0),
-]
-WITH_CLASS_TOKEN = ("gap", "delf", "abmilp", "ep", "gsp", "gsp groups")
+# Efficient Probing: queries, factors on the learning rate of the head and of the queries. The first list of a pair is
+# for feature maps, the second for patch tokens, where exploration found more queries and faster ones to be better.
+QUERIES = (
+    [(4, 1, 30), (4, 1, 100), (8, 1, 30), (2, 1, 30), (4, 3, 30), (8, 1, 100)],
+    [(16, 1, 100), (16, 1 / 3, 100), (32, 1 / 3, 100), (8, 1 / 3, 100), (8, 1, 30), (32, 1, 100)],
+)
+# GSP: mu, epsilon, and the factor on the learning rate of prototypes and keys.
+SELECTION = (
+    [(0.1, 10, 1), (0.1, 20, 1), (0.05, 10, 1), (0.05, 20, 1), (0.1, 20, 10), (0.03, 20, 1)],
+    [(0.01, 20, 30), (0.01, 40, 30), (0.003, 20, 30), (0.003, 40, 30), (0.03, 40, 30), (0.01, 20, 10)],
+)
+KEYS = (
+    [(0.1, 5, 1), (0.1, 10, 1), (0.05, 5, 1), (0.05, 10, 1), (0.1, 10, 10), (0.03, 10, 1)],
+    [(0.01, 20, 1), (0.01, 10, 3), (0.003, 20, 1), (0.003, 10, 3), (0.01, 20, 3), (0.003, 20, 3)],
+)
+WITH_CLASS_TOKEN = ("gap", "delf", "abmilp", "ep", "gsp", "gsp groups keys")
 Try = tuple[dict[str, Any], dict[str, Any]]
 
 
 def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
     """Return six tries for every row of the table, around one learning rate.
 
-    Rows of GSP: "gsp" with 8 prototypes, "keys" with a key projection, "groups" with 16 prototypes in 4 groups, "groups
-    keys" with 32 in 8 groups and keys. Prototypes start from k-means on tokens.
+    Rows of GSP: "gsp" with 8 prototypes, "after" with the embedding after the pooling, "keys" with a key projection,
+    "groups" with 32 prototypes in 8 groups. Prototypes start from k-means on tokens.
     """
     three, six = [lr / 3, lr, 3 * lr], [lr / 10, lr / 3, lr, 3 * lr, 10 * lr, 30 * lr]
     rows: dict[str, list[Try]] = {name: [({}, {"lr": rate}) for rate in six] for name in PLAIN}
     for name, factors in RATES.items():
         rows[name] = [({}, {"lr": rate, "rate": factor}) for rate in three for factor in factors]
-    rows["ep"] = [({"queries": count}, {"lr": lr, "rate": rate}) for count, rate in QUERIES]
+    rows["ep"] = [
+        ({"queries": count}, {"lr": factor * lr, "rate": float(rate)}) for count, factor, rate in QUERIES[class_token]
+    ]
 
     def gsp(settings: Sequence[tuple[float, float, float]], **options: Any) -> list[Try]:
         return [
-            ({"mu": mu, "epsilon": epsilon, **options}, {"lr": lr, "rate": rate, "prototypes_from": "kmeans"})
+            (
+                {"mu": mu, "epsilon": float(epsilon), **options},
+                {"lr": lr, "rate": float(rate), "prototypes_from": "kmeans"},
+            )
             for mu, epsilon, rate in settings
         ]
 
-    own, with_keys = (PATCHES, PATCH_KEYS) if class_token else (MAPS, [(mu, e / 2, rate) for mu, e, rate in MAPS])
+    own, with_keys = SELECTION[class_token], KEYS[class_token]
     rows["gsp"] = gsp(own, prototypes=8)
+    rows["gsp after"] = gsp(own, prototypes=8, embedding="after")
     rows["gsp keys"] = gsp(with_keys, prototypes=8, keys=128)
-    rows["gsp groups"] = gsp(own, prototypes=16, groups=4)
+    rows["gsp groups"] = gsp(own, prototypes=32, groups=8)
+    rows["gsp groups after"] = gsp(own, prototypes=32, groups=8, embedding="after")
     rows["gsp groups keys"] = gsp(with_keys, prototypes=32, groups=8, keys=128)
     rows["gmp+gsp"] = gsp(own, prototypes=64)
     if not class_token:  # powers need features that are not negative
         rows["gemean+gsp"] = gsp(own, prototypes=64)
         rows["gemean+gsp keys"] = gsp(with_keys, prototypes=64, keys=128)
-    else:
-        del rows["gemean"]
-        rows["cls"] = [({}, {"lr": rate}) for rate in six]
-        rows |= {f"{name.split()[0]}+cls{name[len(name.split()[0]) :]}": rows[name] for name in WITH_CLASS_TOKEN}
+        return rows
+    del rows["gemean"]
+    rows["cls"] = [({}, {"lr": rate}) for rate in six]
+    for name in WITH_CLASS_TOKEN:  # half of the tries of the layer, each with two weights of the patch tokens
+        layer, *words = name.split()
+        rows[" ".join([f"{layer}+cls", *words])] = [
+            ({**options, "patch_scale": scale}, head) for options, head in rows[name][:3] for scale in (0.3, 0.05)
+        ]
     return rows
 
 

@@ -81,9 +81,7 @@ def assign(
 def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsilon: bool) -> PoolGradient:
     """Carry the gradients of the outputs back to tokens, prototypes, mu and epsilon."""
     tokens, mask, dtype = saved.tokens, saved.mask, saved.tokens.dtype
-    scale = saved.norm.clamp_min(1).reciprocal()
-    clipped = clip_norm(saved.prototypes)
-    distances, assignment = saved.plan or _plan_again(saved, scale, clipped)
+    distances, assignment = saved.plan or _plan_again(saved)
     given, kept = shares(saved.position, mask)
     mass = normalised(given)
     weights = normalised(kept) if background else mass
@@ -109,15 +107,9 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
         grad_logits = assignment * own
     else:
         grad_logits = torch.addcmul(own, mass[..., None], incoming.attributes[:, None, :]).mul_(assignment)
-    nearest, index = saved.nearest, saved.nearest.prototype[:, None]
-    close = nearest.take(grad_logits)
-    to_nearest = close.gather(-1, index)[:, 0]
-    grad_logits = nearest.put(grad_logits, close.scatter(-1, index, 0))
-    by_distance = (grad_logits * distances).sum(-1)
-    grad_epsilon = -(by_distance.sum() + (to_nearest * nearest.distance).sum()) if with_epsilon else None
-
-    grad_tokens, grad_prototypes = _through_distance(
-        grad_logits, to_nearest, by_distance, distances, saved, scale, clipped
+    grad_epsilon = -(grad_logits * distances).sum() if with_epsilon else None
+    grad_tokens, grad_prototypes = through_distance(
+        grad_logits, -saved.epsilon, distances, tokens, saved.prototypes, saved.norm, saved.nearest
     )
     if incoming.pooled is not None:
         grad_tokens = _add_product(grad_tokens, weights[..., None], incoming.pooled[:, None, :])
@@ -129,33 +121,41 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return total.addcmul_(left, right) if values_can_be_read(total) else torch.addcmul(total, left, right)
 
 
-def _plan_again(saved: Saved, scale: Float[Tensor, "B N"], clipped: Float[Tensor, "M D"]) -> Plan:
-    squared = squared_by_product(saved.tokens, scale, saved.norm.clamp_max(1).square(), clipped)
-    distances = refined(squared, saved.nearest, saved.norm)
+def _plan_again(saved: Saved) -> Plan:
+    norm = saved.norm
+    scale, squared_norm = norm.clamp_min(1).reciprocal(), norm.clamp_max(1).square()
+    squared = squared_by_product(saved.tokens, scale, squared_norm, clip_norm(saved.prototypes))
+    distances = refined(squared, saved.nearest, norm)
     return Plan(distances, assign(distances, saved.epsilon)[0])
 
 
-def _through_distance(
-    grad_logits: Float[Tensor, "B N M"],
-    to_nearest: Float[Tensor, K],
-    by_distance: Float[Tensor, "B N"],
+def through_distance(
+    gradient: Float[Tensor, "B N M"],
+    times: Float[Tensor, ""] | float,
     distances: Float[Tensor, "B N M"],
-    saved: Saved,
-    scale: Float[Tensor, "B N"],
-    clipped: Float[Tensor, "M D"],
+    tokens: Float[Tensor, "B N D"],
+    prototypes: Float[Tensor, "M D"],
+    norm: Float[Tensor, "B N"],
+    nearest: Nearest,
 ) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "M D"]]:
     """Go through ``c_ij = |f_j - w_i|`` and the clipping: pulls along ``f_j - w_i``, summed by two matrix products.
 
     A product cannot form ``f - w`` for a token that lies on a prototype. So the pull towards the nearest comes apart
     from the others and is applied along the offset itself, or is 0 where that is mere rounding; the others are bounded
-    at the distance below which rounding would point them anywhere. ``grad_logits`` is overwritten.
+    at the distance below which rounding would point them anywhere. The gradient with respect to the distances is
+    ``gradient`` times ``times``; ``gradient`` is overwritten.
     """
-    tokens, nearest = saved.tokens, saved.nearest
+    scale, clipped = norm.clamp_min(1).reciprocal(), clip_norm(prototypes)
+    index = nearest.prototype[:, None]
+    close = nearest.take(gradient)
+    to_nearest = close.gather(-1, index)[:, 0]
+    gradient = nearest.put(gradient, close.scatter(-1, index, 0))
+    by_distance = (gradient * distances).sum(-1)
     eps = torch.finfo(tokens.dtype).eps
-    factor = scale * -saved.epsilon
+    factor = scale * times
     # In place: on the CPU, fresh memory for every step costs more than the arithmetic.
-    pull = grad_logits.mul_(factor[..., None])
-    size = size_of_pair(saved.norm, nearest)
+    pull = gradient.mul_(factor[..., None])
+    size = size_of_pair(norm, nearest)
     # Offsets so short that their squares underflow have no direction either.
     shortest_known = 128 * torch.finfo(tokens.dtype).tiny ** 0.5
     least = (eps**0.5 * size).clamp_min(shortest_known)
@@ -169,17 +169,17 @@ def _through_distance(
     # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends. That
     # part, the sum of pull (f . (f - w)), follows from the distances without another pass over the tokens.
     total = pull.sum(-1)
-    squared_norm = saved.norm.clamp_max(1).square()
+    squared_norm = norm.clamp_max(1).square()
     along = 0.5 * (total * squared_norm - pull @ clipped.square().sum(-1) + by_distance * factor)
     grad_tokens = nearest.add(torch.matmul(pull, -clipped), along_offset)
     along = nearest.add(along, (along_offset * nearest.take(tokens)).sum(-1) * nearest.take(scale))
-    kept = (total - torch.where(saved.norm > 1, along, 0)) * scale
+    kept = (total - torch.where(norm > 1, along, 0)) * scale
     grad_tokens = _add_product(grad_tokens, tokens, kept[..., None])
 
     pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
     grad_prototypes = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
     unscaled = along_offset / nearest.take(scale)[:, None]
     grad_prototypes = grad_prototypes.index_add(0, nearest.prototype, unscaled, alpha=-1)
-    prototype_norm = vector_length(saved.prototypes)
+    prototype_norm = vector_length(prototypes)
     along = torch.where(prototype_norm > 1, (grad_prototypes * clipped).sum(-1), 0)
     return grad_tokens, (grad_prototypes - clipped * along[:, None]) / prototype_norm.clamp_min(1)[:, None]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, cast, get_args
 import torch
 from torch import nn
 
-from gspool.functional import clip_norm, distance, greedy_centers, gsp_pool, partial_transport
+from gspool.functional import clip_norm, greedy_centers, gsp_pool, partial_transport
 from gspool.functional.checks import epsilon_tensor, full_precision, mu_tensor
 from gspool.functional.pool import Backend, Precision, Role
+from gspool.functional.product_distance import product_distance
 from gspool.functional.results import Pooled
 from gspool.pooling.embedding import LocalEmbedding, without_padding
 from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
@@ -159,7 +160,7 @@ class GSP(PoolingLayer):
             out = gsp_pool(keys, self.prototypes, self.mu, self.epsilon, mask, self.backend, self.role, self.precision)
             return cast("Tensor", out.weights)[:, None], cast("Tensor", out.attributes)
         with full_precision(keys):
-            cost = distance(self.prototypes, keys).unflatten(1, (self.groups, -1))
+            cost = product_distance(self.prototypes, keys).unflatten(1, (self.groups, -1))
             group_mask = None if mask is None else mask[:, None].expand(-1, self.groups, -1)
             residual, plan = partial_transport(cost, self.mu, self.epsilon, group_mask, self.backend)
             weights = residual / (1 - self.mu) if self.role == "background" else plan.sum(2) / self.mu

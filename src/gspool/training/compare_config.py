@@ -152,7 +152,7 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
             chosen = {**fixed, **dict(zip(varied, combination, strict=True))}
             head = {key: value for key, value in chosen.items() if key in HEAD_OPTIONS}
             options = {key: value for key, value in chosen.items() if key not in HEAD_OPTIONS}
-            check_options(name, options)
+            check_options(name, {key: value for key, value in options.items() if key != "embedding"})
             found.append(Variant(name, tuple(options.items()), tuple(head.items())))
     return found
 

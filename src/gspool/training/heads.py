@@ -16,7 +16,7 @@ from gspool.models import Embedder
 from gspool.models.embedded import Embedded, embed_features
 from gspool.pooling import GSP
 from gspool.pooling.class_token import WithClassToken
-from gspool.pooling.embedding import LocalEmbedding, create_embedding
+from gspool.pooling.embedding import LocalEmbedding, PoolThenEmbed, create_embedding
 from gspool.training.build import build_loss
 from gspool.training.config import HeadConfig, TrainConfig
 from gspool.training.embed import evaluate_images
@@ -122,8 +122,9 @@ def start_head(model: TokenHead, sample: Float[Tensor, "P T C"], seed: int = 0) 
         candidates = tokens.mean(1) if config.prototypes == "means" else tokens.flatten(0, 1)
         order = torch.randperm(len(candidates), generator=generator)[:SAMPLED_TOKENS]
         chosen = candidates[order.to(candidates.device)]
-        # The layer stands behind an embedding unless it has keys of its own, which it applies itself.
-        embed = getattr(base, "embed", None) if layer.key is None else None
+        # The layer stands behind an embedding unless it comes first, or has keys of its own, which it applies itself.
+        comes_first = isinstance(base, PoolThenEmbed) or layer.key is not None
+        embed = None if comes_first else getattr(base, "embed", None)
         chosen = chosen if embed is None else embed(chosen)
         layer.init_prototypes(chosen)
         if config.prototypes == "kmeans":
