@@ -9,7 +9,7 @@ from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.frozen import FrozenSettings, chosen_runs, heads_table, tries_of, variants_of, write_record
 from gspool.features import TokenLayout
-from gspool.pooling.registry import check_options
+from gspool.pooling.embedding import check_head_options
 from gspool.provenance import read_result
 from gspool.training.compare_runs import asked_of
 
@@ -21,7 +21,7 @@ def test_every_row_has_six_different_tries_with_options_that_exist(class_token: 
     for row, tries in tries_of(3e-4, class_token).items():
         assert len({str(each) for each in tries}) == 6, row
         for options, _ in tries:
-            check_options(row.split(" ")[0], options)
+            check_head_options(row.split(" ")[0], options)
 
 
 def found(validation: float, test: float) -> dict[str, Any]:

@@ -92,3 +92,19 @@ def test_a_signal_in_this_process_keeps_what_is_finished(
     assert left.value.code == status
     assert capsys.readouterr().err == "\nstopped; 2 of 4 heads are kept, the same command continues\n"
     assert len(RunStore(store.path).runs()) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_further_jobs_may_depend_on_the_results_of_the_first(workers: int, tmp_path: Path) -> None:
+    store, calls = RunStore(tmp_path / "runs.jsonl"), tmp_path / "calls"
+
+    def larger() -> list[dict[str, int]]:
+        return [{"seed": 10 * int((store.get({"seed": seed}) or {})["square"])} for seed in (1, 3)]
+
+    for _ in range(2):  # the second call finds everything done
+        assert (
+            run_grid(store, [{"seed": 1}, {"seed": 3}], partial(make_square, calls), Executor(workers), then=larger)
+            == 0
+        )
+    assert sorted(calls.read_text().split()) == ["1", "10", "3", "90"]
+    assert store.get({"seed": 90}) == {"square": 8100}

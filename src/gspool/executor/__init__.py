@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 def run_tasks(
     make_worker: Callable[[], Callable[[Task], Result]],
-    tasks: Iterable[Task],
+    tasks: Iterable[Task | None],
     executor: Executor | None = None,
     *,
     ordered: bool = False,
@@ -34,7 +34,7 @@ def run_tasks(
 
     Args:
         make_worker: called once in every process, returns the function that takes tasks; must be picklable.
-        tasks: picklable.
+        tasks: picklable. None stands for a task that depends on one that is still running: ask again after that.
         executor: where they run; this process unless given.
         ordered: yield in the order of the tasks instead of the order in which they finish.
 
@@ -55,4 +55,5 @@ def run_tasks(
     else:
         worker = make_worker()
         for task in tasks:
-            yield task, worker(task)
+            if task is not None:
+                yield task, worker(task)

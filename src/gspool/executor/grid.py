@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -27,6 +27,7 @@ def run_grid(
     seconds: float = 0.0,
     name: str = "trainings",
     own_bars: bool = True,
+    then: Callable[[], Sequence[Asked]] | None = None,
 ) -> int:
     """Run the jobs that the store does not hold, and put each into it when it ends.
 
@@ -39,6 +40,8 @@ def run_grid(
         seconds: no job starts after this time, and workers learn how much of it is left; 0 for no limit.
         name: what the jobs are, in the plural.
         own_bars: whether every job of this process shows a bar of its own; if not, one bar counts the jobs.
+        then: called when all jobs have ended, returns further jobs, such as those that depend on their results; the
+            same processes do them.
 
     Returns:
         How many jobs are left because time ran out.
@@ -59,19 +62,37 @@ def run_grid(
         (0, {'square': 9})
     """
     executor = executor or Executor()
-    missing = [dict(asked) for asked in jobs if store.get(asked) is None]
     deadline = time.time() + seconds if seconds else None
-    in_time = (job for job in missing if deadline is None or time.time() < deadline)
+    missing = [dict(asked) for asked in jobs if store.get(asked) is None]
+    total, running, done, failures = len(missing), 0, 0, []
+
+    def tasks() -> Iterator[Asked | None]:
+        nonlocal total, running
+        for more in (None, then):
+            while running:
+                yield None
+            wanted = missing if more is None else [dict(asked) for asked in more() if store.get(asked) is None]
+            if more is not None:
+                total += len(wanted)
+                bar.extend(len(wanted))
+            for job in wanted:
+                if deadline is not None and time.time() >= deadline:
+                    return
+                running += 1
+                yield job
+            if then is None:
+                return
+
     make = functools.partial(_make_timed, make_worker, deadline)
     several = executor.workers != 1 or executor.ray is not None
     shown = (several or not own_bars) and len(missing) > 1 and sys.stderr.isatty()
-    done, failures = 0, []
     with (
-        exit_with_line(lambda: f"stopped; {done} of {len(missing)} {name} are kept, the same command continues"),
-        work_bar(name, 0, len(missing), shown, unit=name) as bar,
-        closing(run_tasks(make, in_time, executor)) as results,
+        exit_with_line(lambda: f"stopped; {done} of {total} {name} are kept, the same command continues"),
+        work_bar(name, 0, total, shown, unit=name) as bar,
+        closing(run_tasks(make, tasks(), executor)) as results,
     ):
         for asked, found in results:
+            running -= 1
             if isinstance(found, Failure):
                 failures.append(f"{_words(asked)}: {found.message}")
             elif found is not None:
@@ -79,15 +100,10 @@ def run_grid(
                 done += 1
             bar.advance()
     if failures:
-        raise RuntimeError(
-            f"{len(failures)} of {len(missing)} {name} failed; the others are kept.\n" + "\n".join(failures)
-        )
-    if done < len(missing):
-        print(
-            f"time is up: {len(missing) - done} of {len(missing)} {name} are left; the same command continues",
-            flush=True,
-        )
-    return len(missing) - done
+        raise RuntimeError(f"{len(failures)} of {total} {name} failed; the others are kept.\n" + "\n".join(failures))
+    if done < total:
+        print(f"time is up: {total - done} of {total} {name} are left; the same command continues", flush=True)
+    return total - done
 
 
 def _make_timed(make_worker: Callable[[], Worker], deadline: float | None) -> Callable[[Asked], Any]:

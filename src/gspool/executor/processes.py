@@ -45,6 +45,8 @@ def run_on_processes(
         try:
             while noted.number is None:
                 while len(waiting) < workers * AHEAD and (task := next(left, _END)) is not _END:
+                    if task is None:
+                        break
                     future = threads.submit(pool.do, task)
                     waiting[future] = task
                     future.add_done_callback(events.put)

@@ -55,7 +55,7 @@ def run_on_ray(
             load = {kind.remote(): 0 for _ in range(count)}
             running: dict[Any, tuple[Any, Any]] = {}
             while noted.number is None and (running or task is not _END):
-                while task is not _END and len(running) < count * AHEAD:
+                while task is not _END and task is not None and len(running) < count * AHEAD:
                     actor = min(load, key=load.__getitem__)
                     load[actor] += 1
                     running[actor.do.remote(shared, task)] = (actor, task)
@@ -69,6 +69,7 @@ def run_on_ray(
                     except ray.exceptions.RayError as error:
                         result = Failure(str(error))
                     yield done, result
+                task = next(left, _END) if task is None else task
         finally:
             ray.shutdown()
 

@@ -280,20 +280,30 @@ def run(options: RunOptions) -> None:
         for row, variants in rows.items()
         for variant in variants
     ]
-    try:
-        if chosen.like is None:
-            run_grid(store, tuning, worker, options.executor, options.seconds, name="heads")
-        best = best_variants(rows, store, TUNING_FOLDS, seeds[:1])
-        final = [
+
+    def final() -> list[dict[str, Any]]:
+        best = best_variants(tried_variants(rows, store, seeds[0]), store, TUNING_FOLDS, seeds[:1])
+        return [
             asked_of(row, variant, fold, seed)
             for fold in range(FOLDS)  # a worker cuts the tokens of one fold at a time
             for seed in seeds
             for row, variant in best.items()
             if variant.learn or seed == seeds[0]
         ]
-        run_grid(store, final, worker, options.executor, options.seconds, name="heads")
+
+    try:
+        run_grid(store, tuning, worker, options.executor, options.seconds, name="heads", then=final)
     finally:
         write_record(options, chosen, tokens.learning.layout, rows, store)
+
+
+def tried_variants(rows: Mapping[str, Sequence[Variant]], store: RunStore, seed: int) -> dict[str, list[Variant]]:
+    """Return the tries of every row that are finished on all folds of the choice; rows without any are left out."""
+    finished = {
+        row: [each for each in tries if all(store.get(asked_of(row, each, fold, seed)) for fold in TUNING_FOLDS)]
+        for row, tries in rows.items()
+    }
+    return {row: tries for row, tries in finished.items() if tries}
 
 
 def write_record(
@@ -305,11 +315,7 @@ def write_record(
 ) -> None:
     """Write the finished runs and the choice of every row, and print the table."""
     seeds = seeds_of(options)
-    tried: dict[str, list[Variant]] = {}
-    for row, variants in rows.items():
-        for variant in variants:
-            if all(store.get(asked_of(row, variant, fold, seeds[0])) for fold in TUNING_FOLDS):
-                tried.setdefault(row, []).append(variant)
+    tried = tried_variants(rows, store, seeds[0])
     best = best_variants(tried, store, TUNING_FOLDS, seeds[:1])
     asked = [
         asked_of(row, variant, fold, seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
@@ -64,6 +65,15 @@ def create_embedding(
     if options.get("keys"):
         options["key_dim"] = dim  # keys are computed from the backbone's features, which say more than embedded ones
     return EmbedThenPool(dim, layer(out_dim, **options))
+
+
+def check_head_options(name: str, options: Mapping[str, Any]) -> None:
+    """Check options of `create_embedding`: those of the layer, and ``embedding``, the place of the embedding.
+
+    Raises:
+        ValueError: if one does not exist, or has a word in the place of a number.
+    """
+    check_options(name, {option: value for option, value in options.items() if option != "embedding"})
 
 
 class LocalEmbedding(nn.Linear):

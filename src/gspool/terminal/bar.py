@@ -18,6 +18,12 @@ class WorkBar:
         if self.progress is not None:
             self.progress.update(self.task, advance=steps, **({"note": note} if note else {}))
 
+    def extend(self, steps: int) -> None:
+        """Expect further steps."""
+        if self.progress is not None:
+            known = next(each.total for each in self.progress.tasks if each.id == self.task)
+            self.progress.update(self.task, total=(known or 0) + steps)
+
     def say(self, line: str) -> None:
         """Print a line above the bar."""
         if self.progress is not None:

@@ -11,7 +11,7 @@ from gspool.evaluation.checked_input import as_ranks
 from gspool.models.create import TIMM, begins_at_random, check_backbone_options, is_published
 from gspool.models.embedder import Embedder
 from gspool.models.pretrained import check_savable
-from gspool.pooling.registry import check_options
+from gspool.pooling.embedding import check_head_options
 from gspool.training.config import TrainConfig
 from gspool.training.gpu_data import TensorSet
 
@@ -71,7 +71,7 @@ def check_model_options(config: TrainConfig, arguments: Sequence[str] = ()) -> N
     """
     model = config.model
     for check, name, options, section in (
-        (check_options, model.pooling, model.pooling_options, "--model.pooling_options"),
+        (check_head_options, model.pooling, model.pooling_options, "--model.pooling_options"),
         (check_backbone_options, model.backbone, model.backbone_options, "--model.backbone_options"),
     ):
         try:

@@ -11,7 +11,8 @@ import yaml
 
 from gspool import pooling
 from gspool.features import FeatureConfig
-from gspool.pooling.registry import check_options, without_class_token
+from gspool.pooling.embedding import check_head_options
+from gspool.pooling.registry import without_class_token
 from gspool.training.compare_data import TaskName
 from gspool.training.config import (
     DataConfig,
@@ -152,7 +153,7 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
             chosen = {**fixed, **dict(zip(varied, combination, strict=True))}
             head = {key: value for key, value in chosen.items() if key in HEAD_OPTIONS}
             options = {key: value for key, value in chosen.items() if key not in HEAD_OPTIONS}
-            check_options(name, {key: value for key, value in options.items() if key != "embedding"})
+            check_head_options(name, options)
             found.append(Variant(name, tuple(options.items()), tuple(head.items())))
     return found
 
