@@ -111,9 +111,15 @@ class _Pool:
             if self._closed:
                 self._free.put(None)  # for the next thread that waits
                 return None
-            if process is None:
-                process = _Process(self._make_worker)
+        if process is None:
+            # Not under the lock: a start lasts until the process has imported what it is sent, and several may do so.
+            process = _Process(self._make_worker)
+            with self._lock:
                 self._processes.append(process)
+                if self._closed:
+                    process.process.kill()
+                    self._free.put(None)
+                    return None
         return process
 
     def _lose(self, exit_code: int | None) -> None:

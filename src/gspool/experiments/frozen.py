@@ -399,7 +399,7 @@ def heads_table(record: Record) -> str:
 def _settings(chosen: Mapping[str, Any], tries: int) -> str:
     merged = {**chosen.get("options", {}), **chosen.get("head", {})}
     kept = {name: value for name, value in merged.items() if name != "prototypes_from" and (name, value) != ("rate", 1)}
-    words = [f"{name} {value:g}" for name, value in kept.items()]
+    words = [f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}" for name, value in kept.items()]
     if 1 < chosen.get("tries", tries) < tries:
         words.append(f"of {chosen['tries']} tries")
     return ", ".join(words)
