@@ -423,14 +423,13 @@ def draw(record: Record, path: Path) -> None:
     save(figure, path)
 
 
-# Tables of docs/frozen.md, by the name of their result. "first" tables have fewer heads, and all folds and seeds.
+# Tables of docs/frozen.md, by the name of their result.
 RESULTS = {
     "resnet50_227": "frozen_cub_resnet50_227_pnca",
-    "resnet50_227_first": "frozen_first_cub_resnet50_227_pnca",
+    "resnet50_227_c2": "frozen_cub_resnet50_227_c2",
     "resnet50_448": "frozen_cub_resnet50_448_pnca",
-    "resnet50_448_first": "frozen_first_cub_resnet50_448_pnca",
+    "flowers": "frozen_flowers_resnet50_227_pnca",
     "dinov2": "frozen_cub_vit_small_patch14_dinov2_224_pnca",
-    "dinov2_first": "frozen_first_cub_vit_small_patch14_dinov2_224_pnca",
     "collage": "frozen_cub_collage2x2_vit_small_patch14_dinov2_448_pnca",
 }
 

@@ -29,12 +29,12 @@ DEFAULT_LAYERS = "gap,gmp,gemean,delf,ep,abmilp,gsp,gemean+gsp"
 FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
     "gsp": {"mu": 0.05, "epsilon": 10.0, "prototypes": 8, "prototypes_from": "kmeans"},
     "gmp+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
-    "gemean+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64, "prototypes_from": "kmeans"},
+    "gemean+gsp": {"mu": 0.1, "epsilon": 5.0, "prototypes": 64, "keys": 128, "prototypes_from": "kmeans"},
 }
 # The same for the patch tokens of a transformer with a class token: fewer tokens count, and prototypes learn faster.
 PATCH_DEFAULTS: dict[str, dict[str, Any]] = {
     **FROZEN_DEFAULTS,
-    "gsp": {"mu": 0.01, "epsilon": 20.0, "prototypes": 16, "groups": 4, "rate": 30.0, "prototypes_from": "kmeans"},
+    "gsp": {"mu": 0.01, "epsilon": 20.0, "prototypes": 32, "groups": 8, "rate": 10.0, "prototypes_from": "kmeans"},
 }
 # Options of a head that `--grid` may vary beside those of its layer.
 HEAD_OPTIONS = ("start", "prototypes_from", "rate", "token_dropout", "feature_dropout", "lr", "zsr", "weight_decay")
