@@ -93,7 +93,7 @@ def test_the_mark_of_a_spreadsheet_and_absolute_paths_are_understood(class_folde
         (("path,label,split", "a.jpg,ant,training"), "line 2: split 'training' is not one of train, val"),
         (("path,label,split", "a.jpg,ant,train", "b.jpg,ant,"), "line 3: some rows have a split and some have none"),
         (("path,label,role", "a.jpg,ant,shop"), "line 2: role 'shop' is neither query nor gallery"),
-        (("path,label", "a.jpg,ant", "./a.jpg,bee"), r"one file twice: .*'ant'.*'bee'"),
+        (("path,label", "a.jpg,ant", "./a.jpg,bee"), r"named twice .*'ant'.*'bee'"),
         (("path,label", "a.jpg,ant", "b.jpg,ant"), "1 class with images"),
     ],
 )

@@ -16,7 +16,7 @@ Example:
 
 from gspool.data.batches import ClassBalancedBatches, Shard
 from gspool.data.cache import cached
-from gspool.data.check import ImageCheck, check_images
+from gspool.data.check import DataCheck, ImageCheck, Problem, check_images, find_problems
 from gspool.data.decode import BrokenImageError, decode
 from gspool.data.glyphs import Distortion
 from gspool.data.image_set import ImageSet
@@ -29,6 +29,7 @@ __all__ = [
     "ArrayImages",
     "BrokenImageError",
     "ClassBalancedBatches",
+    "DataCheck",
     "Distortion",
     "FileImages",
     "Fold",
@@ -36,6 +37,7 @@ __all__ = [
     "ImageSet",
     "ImageSource",
     "ImageSplits",
+    "Problem",
     "Shard",
     "ShiftAndFlip",
     "cached",
@@ -45,6 +47,7 @@ __all__ = [
     "data_root",
     "decode",
     "evaluation_transform",
+    "find_problems",
     "image_fold",
     "list",
     "split_images",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Named one by one: Pillow knows some forty formats, and untrusted files should not reach parsers nobody needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
 Interpolation = Literal["bilinear", "bicubic"]
 
 MAX_BYTES = 256 * 2**20
