@@ -16,11 +16,12 @@ Example:
 
 from gspool.data.batches import ClassBalancedBatches, Shard
 from gspool.data.cache import cached
-from gspool.data.check import DataCheck, ImageCheck, Problem, check_images, find_problems
+from gspool.data.check import ImageCheck, check_images
 from gspool.data.decode import BrokenImageError, decode
 from gspool.data.glyphs import Distortion
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import ArrayImages, FileImages, ImageSource
+from gspool.data.problems import DataCheck, DataProblemsError, Problem, find_problems
 from gspool.data.registry import create, data_root, list
 from gspool.data.splits import Fold, ImageSplits, class_fold, image_fold, split_images
 from gspool.data.transforms import ShiftAndFlip, evaluation_transform, train_transform
@@ -30,6 +31,7 @@ __all__ = [
     "BrokenImageError",
     "ClassBalancedBatches",
     "DataCheck",
+    "DataProblemsError",
     "Distortion",
     "FileImages",
     "Fold",

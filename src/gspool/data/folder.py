@@ -8,12 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from gspool.data.check import DataProblemsError, Problem, equal_files, some
+from gspool.data.check import some
 from gspool.data.class_folders import ImageFolder, LabelFolder, LeftOut
 from gspool.data.csv_list import SPLIT_NAMES, Picture, read_csv
 from gspool.data.decode import IMAGE_SUFFIXES, printable
 from gspool.data.image_set import GALLERY, SPLITS, ImageSet, Split
 from gspool.data.image_source import FileImages
+from gspool.data.problems import DataProblemsError, Problem, equal_files
 from gspool.data.splits import split_positions
 
 SmallClasses = Literal["stop", "drop", "keep"]
@@ -61,12 +62,14 @@ def folder(
     if duplicates not in ("keep", "drop"):
         raise ValueError(f"duplicates is 'keep' or 'drop', got {duplicates!r}")
     pictures, empty = (list(read_csv(root)), []) if root.is_file() else _list_folder(root, label)
-    pictures, problems = _without_duplicates(root, pictures) if duplicates == "drop" else (pictures, _twice(pictures))
+    problems = [] if duplicates == "drop" else _twice(pictures)
+    if duplicates == "drop":
+        pictures = _without_duplicates(root, pictures)
     if split == "all":
         pictures = [picture._replace(split=None) for picture in pictures]
     pictures, small = _without_small_classes(root, pictures, empty, small_classes)
     if problems + small:
-        raise DataProblemsError(str(root), problems + small)
+        raise DataProblemsError.of(str(root), problems + small)
     own_splits = {picture.split for picture in pictures if picture.split}
     if split == "all":
         chosen = pictures
@@ -76,7 +79,7 @@ def folder(
         chosen = _assigned(root, pictures, split, fractions, zero_shot, seed)
     names = sorted({picture.label for picture in chosen})
     if len(names) < FEWEST_CLASSES:
-        raise DataProblemsError(str(root), [_too_few(root, split, names, pictures, own_splits, fractions)])
+        raise DataProblemsError.of(str(root), [_too_few(root, split, names, pictures, own_splits, fractions)])
     number = {name: label for label, name in enumerate(names)}
     # Where some images have a role, one without is in the gallery: it can be found and is not a query.
     has_roles = any(picture.role for picture in chosen)
@@ -162,7 +165,7 @@ def _twice(pictures: list[Picture]) -> list[Problem]:
     return [Problem(f"{len(found)} files are named twice ({some(found, 3)})", {"data.options.duplicates": "drop"})]
 
 
-def _without_duplicates(root: Path, pictures: list[Picture]) -> tuple[list[Picture], list[Problem]]:
+def _without_duplicates(root: Path, pictures: list[Picture]) -> list[Picture]:
     """Leave out files with the content of another: all of them where their classes differ, else all but one."""
     gone: set[int] = set()
     for group in equal_files([picture.path for picture in pictures]):
@@ -172,7 +175,7 @@ def _without_duplicates(root: Path, pictures: list[Picture]) -> tuple[list[Pictu
     if gone:
         names = [os.path.relpath(pictures[row].path, root if root.is_dir() else root.parent) for row in sorted(gone)]
         _tell(root, f"{len(gone)} images with the content of another are left out ({some(names)})")
-    return [picture for row, picture in enumerate(pictures) if row not in gone], []
+    return [picture for row, picture in enumerate(pictures) if row not in gone]
 
 
 def _without_small_classes(
