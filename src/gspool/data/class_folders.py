@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gspool.data.csv_list import SPLIT_NAMES, Picture
 from gspool.data.decode import IMAGE_SUFFIXES, printable
@@ -32,27 +32,6 @@ class LeftOut:
 
     def __str__(self) -> str:
         return ", ".join([*self.first, *(["..."] if self.count > self.SHOWN else [])])
-
-
-class Labels(NamedTuple):
-    """Which folder of a tree gives a picture its label.
-
-    Args:
-        folder: ``leaf``, the folder that holds the picture, or ``top``, the first below the root or the split.
-        classes: how many classes ``top`` and ``leaf`` give, in this order.
-        leaf_names: how many folders that hold pictures have each name.
-    """
-
-    folder: LabelFolder
-    classes: tuple[int, int]
-    leaf_names: Counter[str]
-
-    def of(self, names: tuple[str, ...]) -> str:
-        """Return the label of a picture in a folder, given by its names below the root or the split."""
-        if self.folder == "top" or not names:
-            return names[0] if names else ""
-        # Folders of one name in several places are different classes.
-        return names[-1] if self.leaf_names[names[-1]] <= 1 else "/".join(names)
 
 
 class ImageFolder:
@@ -113,44 +92,49 @@ class ImageFolder:
         self._folders: set[tuple[str, ...]] = set()
 
     def __iter__(self) -> Iterator[Picture]:
-        labels = self.labels
         for entry, names in self._files():
             if entry.name.lower().endswith(IMAGE_SUFFIXES):
                 split = SPLIT_NAMES.get(names[0].lower()) if self.has_splits and names else None
-                yield Picture(Path(entry.path), labels.of(names[self.has_splits :]), split)
+                yield Picture(Path(entry.path), self._label(names[self.has_splits :]), split)
             else:
                 self.other_files.add(os.path.relpath(entry.path, self.root))
 
     @cached_property
-    def labels(self) -> Labels:
-        """Which folders are the classes."""
-        top = {names[0] for names in self._holding}
-        leaf_names = Counter(names[-1] for names in self._holding)
-        is_leaf = (
-            len(self._holding) > len(top)
-            and all(len(names) > 1 for names in self._holding)
-            and max(leaf_names.values()) == 1
-        )
-        return Labels(self.label or ("leaf" if is_leaf else "top"), (len(top), len(self._holding)), leaf_names)
+    def label_folder(self) -> LabelFolder:
+        """Which folder is the class of a picture: as given, or chosen by the names of the folders."""
+        has_leaves = len(self._holding) > len({names[0] for names in self._holding})
+        are_classes = all(len(names) > 1 for names in self._holding) and len(self._leaf_names) == len(self._holding)
+        return self.label or ("leaf" if has_leaves and are_classes else "top")
 
     def nesting(self) -> str:
         """Return one sentence on the chosen labels if folders are nested and no choice was given, else nothing."""
-        top, leaf = self.labels.classes
+        top, leaf = len({names[0] for names in self._holding}), len(self._holding)
         if self.label is not None or top == leaf:
             return ""
-        other = "top" if self.labels.folder == "leaf" else "leaf"
+        other = "top" if self.label_folder == "leaf" else "leaf"
         chosen = {"top": f"the first folder ({top} classes)", "leaf": f"the folder of the picture ({leaf} classes)"}
         return (
-            f"class folders are nested: the label is {chosen[self.labels.folder]}; label={other!r} takes "
+            f"class folders are nested: the label is {chosen[self.label_folder]}; label={other!r} takes "
             f"{chosen[other]} (in a run: --data.options.label {other})"
         )
 
     def empty_classes(self) -> list[str]:
         """Return the class folders without a picture."""
-        if self.labels.folder == "top":
+        if self.label_folder == "top":
             return sorted({names[0] for names in self._folders} - {names[0] for names in self._holding})
         parents = {names[:-1] for names in self._folders}
-        return sorted(self.labels.of(names) for names in self._folders - self._holding - parents)
+        return sorted(self._label(names) for names in self._folders - self._holding - parents)
+
+    def _label(self, names: tuple[str, ...]) -> str:
+        """Return the label of a picture in a folder, given by its names below the root or the split."""
+        if self.label_folder == "top" or not names:
+            return names[0] if names else ""
+        # Folders of one name in several places are different classes.
+        return names[-1] if self._leaf_names[names[-1]] <= 1 else "/".join(names)
+
+    @cached_property
+    def _leaf_names(self) -> Counter[str]:
+        return Counter(names[-1] for names in self._holding)
 
     @cached_property
     def _holding(self) -> set[tuple[str, ...]]:

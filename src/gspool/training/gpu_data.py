@@ -194,7 +194,7 @@ def tensor_batches(
         >>> [batch.images.shape[0] for batch in tensor_batches(letters, batches, 0, 3, seed=0)]
         [4, 4, 4]
     """
-    rank, world_size = batches.place
+    rank, world_size = batches.rank, batches.world_size
     in_memory = isinstance(images.pixels, torch.Tensor)
 
     def plan() -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:

@@ -108,7 +108,7 @@ class Source:
                 yield ImageRecord(os.path.abspath(picture.path), picture.label or None, source=self.name)
             if folder is not None:
                 self.left_out = folder.other_files
-                self.nesting = folder.nesting() if folder.labels.folder == "leaf" else ""
+                self.nesting = folder.nesting() if folder.label_folder == "leaf" else ""
 
     @property
     def searched(self) -> str:
