@@ -124,9 +124,10 @@ def test_a_folder_beside_the_splits_is_left_out_and_named(tmp_path: Path, fill: 
 def test_other_files_are_left_out_and_named(class_folders: Path, picture: Callable) -> None:
     (class_folders / "class 1" / "notes.txt").write_text("not a picture")
     (class_folders / "class 2" / ".DS_Store").write_text("hidden")
-    with pytest.warns(UserWarning, match=r"1 files are left out \(class 1/notes.txt\)"):
-        part = data.create("folder", class_folders, "train")
-    assert len(part) == 18
+    for label in (None, "top", "leaf"):
+        with pytest.warns(UserWarning, match=r"1 files are left out \(class 1/notes.txt\)"):
+            part = data.create("folder", class_folders, "train", label=label)
+        assert len(part) == 18
 
 
 def test_an_empty_class_stops_or_is_dropped(class_folders: Path) -> None:

@@ -92,6 +92,8 @@ class ImageFolder:
         self._folders: set[tuple[str, ...]] = set()
 
     def __iter__(self) -> Iterator[Picture]:
+        # The first walk must end before the second begins: both count what they leave out.
+        _ = self._holding
         for entry, names in self._files():
             if entry.name.lower().endswith(IMAGE_SUFFIXES):
                 split = SPLIT_NAMES.get(names[0].lower()) if self.has_splits and names else None
