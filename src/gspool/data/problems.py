@@ -104,14 +104,17 @@ def find_problems(
         Problem(text='train: 200 classes have fewer than 4 images, ...', remedy={}, stops=False)
     """
     sets, problems = _list_splits(name, root, splits, options or {})
-    if (train := sets.get("train")) is not None:
-        if train.num_classes < classes_per_batch:
-            text = f"train has {train.num_classes} classes, a batch takes {classes_per_batch} different ones"
-            problems.append(Problem(text, {"data.classes_per_batch": train.num_classes}))
-        counts = zip(train.class_names, train.counts().tolist(), strict=True)
-        if small := [label for label, count in counts if count < images_per_class]:
-            text = f"train: {len(small)} classes have fewer than {images_per_class} images, which repeat in a batch"
-            problems.append(Problem(f"{text} ({some(small)})", stops=False))
+    train = sets.get("train")
+    if train is not None and train.num_classes < classes_per_batch:
+        text = f"train has {train.num_classes} classes, a batch takes {classes_per_batch} different ones"
+        problems.append(Problem(text, {"data.classes_per_batch": train.num_classes}))
+    for split, images in sets.items():
+        fewest, reason = (images_per_class, "repeat in a batch") if split == "train" else (2, "have no pair to find")
+        counts = zip(images.class_names, images.counts().tolist(), strict=True)
+        small = [label for label, count in counts if count < fewest and images.roles is None]
+        if small:
+            text = f"{split}: {len(small)} classes have fewer than {fewest} images, which {reason} ({some(small)})"
+            problems.append(Problem(text, stops=False))
     if name == "folder":
         problems += _equal_files(sets)
     if prepare is not None:
