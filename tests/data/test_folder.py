@@ -157,16 +157,20 @@ def test_a_class_of_one_image_stops_is_dropped_or_kept(class_folders: Path, pict
         data.create("folder", class_folders, small_classes="ignore")
 
 
-def test_one_class_is_refused(tmp_path: Path, fill: Fill) -> None:
-    fill("only")
-    with pytest.raises(ValueError, match="1 class with images"):
-        data.create("folder", tmp_path)
-
-
-def test_too_few_classes_for_three_splits_are_refused_with_advice(tmp_path: Path, fill: Fill) -> None:
-    fill(*"abcd")
-    with pytest.raises(ValueError, match=r"of its 4 classes, fractions .* give 1 to validation.*\(0.5, 0.0, 0.5\)"):
-        data.create("folder", tmp_path, "validation")
+@pytest.mark.parametrize(
+    ("folders", "split", "told"),
+    [
+        (("only",), "train", "1 class with images"),
+        (tuple("abcd"), "validation", r"of its 4 classes, fractions .* give 1 to validation.*\(0.5, 0.0, 0.5\)"),
+        (("",), "train", "has no sub-folders.*found 2 files"),
+    ],
+)
+def test_too_few_classes_are_refused_with_advice(
+    tmp_path: Path, fill: Fill, folders: tuple[str, ...], split: str, told: str
+) -> None:
+    fill(*folders)
+    with pytest.raises(ValueError, match=told):
+        data.create("folder", tmp_path, split)
 
 
 def test_one_split_is_enough_and_another_is_refused(tmp_path: Path, fill: Fill) -> None:
@@ -203,14 +207,14 @@ def test_equal_files_can_be_dropped(tmp_path: Path, fill: Fill, picture: Callabl
         data.create("folder", tmp_path, duplicates="forget")
 
 
-def test_roots_without_classes_are_refused(tmp_path: Path, picture: Callable) -> None:
-    picture(tmp_path / "1.jpg")
-    with pytest.raises(ValueError, match=r"has no sub-folders.*found 1 files"):
-        data.create("folder", tmp_path)
+def test_roots_that_are_missing_or_neither_folder_nor_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="does not exist"):
         data.create("folder", tmp_path / "nowhere")
     with pytest.raises(ValueError, match="folder needs a root"):
         data.create("folder")
+    os.mkfifo(tmp_path / "list.csv")
+    with pytest.raises(ValueError, match=r"list\.csv is not a folder and not a regular file"):
+        data.create("folder", tmp_path / "list.csv")
 
 
 def test_all_is_every_image_whatever_its_split(class_folders: Path, tmp_path: Path, fill: Fill) -> None:
@@ -316,9 +320,3 @@ def test_a_walk_is_in_the_order_of_names_and_can_be_repeated(tmp_path: Path, pic
     expected = [("a/B.png", "a"), ("a/a.png", "a"), ("a.jpg", ""), ("b/1/9.jpg", "b"), ("b/2.jpg", "b")]
     for _ in range(2):
         assert [(str(picture.path.relative_to(tmp_path)), picture.label) for picture in walk] == expected
-
-
-def test_what_is_neither_a_folder_nor_a_file_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "list.csv")
-    with pytest.raises(ValueError, match=r"list\.csv is not a folder and not a regular file"):
-        data.create("folder", tmp_path / "list.csv")
