@@ -239,7 +239,7 @@ def _too_few(
     """Explain why a split cannot be used, and what to change."""
     total = len({picture.label for picture in pictures})
     if total < FEWEST_CLASSES:
-        return Problem(f"{total} class with images ({some(names)}); metric learning needs at least two")
+        return Problem(f"it has {total} class with images ({some(names)}); metric learning needs at least two")
     if own_splits:
         text = f"its {split} split has {len(names)} classes ({some(names)}), at least two are needed"
         if not names and len(own_splits) == 1 and root.is_dir():
