@@ -206,3 +206,13 @@ def jpeg_bytes() -> bytes:
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(0, 256, (64, 80, 3), dtype=np.uint8)).save(content, format="JPEG")
     return content.getvalue()
+
+
+@pytest.fixture
+def damaged(class_folders: Path, jpeg_bytes: bytes) -> Path:
+    """One picture cut off, one that is a web page, and in class 3 all gone."""
+    (class_folders / "class 1" / "0.jpg").write_bytes(jpeg_bytes[: len(jpeg_bytes) // 2])
+    (class_folders / "class 2" / "1.PNG").write_bytes(b"<html>404</html>")
+    for name in ("0.jpg", "1.PNG", "2.webp"):
+        (class_folders / "class 3" / name).write_bytes(b"")
+    return class_folders

@@ -101,15 +101,6 @@ def test_iterating_again_repeats_the_epoch() -> None:
     assert list(sampler) == whole
 
 
-def test_a_state_saved_at_the_end_of_an_epoch_has_nothing_left_of_it() -> None:
-    sampler = ClassBalancedBatches(labels_of([8] * 9), 3, 2)
-    whole = list(sampler)
-    resumed = ClassBalancedBatches(labels_of([8] * 9), 3, 2)
-    resumed.load_state_dict(sampler.state_dict())
-    assert list(resumed) == []
-    assert list(resumed) == whole
-
-
 def test_the_plan_of_a_large_data_set_is_quick() -> None:
     labels = torch.arange(11_318).repeat_interleave(5)
     started = time.process_time()
@@ -118,37 +109,28 @@ def test_the_plan_of_a_large_data_set_is_quick() -> None:
     assert time.process_time() - started < 5
 
 
-def test_a_run_goes_on_where_it_stopped() -> None:
+@pytest.mark.parametrize("seen", [0, 2, 6])
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_run_goes_on_where_it_stopped_on_any_number_of_ranks(seen: int, world: int) -> None:
     labels = labels_of([6] * 8)
     whole = ClassBalancedBatches(labels, 4, 2, seed=7)
     whole.set_epoch(2)
     expected = list(whole)
-
-    stopped = ClassBalancedBatches(labels, 4, 2, seed=7)
-    stopped.set_epoch(2)
-    running = iter(stopped)
-    seen = [next(running), next(running)]
-    state = stopped.state_dict()
-
-    resumed = ClassBalancedBatches(labels, 4, 2, seed=7)
-    resumed.load_state_dict(state)
-    resumed.set_epoch(2)  # trainers announce the epoch again after loading
-    assert seen + list(resumed) == expected
-    resumed.set_epoch(3)
-    whole.set_epoch(3)
-    assert list(resumed) == list(whole)
-
-
-def test_a_run_may_resume_on_another_number_of_ranks() -> None:
-    labels = labels_of([6] * 8)
-    one = ClassBalancedBatches(labels, 4, 2)
-    expected = list(one)
-    running = iter(one)
-    next(running)
-    two = [ClassBalancedBatches(labels, 4, 2, rank=rank, world_size=2) for rank in range(2)]
-    for sampler in two:
-        sampler.load_state_dict(one.state_dict())
-    assert [first + second for first, second in zip(*two, strict=True)] == expected[1:]
+    running = iter(whole)
+    for _ in range(seen):
+        next(running)
+    state = {**whole.state_dict(), "next_batch": seen}
+    ranks = [ClassBalancedBatches(labels, 4, 2, seed=7, rank=rank, world_size=world) for rank in range(world)]
+    for sampler in ranks:
+        sampler.load_state_dict(state)
+        sampler.set_epoch(2)  # trainers announce the epoch again after loading
+    joined = [[index for part in parts for index in part] for parts in zip(*ranks, strict=True)]
+    assert joined == expected[seen:]
+    # Iterating again, and the next epoch, begin at the first batch.
+    assert [[index for part in parts for index in part] for parts in zip(*ranks, strict=True)] == expected
+    for sampler in (whole, *ranks):
+        sampler.set_epoch(3)
+    assert [[index for part in parts for index in part] for parts in zip(*ranks, strict=True)] == list(whole)
 
 
 def test_the_state_of_another_plan_is_refused() -> None:
@@ -188,9 +170,6 @@ def test_shards_hold_every_index_once_and_are_almost_alike(length: int, world: i
     shards = [Shard(length, rank=rank, world_size=world) for rank in range(world)]
     assert [index for shard in shards for index in shard] == list(range(length))
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
-
-
-def test_a_shard_of_less_than_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be negative"):
         Shard(-1)
 

@@ -17,66 +17,73 @@ def labelled_paths(part: data.ImageSet) -> list[tuple[str, str]]:
     ]
 
 
-def test_cub_is_split_at_class_100_and_opened_by_content(cub_tree: Path) -> None:
-    train = data.create("cub", cub_tree, "train", allow_partial=True)
-    test = data.create("cub", cub_tree / "CUB_200_2011", "test", allow_partial=True)
-    assert train.class_names == ("001.Bird", "002.Bird", "100.Bird")
-    assert train.labels.tolist() == [0, 0, 1, 1, 2, 2]
-    assert labelled_paths(test) == [
-        ("101.Bird", "Bird_101_0.jpg"),
-        ("101.Bird", "Bird_101_1.jpg"),
-        ("200.Bird", "Bird_200_0.jpg"),
-        ("200.Bird", "Bird_200_1.jpg"),
-    ]
-    assert int(test[0][0].float().mean().round()) == pytest.approx(101, abs=3)
+@pytest.mark.parametrize(
+    ("name", "tree", "train", "test"),
+    [
+        (
+            "cub",
+            "cub_tree",
+            [(f"{label:03d}.Bird", f"Bird_{label}_{n}.jpg") for label in (1, 2, 100) for n in (0, 1)],
+            [(f"{label:03d}.Bird", f"Bird_{label}_{n}.jpg") for label in (101, 200) for n in (0, 1)],
+        ),
+        (
+            "sop",
+            "sop_tree",
+            [(f"product {label}", f"{label}_{n}.JPG") for label in (1, 2, 3, 4) for n in (0, 1)],
+            [(f"product {label}", f"{label}_{n}.JPG") for label in (5, 6) for n in (0, 1)],
+        ),
+        (
+            "cars196",
+            "cars_tree",
+            [(f"Car {label}", f"{label:06d}_{n}.jpg") for label in (1, 98) for n in (0, 1)],
+            [(f"Car {label}", f"{label:06d}_{n}.jpg") for label in (99, 196) for n in (0, 1)],
+        ),
+        # Its own split of images is ignored.
+        (
+            "cars196",
+            "cars_devkit_tree",
+            [(f"Car {label}", f"{label:05d}.jpg") for label in (1, 98) for _ in (0, 1)],
+            [(f"Car {label}", f"{label:05d}.jpg") for label in (99, 196) for _ in (0, 1)],
+        ),
+        *(
+            (
+                "flowers",
+                tree,
+                [(str(label), f"image_{row:05d}.jpg") for label, row in ((1, 5), (1, 6), (51, 3), (51, 4))],
+                [(str(label), f"image_{row:05d}.jpg") for label, row in ((52, 7), (52, 8), (102, 1), (102, 2))],
+            )
+            for tree in ("flowers_tree", "flowers_folders")
+        ),
+    ],
+)
+def test_official_layouts_are_read_in_the_order_of_classes(
+    request: pytest.FixtureRequest, name: str, tree: str, train: list[tuple[str, str]], test: list[tuple[str, str]]
+) -> None:
+    root = request.getfixturevalue(tree)
+    parts = {split: data.create(name, root, split, allow_partial=True) for split in ("train", "test")}
+    assert labelled_paths(parts["train"]) == train
+    assert labelled_paths(parts["test"]) == test
+    for part in parts.values():
+        # The grey of a picture is the number of its class, or one more in another folder.
+        for index, (class_name, _) in enumerate(labelled_paths(part)):
+            number = int("".join(filter(str.isdigit, class_name)))
+            assert int(part[index][0].float().mean().round()) == pytest.approx(number, abs=3)
+    if tree == "cars_devkit_tree":
+        assert [parts["train"].describe(index).split("/")[-2] for index in (0, 1)] == ["cars_train", "cars_test"]
 
 
-def test_sop_follows_its_lists(sop_tree: Path) -> None:
-    train = data.create("sop", sop_tree, "train", allow_partial=True)
-    assert train.class_names == ("product 1", "product 2", "product 3", "product 4")
-    assert len(train) == 8
-    test = data.create("sop", sop_tree, "test", allow_partial=True)
-    assert labelled_paths(test)[2:] == [("product 6", "6_0.JPG"), ("product 6", "6_1.JPG")]
-    assert test[0][0].shape == (3, 10, 12)
-
-
-def test_inshop_has_queries_and_a_gallery(inshop_tree: Path) -> None:
+@pytest.mark.parametrize("outer", [True, False])
+def test_inshop_has_queries_and_a_gallery(inshop_tree: Path, outer: bool) -> None:
+    if not outer:
+        (inshop_tree / "Eval" / "list_eval_partition.txt").rename(inshop_tree / "list_eval_partition.txt")
+        (inshop_tree / "Img" / "img").rename(inshop_tree / "img")
+        (inshop_tree / "Img").rmdir()
     train = data.create("inshop", inshop_tree, "train", allow_partial=True)
     assert (len(train), train.num_classes, train.roles) == (5, 2, None)
     test = data.create("inshop", inshop_tree, "test", allow_partial=True)
     assert test.roles == ("query", "query", "query", "gallery", "gallery")
     assert [test.class_names[label] for label in test.with_role("gallery").labels] == ["id_00000007", "id_00000009"]
     assert test[0][0].shape == (3, 10, 12)
-
-
-def test_inshop_is_found_without_its_outer_folders(inshop_tree: Path) -> None:
-    (inshop_tree / "Eval" / "list_eval_partition.txt").rename(inshop_tree / "list_eval_partition.txt")
-    (inshop_tree / "Img" / "img").rename(inshop_tree / "img")
-    (inshop_tree / "Img").rmdir()
-    assert len(data.create("inshop", inshop_tree, "test", allow_partial=True)) == 5
-
-
-def test_cars_reads_one_annotation_file_in_the_order_of_classes(cars_tree: Path) -> None:
-    train = data.create("cars196", cars_tree, "train", allow_partial=True)
-    assert labelled_paths(train) == [
-        ("Car 1", "000001_0.jpg"),
-        ("Car 1", "000001_1.jpg"),
-        ("Car 98", "000098_0.jpg"),
-        ("Car 98", "000098_1.jpg"),
-    ]
-    assert data.create("cars196", cars_tree, "test", allow_partial=True).class_names == ("Car 99", "Car 196")
-
-
-def test_cars_reads_the_devkit_and_ignores_its_own_split(cars_devkit_tree: Path) -> None:
-    train = data.create("cars196", cars_devkit_tree, "train", allow_partial=True)
-    assert [
-        (train.class_names[label], train.describe(index).split("/")[-2]) for index, (_, label) in enumerate(train)
-    ] == [
-        ("Car 1", "cars_train"),
-        ("Car 1", "cars_test"),
-        ("Car 98", "cars_train"),
-        ("Car 98", "cars_test"),
-    ]
 
 
 def test_cars_without_labels_for_half_of_its_images_says_so(cars_devkit_tree: Path) -> None:
@@ -89,22 +96,6 @@ def test_a_file_that_is_no_matlab_file_is_named(cars_tree: Path) -> None:
     (cars_tree / "cars_annos.mat").write_bytes(b"<html>moved</html>" * 20)
     with pytest.raises(ValueError, match=r"cars_annos\.mat cannot be read as a MATLAB file"):
         data.create("cars196", cars_tree, allow_partial=True)
-
-
-@pytest.mark.parametrize("tree", ["flowers_tree", "flowers_folders"])
-def test_flowers_are_split_at_class_51_in_both_layouts(request: pytest.FixtureRequest, tree: str) -> None:
-    root = request.getfixturevalue(tree)
-    train = data.create("flowers", root, "train", allow_partial=True)
-    test = data.create("flowers", root, "test", allow_partial=True)
-    assert labelled_paths(train) == [
-        ("1", "image_00005.jpg"),
-        ("1", "image_00006.jpg"),
-        ("51", "image_00003.jpg"),
-        ("51", "image_00004.jpg"),
-    ]
-    assert test.class_names == ("52", "102")
-    assert int(test[0][0].float().mean().round()) == pytest.approx(52, abs=3)
-    assert data.create("flowers", root, "validation", fold=1, folds=2, allow_partial=True).class_names == ("51",)
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,6 @@ from gspool import data
 from gspool.data import check_images
 
 
-@pytest.fixture
-def damaged(class_folders: Path, jpeg_bytes: bytes) -> Path:
-    """One picture cut off, one that is a web page, and in class 3 all gone."""
-    (class_folders / "class 1" / "0.jpg").write_bytes(jpeg_bytes[: len(jpeg_bytes) // 2])
-    (class_folders / "class 2" / "1.PNG").write_bytes(b"<html>404</html>")
-    for name in ("0.jpg", "1.PNG", "2.webp"):
-        (class_folders / "class 3" / name).write_bytes(b"")
-    return class_folders
-
-
 def whole(root: Path) -> data.ImageSet:
     return data.create("folder", root, "train", fractions=(1.0, 0.0, 0.0))
 

@@ -19,25 +19,15 @@ def rows(*lines: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_a_list_with_splits_is_taken_at_its_word(class_folders: Path) -> None:
-    table = write(
-        class_folders,
-        rows(
-            "path,label,split,photographer",
-            "class 0/0.jpg,ant,train,me",
-            "class 0/1.PNG,ant,train,me",
-            "class 1/0.jpg,bee,TRAIN,you",
-            "class 1/1.PNG,bee,train,you",
-            "class 2/0.jpg,cat,val,me",
-            "class 2/1.PNG,cat,validation,me",
-            "class 3/0.jpg,dog,val,me",
-            "class 3/1.PNG,dog,val,me",
-            "class 4/0.jpg,elk,query,me",
-            "class 4/1.PNG,elk,gallery,me",
-            "class 5/0.jpg,fox,gallery,me",
-            "class 5/1.PNG,fox,query,me",
-        ),
-    )
+def test_a_list_with_splits_and_roles_is_taken_at_its_word(class_folders: Path) -> None:
+    splits = {"ant": "train train", "bee": "TRAIN train", "cat": "val validation", "dog": "val val"}
+    splits |= {"elk": "query gallery", "fox": "gallery query"}
+    lines = [
+        f"class {number}/{file},{label},{split},me"
+        for number, (label, both) in enumerate(splits.items())
+        for file, split in zip(("0.jpg", "1.PNG"), both.split(), strict=True)
+    ]
+    table = write(class_folders, rows("path,label,split,photographer", *lines))
     train = data.create("folder", table, "train")
     assert train.class_names == ("ant", "bee")
     assert train.labels.tolist() == [0, 0, 1, 1]
@@ -48,19 +38,17 @@ def test_a_list_with_splits_is_taken_at_its_word(class_folders: Path) -> None:
     assert test.roles == ("query", "gallery", "gallery", "query")
     assert test.with_role("query").labels.tolist() == [0, 1]
     assert test.name == "list"
+    assert data.create("folder", table, "all").class_names == tuple(splits)
 
 
 def test_a_role_column_works_and_no_role_is_gallery(class_folders: Path) -> None:
-    table = write(
-        class_folders,
-        rows(
-            "path,label,split,role",
-            "class 0/0.jpg,ant,test,Query",
-            "class 0/1.PNG,ant,test,",
-            "class 1/0.jpg,bee,test,gallery",
-            "class 1/1.PNG,bee,test,query",
-        ),
+    lines = (
+        "class 0/0.jpg,ant,test,Query",
+        "class 0/1.PNG,ant,test,",
+        "class 1/0.jpg,bee,test,gallery",
+        "class 1/1.PNG,bee,test,query",
     )
+    table = write(class_folders, rows("path,label,split,role", *lines))
     assert data.create("folder", table, "test").roles == ("query", "gallery", "gallery", "query")
 
 
@@ -93,7 +81,7 @@ def test_the_mark_of_a_spreadsheet_and_absolute_paths_are_understood(class_folde
         (("path,label,split", "a.jpg,ant,training"), "line 2: split 'training' is not one of train, val"),
         (("path,label,split", "a.jpg,ant,train", "b.jpg,ant,"), "line 3: some rows have a split and some have none"),
         (("path,label,role", "a.jpg,ant,shop"), "line 2: role 'shop' is neither query nor gallery"),
-        (("path,label", "a.jpg,ant", "./a.jpg,bee"), r"one file twice: .*'ant'.*'bee'"),
+        (("path,label", "a.jpg,ant", "./a.jpg,bee"), r"named twice .*'ant'.*'bee'"),
         (("path,label", "a.jpg,ant", "b.jpg,ant"), "1 class with images"),
     ],
 )
@@ -138,13 +126,3 @@ def test_a_list_is_read_row_by_row_and_may_do_without_labels(tmp_path: Path, mon
     ]
     with pytest.raises(ValueError, match="line 6: no path"):
         next(pictures)
-
-
-def test_all_joins_the_splits_of_a_list(class_folders: Path) -> None:
-    lines = [
-        f"class {label}/{name},c{label},{split}"
-        for label, split in ((0, "train"), (1, "test"), (2, "val"))
-        for name in ("0.jpg", "1.PNG")
-    ]
-    table = write(class_folders, rows("path,label,split", *lines))
-    assert data.create("folder", table, "all").class_names == ("c0", "c1", "c2")

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -103,28 +104,34 @@ def test_resizing_averages_over_what_it_shrinks(tmp_path: Path) -> None:
     assert (image - 127.5).abs().max() < 6
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [(None, "no such file"), (b"", "the file is empty"), (b"<html>not found</html>", "not one of JPEG")],
-)
-def test_what_is_no_image_is_named(tmp_path: Path, content: bytes | None, told: str) -> None:
-    path = tmp_path / "bad.jpg"
-    if content is not None:
-        path.write_bytes(content)
+NO_IMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: None, "there is no such file"),
+    "empty": (lambda path: path.touch(), "the file is empty"),
+    "page": (lambda path: path.write_bytes(b"<html>not found</html>"), "not one of JPEG"),
+    "folder": (lambda path: path.mkdir(), "this is a folder, not an image"),
+    "pipe": (os.mkfifo, "this is not a regular file"),
+    "null": (lambda path: path.symlink_to("/dev/null"), "this is not a regular file"),
+    "zero": (lambda path: path.symlink_to("/dev/zero"), "this is not a regular file"),
+    "dead link": (lambda path: path.symlink_to("gone.jpg"), r"there is no such file, this is a link to gone\.jpg"),
+    "loop": (lambda path: path.symlink_to(path.name), "Too many levels"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_IMAGES)
+def test_what_is_no_image_is_named_without_waiting(tmp_path: Path, kind: str) -> None:
+    make, told = NO_IMAGES[kind]
+    make(tmp_path / "bad.jpg")
     for open_it in (decode, stored_size):
-        with pytest.raises(BrokenImageError, match=f"bad.jpg: .*{told}"):
-            open_it(path)
+        with pytest.raises(BrokenImageError, match=rf"bad\.jpg: .*{told}"):
+            open_it(tmp_path / "bad.jpg")
 
 
 def test_a_truncated_image_is_broken_and_not_grey(tmp_path: Path, jpeg_bytes: bytes) -> None:
     (tmp_path / "cut.jpg").write_bytes(jpeg_bytes[: len(jpeg_bytes) // 2])
     with pytest.raises(BrokenImageError, match=r"cut\.jpg: damaged"):
         decode(tmp_path / "cut.jpg")
-
-
-def test_a_folder_is_no_image(tmp_path: Path) -> None:
-    with pytest.raises(BrokenImageError, match="folder, not an image"):
-        decode(tmp_path)
+    with pytest.raises(BrokenImageError, match="null"):
+        decode("a\0.jpg")
 
 
 # ------------------------------------------------------------------------------------------------------------- limits
@@ -146,15 +153,14 @@ def test_bytes_are_read_like_files(tmp_path: Path, jpeg_bytes: bytes) -> None:
     [
         ({"max_bytes": 50}, r"MiB, at most 0\.0 MiB are read"),
         ({"max_pixels": 1_199}, "40 x 30 pixels, at most 1,199 in all"),
-        ({"max_resized": 85_000}, r"resized to 256 on the shorter side they would be 341 x 256, at most 85,000"),
-        ({"max_resized": 5_331_999, "shorter_side": 2000}, "resized to 2000 .* 2,666 x 2,000"),
+        ({"shorter_side": 10_000}, "resized to 10000 .* 13,333 x 10,000, at most 25,000,000"),
     ],
 )
 def test_each_limit_is_refused_by_name(limits: dict[str, int], reason: str) -> None:
     content = png((40, 30))
     with pytest.raises(ImageTooLargeError, match=f"^holiday: .*{reason}"):
         open_image(content, name="holiday", **limits)
-    enough = {name: value if name == "shorter_side" else 2 * value for name, value in limits.items()}
+    enough = {name: value // 4 if name == "shorter_side" else 2 * value for name, value in limits.items()}
     assert open_image(content, **enough).size == (40, 30)
 
 
@@ -221,30 +227,6 @@ def test_bands_of_rows_give_the_same_picture(monkeypatch: pytest.MonkeyPatch) ->
     # By its full name: gspool.data.decode is also a function.
     monkeypatch.setattr(sys.modules["gspool.data.decode"], "_BAND", 11)  # two rows, and a rest of one
     assert [as_rgb(image).tobytes() for image in (transparent, deep)] == whole
-
-
-# -------------------------------------------------------------------------------------------- what is not a plain file
-
-
-def test_a_pipe_or_a_device_is_refused_without_waiting(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.jpg")
-    (tmp_path / "null.jpg").symlink_to("/dev/null")
-    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
-    for name in ("pipe.jpg", "null.jpg", "zero.jpg"):
-        for read in (decode, stored_size):
-            with pytest.raises(BrokenImageError, match=rf"{name}: this is not a regular file"):
-                read(tmp_path / name)
-
-
-def test_links_without_a_target_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").symlink_to("gone.jpg")
-    with pytest.raises(BrokenImageError, match=r"a\.jpg: there is no such file, this is a link to gone\.jpg"):
-        decode(tmp_path / "a.jpg")
-    (tmp_path / "round.jpg").symlink_to("round.jpg")
-    with pytest.raises(BrokenImageError, match=r"round\.jpg: Too many levels"):
-        decode(tmp_path / "round.jpg")
-    with pytest.raises(BrokenImageError, match="null"):
-        decode("a\0.jpg")
 
 
 def test_a_name_that_is_not_utf8_can_be_read_and_printed(tmp_path: Path) -> None:

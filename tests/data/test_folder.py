@@ -79,18 +79,55 @@ def test_split_folders_are_taken_at_their_word(tmp_path: Path, fill: Fill) -> No
     assert data.create("folder", tmp_path, "all").class_names == tuple("abcdefg")
 
 
-def test_pictures_in_deeper_folders_belong_to_the_class_on_top(tmp_path: Path, fill: Fill) -> None:
-    fill(*(f"{name}/{year}" for name in "abcd" for year in (2020, 2021)), images=1)
-    part = data.create("folder", tmp_path, "test", fractions=(0.5, 0.0, 0.5))
-    assert part.counts().tolist() == [2, 2]
+@pytest.mark.filterwarnings("ignore:.*images are left out .extra")
+@pytest.mark.parametrize(
+    ("folders", "default", "names"),
+    [
+        # Names that repeat are parts of a class; names that do not are classes.
+        (("ant/2020", "ant/2021", "bee/2020", "bee/2021"), "top", {"ant", "bee"}),
+        (("fruit/apple/red", "fruit/apple/green", "fruit/kiwi", "milk/oat"), "leaf", {"red", "green", "kiwi", "oat"}),
+        (("train/fruit/kiwi", "train/fruit/fig", "test/fruit/kiwi", "test/fruit/fig"), "leaf", {"kiwi", "fig"}),
+        (("train/fruit/kiwi", "train/fruit/fig", "test/nut/ash", "extra"), "leaf", {"kiwi", "fig", "ash"}),
+        (("ant", "ant/raw", "bee"), "top", {"ant", "bee"}),
+    ],
+)
+def test_nested_folders_are_labelled_by_leaf_or_top_and_the_choice_is_told(
+    tmp_path: Path, fill: Fill, folders: tuple[str, ...], default: str, names: set[str]
+) -> None:
+    fill(*folders)
+    other = "leaf" if default == "top" else "top"
+    with pytest.warns(UserWarning, match=f"nested: .*{len(names)} classes.*--data.options.label {other}"):
+        assert {*data.create("folder", tmp_path, "all").class_names} == names
+    assert {*data.create("folder", tmp_path, "all", label=default).class_names} == names
+
+
+def test_a_label_can_be_asked_for(tmp_path: Path, fill: Fill) -> None:
+    fill("fruit/apple", "fruit/other", "milk/oat", "milk/other")
+    leaves = data.create("folder", tmp_path, "all", label="leaf").class_names
+    assert leaves == ("apple", "fruit/other", "milk/other", "oat")
+    assert data.create("folder", tmp_path, "all", label="top").class_names == ("fruit", "milk")
+    (tmp_path / "milk" / "void").mkdir()
+    with pytest.raises(ValueError, match=r"1 classes without an image \(void\)"):
+        data.create("folder", tmp_path, "all", label="leaf")
+    with pytest.raises(ValueError, match="label is 'leaf' or 'top', got 'middle'"):
+        data.create("folder", tmp_path, label="middle")
+
+
+def test_a_folder_beside_the_splits_is_left_out_and_named(tmp_path: Path, fill: Fill) -> None:
+    fill("Train/a", "Train/b", "valid/c", "valid/d", "test/e", "test/f", "extra/g")
+    (tmp_path / "extra" / "void").mkdir()
+    for split, names in (("train", ("a", "b")), ("validation", ("c", "d")), ("all", tuple("abcdef"))):
+        with pytest.warns(UserWarning, match=r"2 images are left out \(extra/g/0.jpg, extra/g/1.jpg\)"):
+            assert data.create("folder", tmp_path, split).class_names == names
 
 
 def test_other_files_are_left_out_and_named(class_folders: Path, picture: Callable) -> None:
     (class_folders / "class 1" / "notes.txt").write_text("not a picture")
     (class_folders / "class 2" / ".DS_Store").write_text("hidden")
-    with pytest.warns(UserWarning, match=r"1 files are left out \(class 1/notes.txt\)"):
-        part = data.create("folder", class_folders, "train")
-    assert len(part) == 18
+    for label in (None, "top", "leaf"):
+        with pytest.warns(UserWarning, match=r"1 files are left out \(class 1/notes.txt\)"):
+            part = data.create("folder", class_folders, "train", label=label)
+        assert len(part) == 18
 
 
 def test_an_empty_class_stops_or_is_dropped(class_folders: Path) -> None:
@@ -98,12 +135,14 @@ def test_an_empty_class_stops_or_is_dropped(class_folders: Path) -> None:
     for policy in ("stop", "keep"):
         with pytest.raises(ValueError, match=r"1 classes without an image \(void\)"):
             data.create("folder", class_folders, small_classes=policy)
-    assert data.create("folder", class_folders, small_classes="drop").num_classes == 6
+    with pytest.warns(UserWarning, match=r"1 classes of fewer than two images are left out \(void\)"):
+        assert data.create("folder", class_folders, small_classes="drop").num_classes == 6
 
 
+@pytest.mark.filterwarnings("ignore:.*left out .lone")
 def test_a_class_of_one_image_stops_is_dropped_or_kept(class_folders: Path, picture: Callable) -> None:
     picture(class_folders / "lone" / "1.jpg")
-    with pytest.raises(ValueError, match=r"1 classes with a single image \(lone\).*small_classes='drop'"):
+    with pytest.raises(ValueError, match=r"(?s)1 classes with a single image \(lone\).*small_classes='drop'"):
         data.create("folder", class_folders)
     names = {}
     for policy in ("drop", "keep"):
@@ -118,40 +157,64 @@ def test_a_class_of_one_image_stops_is_dropped_or_kept(class_folders: Path, pict
         data.create("folder", class_folders, small_classes="ignore")
 
 
-def test_one_class_is_refused(tmp_path: Path, fill: Fill) -> None:
-    fill("only")
-    with pytest.raises(ValueError, match="has 1 class with images"):
-        data.create("folder", tmp_path)
-
-
-def test_too_few_classes_for_three_splits_are_refused_with_advice(tmp_path: Path, fill: Fill) -> None:
-    fill(*"abcd")
-    with pytest.raises(ValueError, match=r"of its 4 classes, fractions .* give 1 to validation.*\(0.5, 0.0, 0.5\)"):
-        data.create("folder", tmp_path, "validation")
+@pytest.mark.parametrize(
+    ("folders", "split", "told"),
+    [
+        (("only",), "train", "1 class with images"),
+        (tuple("abcd"), "validation", r"of its 4 classes, fractions .* give 1 to validation.*\(0.5, 0.0, 0.5\)"),
+        (("",), "train", "has no sub-folders.*found 2 files"),
+    ],
+)
+def test_too_few_classes_are_refused_with_advice(
+    tmp_path: Path, fill: Fill, folders: tuple[str, ...], split: str, told: str
+) -> None:
+    fill(*folders)
+    with pytest.raises(ValueError, match=told):
+        data.create("folder", tmp_path, split)
 
 
 def test_one_split_is_enough_and_another_is_refused(tmp_path: Path, fill: Fill) -> None:
     fill("test/a", "test/b")
     assert data.create("folder", tmp_path, "test").class_names == ("a", "b")
     assert len(data.create("folder", tmp_path, "all")) == 4
-    with pytest.raises(ValueError, match="its train split has 0 classes"):
+    with pytest.raises(
+        ValueError, match=rf"(?s)its train split has 0 classes .*only test/.*--data.root {tmp_path}/test"
+    ):
         data.create("folder", tmp_path, "train")
+    fill("train/c", "train/d")
+    with pytest.raises(ValueError, match=r"(?s)its validation split has 0 classes .*--trainer.monitor_split none"):
+        data.create("folder", tmp_path, "validation")
 
 
 def test_one_file_under_two_names_is_refused(class_folders: Path) -> None:
     (class_folders / "class 3" / "again.jpg").symlink_to(class_folders / "class 2" / "0.jpg")
-    with pytest.raises(ValueError, match=r"one file twice: .*class 2.*class 3"):
+    with pytest.raises(ValueError, match=r"named twice .*class 2.*class 3"):
         data.create("folder", class_folders)
 
 
-def test_roots_without_classes_are_refused(tmp_path: Path, picture: Callable) -> None:
-    picture(tmp_path / "1.jpg")
-    with pytest.raises(ValueError, match=r"has no sub-folders.*found 1 files"):
-        data.create("folder", tmp_path)
+def test_equal_files_can_be_dropped(tmp_path: Path, fill: Fill, picture: Callable) -> None:
+    """Of several classes all, of one class all but one, that of the test split first."""
+    for grey, name in enumerate(("train/a/1", "train/a/2", "train/b/1", "train/b/2", "train/b/6", "test/a/1")):
+        picture(tmp_path / f"{name}.jpg", 40 * grey)
+    for copy, file in (("train/a/3", "train/b/1"), ("train/a/4", "test/a/1"), ("train/a/5", "train/a/2")):
+        (tmp_path / f"{copy}.jpg").write_bytes((tmp_path / f"{file}.jpg").read_bytes())
+    with pytest.warns(
+        UserWarning, match=r"4 images .*left out \(train/a/3.jpg, train/a/4.jpg, train/a/5.jpg, train/b/1"
+    ):
+        part = data.create("folder", tmp_path, "all", duplicates="drop")
+    assert part.counts().tolist() == [3, 2]
+    with pytest.raises(ValueError, match="duplicates is 'keep' or 'drop'"):
+        data.create("folder", tmp_path, duplicates="forget")
+
+
+def test_roots_that_are_missing_or_neither_folder_nor_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="does not exist"):
         data.create("folder", tmp_path / "nowhere")
     with pytest.raises(ValueError, match="folder needs a root"):
         data.create("folder")
+    os.mkfifo(tmp_path / "list.csv")
+    with pytest.raises(ValueError, match=r"list\.csv is not a folder and not a regular file"):
+        data.create("folder", tmp_path / "list.csv")
 
 
 def test_all_is_every_image_whatever_its_split(class_folders: Path, tmp_path: Path, fill: Fill) -> None:
@@ -197,6 +260,17 @@ def test_a_class_that_is_a_link_to_another_folder_is_empty_and_named(class_folde
         data.create("folder", class_folders, "all")
     with pytest.warns(UserWarning, match="loop"):
         assert len(data.create("folder", class_folders, "all", small_classes="drop")) == 30
+
+
+def test_links_of_folders_that_lead_nowhere_are_named(class_folders: Path, tmp_path: Path) -> None:
+    (class_folders / "class 1" / "gone").symlink_to("nowhere")
+    (class_folders / "St. Elsewhere").symlink_to("nowhere")
+    with pytest.warns(UserWarning, match=r"2 folders are left out \(St. Elsewhere, class 1/gone\): .*lead nowhere"):
+        assert len(data.create("folder", class_folders, "all")) == 30
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "ant").symlink_to("nowhere")
+    with pytest.raises(ValueError, match=r"has no sub-folders.*ant lead nowhere"):
+        data.create("folder", tmp_path / "links")
 
 
 def test_links_of_files_that_lead_nowhere_are_broken_images(class_folders: Path) -> None:
@@ -246,9 +320,3 @@ def test_a_walk_is_in_the_order_of_names_and_can_be_repeated(tmp_path: Path, pic
     expected = [("a/B.png", "a"), ("a/a.png", "a"), ("a.jpg", ""), ("b/1/9.jpg", "b"), ("b/2.jpg", "b")]
     for _ in range(2):
         assert [(str(picture.path.relative_to(tmp_path)), picture.label) for picture in walk] == expected
-
-
-def test_what_is_neither_a_folder_nor_a_file_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "list.csv")
-    with pytest.raises(ValueError, match=r"list\.csv is not a folder and not a regular file"):
-        data.create("folder", tmp_path / "list.csv")

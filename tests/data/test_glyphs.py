@@ -55,35 +55,28 @@ def test_the_same_seed_gives_the_same_pixels_and_another_another() -> None:
     assert first.class_names != other.class_names
 
 
-def test_the_foreground_says_where_the_letter_is() -> None:
+def closest(masks: torch.Tensor, tile: torch.Tensor) -> float:
+    """The distance of a tile to the most similar of some masks."""
+    return float((masks.float() / 255 - tile.float() / 255).abs().amax((-2, -1)).min())
+
+
+def test_the_foreground_is_the_letter_and_the_other_tiles_are_symbols() -> None:
+    """Drawn still, a tile is the mask of a character in one of its faces."""
     glyphs = data.create("glyphs", split="test", images_per_class=4, distortion=STILL)
-    letters, _ = characters_of("test")
-    masks = glyph_masks("".join(letters), 32).float() / 255
+    letters, symbols = (glyph_masks("".join(characters), 32) for characters in characters_of("test"))
     assert set(glyphs.foreground.tolist()) == {0, 1, 2, 3}
     for index in range(0, len(glyphs), 13):
         image, label = glyphs[index]
-        row, column = divmod(int(glyphs.foreground[index]), 2)
-        tile = image[0, 32 * row : 32 * row + 32, 32 * column : 32 * column + 32].float() / 255
-        # Drawn still, the tile is the mask of the letter in one of its faces.
-        assert (masks[label] - tile).abs().amax((1, 2)).min() < 0.01
-
-
-def test_other_tiles_hold_symbols_of_the_split() -> None:
-    glyphs = data.create("glyphs", split="validation", images_per_class=1, distortion=STILL)
-    masks = glyph_masks("".join(characters_of("validation").symbols), 32).flatten(0, 1).float() / 255
-    for index in range(0, 154, 19):
-        for place in set(range(4)) - {int(glyphs.foreground[index])}:
-            row, column = divmod(place, 2)
-            tile = glyphs[index][0][0, 32 * row : 32 * row + 32, 32 * column : 32 * column + 32].float() / 255
-            assert (masks - tile).abs().amax((1, 2)).min() < 0.01
+        tiles = image[0].unflatten(0, (2, 32)).unflatten(2, (2, 32)).transpose(1, 2).flatten(0, 1)
+        for place, tile in enumerate(tiles):
+            assert closest(letters[label] if place == int(glyphs.foreground[index]) else symbols, tile) < 0.01
 
 
 def test_without_background_the_letter_fills_the_image() -> None:
     glyphs = data.create("glyphs", split="test", images_per_class=1, size=32, distortion=STILL, background="none")
-    masks = glyph_masks("".join(characters_of("test").letters), 32).float() / 255
+    masks = glyph_masks("".join(characters_of("test").letters), 32)
     assert glyphs.foreground is None
-    for index in range(0, 100, 9):
-        assert (masks[index] - glyphs[index][0][0].float() / 255).abs().amax((1, 2)).min() < 0.01
+    assert all(closest(masks[index], glyphs[index][0][0]) < 0.01 for index in range(0, 100, 9))
 
 
 def test_masks_are_centred_and_fill_their_square() -> None:

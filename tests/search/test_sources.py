@@ -40,7 +40,17 @@ def test_below_split_folders_the_second_folder_is_the_label(tmp_path):
     (tmp_path / "vectors.lance").mkdir()
     assert ("1.png", "ant") in names(tmp_path)
     (tmp_path / "cat").mkdir()
-    assert ("1.png", "train") in names(tmp_path)
+    (tmp_path / "cat" / "4.png").touch()
+    assert names(tmp_path)[0] == ("4.png", None)
+    assert ("1.png", "ant") in names(tmp_path)
+
+
+def test_nested_folders_that_all_differ_are_labels_and_this_is_told(tmp_path):
+    for name in ("fruit/apple/1.png", "fruit/kiwi/2.png", "milk/oat/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.warns(UserWarning, match="nested: .*3 classes"):
+        assert names(tmp_path) == [("1.png", "apple"), ("2.png", "kiwi"), ("3.png", "oat")]
 
 
 def test_paths_are_absolute_wherever_the_call_is_made(tree, monkeypatch):
@@ -98,10 +108,10 @@ def test_wrong_sources_are_named(tree):
 
 
 def test_files_left_out_by_their_names_are_counted_and_named(tree):
-    for name in ("scan.tif", "old.gif", "bare"):
+    for name in ("scan.tif", "old.tga", "bare"):
         (tree / "b" / name).touch()
     with pytest.warns(
-        UserWarning, match=r"4 files are left out by name .a/notes\.txt, b/bare, b/old\.gif, \.\.\..; pictures end"
+        UserWarning, match=r"4 files are left out by name .a/notes\.txt, b/bare, b/old\.tga, \.\.\..; pictures end"
     ):
         assert len(names(tree)) == 4
     with pytest.warns(UserWarning, match=r"1 file is left out by name .notes\.txt.;"):

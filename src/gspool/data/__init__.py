@@ -21,6 +21,7 @@ from gspool.data.decode import BrokenImageError, decode
 from gspool.data.glyphs import Distortion
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import ArrayImages, FileImages, ImageSource
+from gspool.data.problems import DataCheck, DataProblemsError, Problem, find_problems
 from gspool.data.registry import create, data_root, list
 from gspool.data.splits import Fold, ImageSplits, class_fold, image_fold, split_images
 from gspool.data.transforms import ShiftAndFlip, evaluation_transform, train_transform
@@ -29,6 +30,8 @@ __all__ = [
     "ArrayImages",
     "BrokenImageError",
     "ClassBalancedBatches",
+    "DataCheck",
+    "DataProblemsError",
     "Distortion",
     "FileImages",
     "Fold",
@@ -36,6 +39,7 @@ __all__ = [
     "ImageSet",
     "ImageSource",
     "ImageSplits",
+    "Problem",
     "Shard",
     "ShiftAndFlip",
     "cached",
@@ -45,6 +49,7 @@ __all__ = [
     "data_root",
     "decode",
     "evaluation_transform",
+    "find_problems",
     "image_fold",
     "list",
     "split_images",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import Sampler
@@ -15,32 +15,25 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 
-class Place(NamedTuple):
-    """The rank of a process and the number of processes of the run."""
-
-    rank: int
-    world_size: int
-
-
-def placed(rank: int | None = None, world_size: int | None = None) -> Place:
-    """Return the place of this process: as given, else from torch.distributed, else the only one.
+def placed(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+    """Return rank and number of processes: as given, else from torch.distributed, else of the only one.
 
     Raises:
         ValueError: if only one of the two is given, or the rank is out of range.
 
     Example:
         >>> placed()
-        Place(rank=0, world_size=1)
+        (0, 1)
     """
     if (rank is None) != (world_size is None):
         raise ValueError(f"give rank and world_size together or neither, got rank={rank}, world_size={world_size}")
     if rank is None or world_size is None:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            return Place(0, 1)
-        return Place(torch.distributed.get_rank(), torch.distributed.get_world_size())
+            return 0, 1
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must lie in 0..world_size-1, got rank={rank}, world_size={world_size}")
-    return Place(rank, world_size)
+    return rank, world_size
 
 
 class ClassBalancedBatches(Sampler[list[int]]):
@@ -87,7 +80,7 @@ class ClassBalancedBatches(Sampler[list[int]]):
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
         self.seed = seed
-        self.place = placed(rank, world_size)
+        self.rank, self.world_size = placed(rank, world_size)
         self.epoch = 0
         self.next_batch = 0
         self._first_batch = 0
@@ -110,18 +103,18 @@ class ClassBalancedBatches(Sampler[list[int]]):
                 f"data has {len(self.rows)}; lower classes_per_batch (raise images_per_class to keep the batch size), "
                 f"in a run: --data.classes_per_batch {len(self.rows)} --data.images_per_class {same_size}"
             )
-        if self.classes_per_batch % self.place.world_size:
+        if self.classes_per_batch % self.world_size:
             raise ValueError(
                 f"classes_per_batch={self.classes_per_batch} is divided among the ranks and must be a multiple of "
-                f"their number, {self.place.world_size}"
+                f"their number, {self.world_size}"
             )
 
     def __len__(self) -> int:
         return self.batches_per_epoch
 
     def __iter__(self) -> Iterator[list[int]]:
-        own = self.classes_per_batch // self.place.world_size
-        plan = self.plan()[:, self.place.rank * own : (self.place.rank + 1) * own].flatten(1)
+        own = self.classes_per_batch // self.world_size
+        plan = self.plan()[:, self.rank * own : (self.rank + 1) * own].flatten(1)
         # Only a loaded state starts in the middle, and only once: a loop that was left early starts over.
         first, self._first_batch = self._first_batch, 0
         for number in range(first, len(plan)):
@@ -196,8 +189,8 @@ class Shard(Sampler[int]):
         super().__init__()
         if length < 0:
             raise ValueError(f"length is the number of images and must not be negative, got {length}")
-        place = placed(rank, world_size)
-        self.indices = range(place.rank * length // place.world_size, (place.rank + 1) * length // place.world_size)
+        own, world = placed(rank, world_size)
+        self.indices = range(own * length // world, (own + 1) * length // world)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -25,11 +25,12 @@ class Count(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One line of an official list."""
+    """One line of an official list; ``number`` is that of its class, where classes are numbered."""
 
     path: Path
     class_name: str
     role: str | None = None
+    number: int = 0
 
 
 class Published(NamedTuple):
@@ -74,11 +75,14 @@ class Benchmark:
         published: where it is.
         counts: what ``train`` and ``test``, or ``query`` and ``gallery``, must hold.
         read: takes the folder and ``train`` or ``test``, and returns the lines of the official list.
+        train_classes: where lists do not name the part, classes up to this number are for training; then ``read``
+            returns the lines of both parts.
     """
 
     published: Published
     counts: dict[str, Count]
     read: Callable[[Path, str], Iterable[Entry]]
+    train_classes: int | None = None
 
     def __call__(
         self,
@@ -108,6 +112,10 @@ class Benchmark:
         name = self.published.name
         part = official_part(name, split, fold, "classes")
         listed = list(self.read(self.published.locate(root, download), part))
+        if self.train_classes is not None:
+            listed = [entry for entry in listed if (entry.number <= self.train_classes) == (part == "train")]
+            # By class, so that folds and labels do not depend on the layout of the files.
+            listed.sort(key=lambda entry: entry.number)
         groups = (QUERY, GALLERY) if part == "test" and QUERY in self.counts else (part,)
         entries: list[Entry] = []
         for group in groups:
@@ -154,23 +162,6 @@ def official_part(name: str, split: Split, fold: int | None, folded: str) -> str
             "and train with the same fold"
         )
     return "test" if split == "test" else "train"
-
-
-class Labelled(NamedTuple):
-    """An image of a data set whose classes are numbered from 1."""
-
-    number: int
-    class_name: str
-    path: Path
-
-
-def part_of_classes(images: Iterable[Labelled], part: str, train_classes: int) -> list[Entry]:
-    """Return the images of the first classes for ``train``, of the others for ``test``.
-
-    They are ordered by class, so that folds and labels do not depend on the layout of the files.
-    """
-    chosen = (image for image in images if (image.number <= train_classes) == (part == "train"))
-    return [Entry(image.path, image.class_name) for image in sorted(chosen, key=lambda image: image.number)]
 
 
 def lines_of(table: Path, fields: str, skip: int = 0) -> Iterable[list[str]]:

@@ -1,22 +1,25 @@
-"""A cache of decoded images on disk: each image is decoded once and then read by memory map."""
+"""A cache of decoded images on disk: each image is decoded once, stored in a file of its own, and then read from it."""
 
 from __future__ import annotations
 
 import copy
+import errno
 import hashlib
-import json
 import os
+import re
+import time
 import uuid
+import warnings
+import zlib
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import PIL
 import torch
 
-from gspool.data.cache_files import NO_ROOM, SIZES, TEMPORARY, CacheFiles, make_room
-from gspool.data.decode import BrokenImageError, Interpolation, decode, printable, stored_size
+from gspool.data.decode import Interpolation, decode, printable
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import FileImages, SelectedImages
 from gspool.data.registry import data_root
@@ -26,6 +29,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GIGABYTE = 1 << 30
+STORED, TEMPORARY = ".image", ".part"
+# Version 0.1 kept the images of one list together, in files of the other endings.
+_OURS = re.compile(r"[0-9a-f]{32}(\.image|\.[0-9a-f]{32}\.part|\.pixels|\.index|\.sizes\.npy)")
+_HOUR = 3600
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Before the pixels: a checksum of all that follows, height and width.
+_HEADER = 12
 
 
 def cached(
@@ -39,19 +49,18 @@ def cached(
 ) -> ImageSet:
     """Return the same set with its images resized once and stored decoded on disk.
 
-    The cache fills as images are read, survives the run, and is shared by all processes and by all parts of one list
-    (folds, for example). Its key is the list of paths with the sizes and times of the files, the resize, and the
-    version of Pillow, so nothing stale is returned. Images past ``max_bytes`` are decoded each time. When a new list is
-    added, caches of other lists that no process has open are removed, least recently used first, until the new one
-    fits into ``folder_bytes`` and onto the disk. A set whose images are in memory is returned unchanged.
+    The cache fills as images are read, survives the run, and is shared by all processes and all sets. Its key is the
+    path of an image with the size and time of the file, the resize, and the version of Pillow, so nothing stale is
+    returned. A set whose images are in memory is returned unchanged.
 
     Args:
         images: the set.
         folder: where to store the cache; ``decoded`` in `data_root()` unless given.
         shorter_side: length of the shorter side of the stored images; 256 is the first step of the paper's transforms.
         interpolation: of the resize; that of the model's preprocessing.
-        max_bytes: limit of this list. Images of 256 pixels take 0.2 to 0.3 MB each.
-        folder_bytes: limit of all lists of the folder together, as far as older ones can be removed.
+        max_bytes: limit of this set; images past it are decoded each time. Images of 256 pixels take 0.2 to 0.3 MB.
+        folder_bytes: limit of the folder; where it is exceeded when a set is opened, images of other sets are removed,
+            least recently used first.
 
     Raises:
         ValueError: if a limit is negative.
@@ -67,12 +76,16 @@ def cached(
     files = source.source if isinstance(source, SelectedImages) else source
     if not isinstance(files, FileImages):
         return images
+    if min(max_bytes, folder_bytes) < 0:
+        raise ValueError(
+            "max_bytes and folder_bytes limit the size of the cache and must not be negative, "
+            f"got {max_bytes} and {folder_bytes}"
+        )
     place = data_root() / "decoded" if folder is None else Path(folder).expanduser()
+    kept = CachedImages(files.paths, place, shorter_side, interpolation, max_bytes)
     try:
-        kept = CachedImages(files, place, shorter_side, interpolation, max_bytes, folder_bytes)
+        kept.open(folder_bytes)
     except OSError as problem:
-        if problem.errno in NO_ROOM:
-            raise
         raise type(problem)(
             f"decoded images cannot be stored in {place} ({problem.strerror}); choose another folder (for a run: the "
             "variable GSPOOL_DATA), or do without: --data.cache false"
@@ -83,57 +96,63 @@ def cached(
 
 
 class CachedImages:
-    """Images of files, stored decoded in a folder; see `cached`."""
+    """Images of files, stored decoded in a folder; see `cached`.
+
+    Any number of processes may read, write and remove without a lock: a file is written aside and renamed, two
+    processes that write one image write the same bytes, and an image that is missing or damaged is decoded again.
+    """
 
     def __init__(
         self,
-        source: FileImages,
+        paths: tuple[Path, ...],
         folder: Path,
         shorter_side: int | None,
         interpolation: Interpolation,
         max_bytes: int,
-        folder_bytes: int,
     ) -> None:
-        if min(max_bytes, folder_bytes) < 0:
-            raise ValueError(
-                "max_bytes and folder_bytes limit the size of the cache and must not be negative, "
-                f"got {max_bytes} and {folder_bytes}"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        self.paths = source.paths
+        self.paths, self.folder = paths, folder
         self.shorter_side, self.interpolation = shorter_side, interpolation
-        self.stem = folder / _key(source.paths, shorter_side, interpolation)
-        sizes_file = self.stem.with_suffix(SIZES)
-        known = _known(sizes_file)
-        self.sizes = _measured(source.paths, shorter_side) if known is None else known
-        self.lengths = 3 * self.sizes.prod(axis=1)
-        ends = np.cumsum(self.lengths)
-        self.starts = ends - self.lengths
-        self.kept = int(np.searchsorted(ends, max_bytes, side="right"))
-        self._open: CacheFiles | None = None
-        if known is None:
-            make_room(self.stem, int(ends[self.kept - 1]) if self.kept else 0, folder_bytes)
-            _keep(self.sizes, sizes_file)
+        self.max_bytes = max_bytes
+        # In shared memory, so that the workers of a loader count together.
+        self._stored = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._is_full = False
+
+    def open(self, folder_bytes: int) -> None:
+        """Mark the stored images of this set as used, and remove those of others from a folder above its limit."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        own = {self._file(path) for path in self.paths}
+        others = []
+        stored = 0
+        for entry in os.scandir(self.folder):
+            # Another process may remove files as well, and in a shared folder they may not be ours to touch.
+            with suppress(OSError):
+                state = entry.stat()
+                if Path(entry.path) in own:
+                    stored += state.st_size
+                    os.utime(entry.path)
+                elif entry.name.endswith(TEMPORARY) and time.time() - state.st_mtime < _HOUR:
+                    continue  # perhaps being written
+                elif _OURS.fullmatch(entry.name):
+                    others.append((state.st_mtime, state.st_size, entry.path))
+        excess = stored + sum(size for _, size, _ in others) - folder_bytes
+        for _, size, path in sorted(others):
+            if excess > 0 or path.endswith(TEMPORARY):
+                with suppress(OSError):
+                    os.unlink(path)
+                    excess -= size
+        self._stored.fill_(stored)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 H W"]:
-        row = range(len(self))[index]
-        width, height = self.sizes[row].tolist()
-        if row >= self.kept or width == 0:
-            return decode(self.paths[row], self.shorter_side, self.interpolation)
-        pixels = self._files().read(row)
-        if pixels is not None:
-            return torch.from_numpy(pixels).view(height, width, 3).permute(2, 0, 1)
-        image = decode(self.paths[row], self.shorter_side, self.interpolation)
-        if image.shape == (3, height, width):
-            self._files().write(row, np.ascontiguousarray(image.permute(1, 2, 0).numpy()))
+        file = self._file(self.paths[index])
+        image = None if file is None else _read(file)
+        if image is None:
+            image = decode(self.paths[index], self.shorter_side, self.interpolation)
+            if file is not None:
+                self._write(file, image)
         return image
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Memory maps and descriptors belong to a process; a worker opens its own.
-        return {**self.__dict__, "_open": None}
 
     def describe(self, index: int) -> str:
         """Return the path, in printable form."""
@@ -141,57 +160,56 @@ class CachedImages:
 
     def count(self) -> int:
         """Count the images in the cache."""
-        return self._files().count() if self.kept else 0
+        return sum(file is not None and file.exists() for file in map(self._file, self.paths))
 
-    def _files(self) -> CacheFiles:
-        """Open the files when this process first needs them."""
-        if self._open is None:
-            self._open = CacheFiles(self.stem, self.starts[: self.kept], self.lengths[: self.kept])
-        return self._open
+    def _file(self, path: Path) -> Path | None:
+        """Return the file of a decoded image, or None if its source cannot be found."""
+        try:
+            state = path.stat()
+        except (OSError, ValueError):  # decoding it will give the reason
+            return None
+        key = (str(path.absolute()), state.st_size, state.st_mtime_ns, self.shorter_side, self.interpolation)
+        text = repr((*key, PIL.__version__)).encode("utf-8", "surrogateescape")
+        return self.folder / f"{hashlib.sha256(text).hexdigest()[:32]}{STORED}"
+
+    def _write(self, file: Path, image: UInt8[Tensor, "3 H W"]) -> None:
+        """Store an image; on a full disk warn once and store nothing more."""
+        if self._is_full or int(self._stored) + _HEADER + image.numel() > self.max_bytes:
+            return
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+        content = np.array(pixels.shape[:2], dtype="<u4").tobytes() + pixels.tobytes()
+        # A name of its own: several processes may write the same image at once. Not by tempfile, whose files are
+        # private, where a folder may be shared by a group.
+        temporary = file.with_suffix(f".{uuid.uuid4().hex}{TEMPORARY}")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(zlib.crc32(content).to_bytes(4, "little") + content)
+            temporary.replace(file)
+        except OSError as problem:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            if problem.errno not in _NO_ROOM:
+                raise
+            # A full disk costs speed, not the run.
+            self._is_full = True
+            warnings.warn(
+                f"the cache of decoded images cannot grow ({problem}); images that are not in it will be decoded each "
+                "time. Free some space, choose another folder, or lower max_bytes",
+                stacklevel=3,
+            )
+        else:
+            self._stored += _HEADER + image.numel()
 
 
-def _key(paths: tuple[Path, ...], shorter_side: int | None, interpolation: Interpolation) -> str:
-    """Compute the key of a list of files."""
-    files = []
-    for path in paths:
-        state = path.stat() if path.exists() else None
-        known = (-1, -1) if state is None else (state.st_size, state.st_mtime_ns)
-        files.append((str(path.absolute()), *known))
-    text = json.dumps([shorter_side, interpolation, PIL.__version__, files])
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def _known(file: Path) -> npt.NDArray[np.int64] | None:
-    """Read the sizes that were written when the list was added."""
+def _read(file: Path) -> UInt8[Tensor, "3 H W"] | None:
+    """Read a decoded image; None if it is missing or damaged."""
     try:
-        known: npt.NDArray[np.int64] = np.load(file)
+        stored = np.fromfile(file, dtype=np.uint8)
     except FileNotFoundError:
         return None
-    return known
-
-
-def _measured(paths: tuple[Path, ...], shorter_side: int | None) -> npt.NDArray[np.int64]:
-    """Return (width, height) of every decoded image; 0 x 0 for files that cannot be opened as an image."""
-    sizes = np.zeros((len(paths), 2), dtype=np.int64)
-    for row, path in enumerate(paths):
-        try:
-            sizes[row] = stored_size(path, shorter_side)
-        except BrokenImageError:
-            continue  # reading this image will give the reason
-    return sizes
-
-
-def _keep(sizes: npt.NDArray[np.int64], file: Path) -> None:
-    """Write the sizes, so that the next process need not open every image; on a full disk it will have to."""
-    # Not by `write_atomic`, whose temporary name is one for all: several processes may add the same list at once. Nor
-    # by tempfile, whose files are private, where a folder may be shared by a group.
-    key = file.name.removesuffix(SIZES)
-    temporary = file.with_name(f"{key}.{uuid.uuid4().hex}{TEMPORARY}")
-    try:
-        with temporary.open("xb") as open_file:
-            np.save(open_file, sizes)
-        temporary.replace(file)
-    except OSError as problem:
-        temporary.unlink(missing_ok=True)
-        if problem.errno not in NO_ROOM:
-            raise
+    if len(stored) < _HEADER:
+        return None
+    checksum, height, width = stored[:_HEADER].view("<u4").tolist()
+    if zlib.crc32(stored[4:].data) != checksum:
+        return None
+    return torch.from_numpy(stored[_HEADER:]).view(height, width, 3).permute(2, 0, 1)

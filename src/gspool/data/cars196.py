@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gspool.data.benchmark import Benchmark, Count, Labelled, Published, part_of_classes, read_matlab
-
-TRAIN_CLASSES = 98
+from gspool.data.benchmark import Benchmark, Count, Entry, Published, read_matlab
 
 
-def _images(folder: Path) -> Iterator[Labelled]:
+def _entries(folder: Path, part: str) -> Iterator[Entry]:
     whole = folder / "cars_annos.mat"
     return _from_one_file(whole) if whole.exists() else _from_devkit(folder)
 
 
-def _from_one_file(path: Path) -> Iterator[Labelled]:
+def _from_one_file(path: Path) -> Iterator[Entry]:
     """Read the file that lists all images."""
     content = read_matlab(path)
     for row in content["annotations"]:
         number = int(getattr(row, "class"))
-        yield Labelled(number, str(content["class_names"][number - 1]), path.parent / str(row.relative_im_path))
+        image = path.parent / str(row.relative_im_path)
+        yield Entry(image, str(content["class_names"][number - 1]), number=number)
 
 
-def _from_devkit(folder: Path) -> Iterator[Labelled]:
+def _from_devkit(folder: Path) -> Iterator[Entry]:
     """Read the files of the classification task; its own split is ignored."""
     names = read_matlab(folder / "devkit" / "cars_meta.mat")["class_names"]
     file = "cars_test_annos_withlabels.mat"
@@ -36,7 +35,7 @@ def _from_devkit(folder: Path) -> Iterator[Labelled]:
     for pictures, table in (("cars_train", folder / "devkit" / "cars_train_annos.mat"), ("cars_test", test_labels)):
         for row in read_matlab(table)["annotations"]:
             number = int(getattr(row, "class"))
-            yield Labelled(number, str(names[number - 1]), folder / pictures / str(row.fname))
+            yield Entry(folder / pictures / str(row.fname), str(names[number - 1]), number=number)
 
 
 cars196 = Benchmark(
@@ -50,5 +49,6 @@ cars196 = Benchmark(
         page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (the images were withdrawn there; copies exist)",
     ),
     {"train": Count(8_054, 98), "test": Count(8_131, 98)},
-    lambda folder, part: part_of_classes(_images(folder), part, TRAIN_CLASSES),
+    _entries,
+    train_classes=98,
 )

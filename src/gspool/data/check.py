@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
@@ -28,11 +29,17 @@ class ImageCheck(NamedTuple):
     images: ImageSet
     checked: int
     broken: tuple[Broken, ...]
+    lost_classes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.broken:
             return f"{self.images!r}: all {self.checked:,} images can be read"
-        return f"{len(self.broken):,} of {self.checked:,} images cannot be read:\n{_lines(self.broken)}"
+        lost = f"\nNo image is left of {len(self.lost_classes)} classes: {some(self.lost_classes, 20)}"
+        return (
+            f"{len(self.broken):,} of {self.checked:,} images cannot be read:\n"
+            + first_lines([one.reason for one in self.broken])
+            + (lost if self.lost_classes else "")
+        )
 
 
 def check_images(
@@ -91,14 +98,26 @@ def check_images(
         raise ValueError(
             f"{images.name}/{images.split}: {len(broken):,} of {len(images):,} images cannot be read; repair or remove "
             f"them{', or continue without them: policy=skip (in a run: --data.check skip)' if policy == 'stop' else ''}"
-            f":\n{_lines(tuple(broken))}"
+            f":\n{first_lines([one.reason for one in broken])}"
         )
     is_sound = torch.ones(len(images), dtype=torch.bool)
     is_sound[[one.position for one in broken]] = False
     sound = images.subset(is_sound.nonzero().flatten()).without_empty_classes()
-    return ImageCheck(sound, len(images), tuple(broken))
+    lost = tuple(name for name in images.class_names if name not in {*sound.class_names})
+    return ImageCheck(sound, len(images), tuple(broken), lost)
 
 
-def _lines(broken: tuple[Broken, ...]) -> str:
-    lines = [f"  {one.reason}" for one in broken[:SHOWN]]
-    return "\n".join(lines + ([f"  ... and {len(broken) - SHOWN:,} more"] if len(broken) > SHOWN else []))
+def some(names: Sequence[str], shown: int = 5) -> str:
+    """Return the first names.
+
+    Example:
+        >>> some(["ant", "bee", "cat"], 2)
+        'ant, bee, ...'
+    """
+    return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
+
+
+def first_lines(reasons: Sequence[str]) -> str:
+    """Return the first reasons, one a line."""
+    lines = [f"  {reason}" for reason in reasons[:SHOWN]]
+    return "\n".join(lines + ([f"  ... and {len(reasons) - SHOWN:,} more"] if len(reasons) > SHOWN else []))

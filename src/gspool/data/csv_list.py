@@ -12,7 +12,13 @@ from gspool.data.image_set import GALLERY, QUERY, Split
 
 PATH, LABEL, SPLIT, ROLE = COLUMNS = ("path", "label", "split", "role")
 # What a split is called in folders and lists. Query and gallery, in lists, are the test split with that role.
-SPLIT_NAMES: dict[str, Split] = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+SPLIT_NAMES: dict[str, Split] = {
+    "train": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+}
 _LISTED_SPLITS: dict[str, Split] = {**SPLIT_NAMES, QUERY: "test", GALLERY: "test"}
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gspool.data.benchmark import Benchmark, Count, Labelled, Published, lines_of, part_of_classes
+from gspool.data.benchmark import Benchmark, Count, Entry, Published, lines_of
 from gspool.data.download import Archive
 
-TRAIN_CLASSES = 100
 
-
-def _images(folder: Path) -> Iterator[Labelled]:
+def _entries(folder: Path, part: str) -> Iterator[Entry]:
     label_of = dict(lines_of(folder / "image_class_labels.txt", "image_id class_id"))
     for number, name in lines_of(folder / "images.txt", "image_id path"):
         if number not in label_of:
             raise ValueError(f"{folder / 'image_class_labels.txt'} has no class for image {number} ({name})")
-        yield Labelled(int(label_of[number]), name.split("/")[0], folder / "images" / name)
+        yield Entry(folder / "images" / name, name.split("/")[0], number=int(label_of[number]))
 
 
 cub = Benchmark(
@@ -33,5 +31,6 @@ cub = Benchmark(
         ),
     ),
     {"train": Count(5_864, 100), "test": Count(5_924, 100)},
-    lambda folder, part: part_of_classes(_images(folder), part, TRAIN_CLASSES),
+    _entries,
+    train_classes=100,
 )

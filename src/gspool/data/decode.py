@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Named one by one: Pillow knows some forty formats, and untrusted files should not reach parsers nobody needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
 Interpolation = Literal["bilinear", "bicubic"]
 
 MAX_BYTES = 256 * 2**20
@@ -59,7 +59,6 @@ def open_image(
     shorter_side: int | None = None,
     max_bytes: int = MAX_BYTES,
     max_pixels: int = MAX_PIXELS,
-    max_resized: int = MAX_RESIZED,
     name: str | None = None,
 ) -> Image.Image:
     """Decode a file, or the bytes of one, to an upright RGB image; transparent areas become white.
@@ -69,11 +68,10 @@ def open_image(
 
     Args:
         source: a path, or the content of a file.
-        shorter_side: what the caller will resize the shorter side to; `USUAL_SIDE` is assumed for the check of
-            ``max_resized`` unless given. The image that is returned is not resized.
+        shorter_side: what the caller will resize the shorter side to; `USUAL_SIDE` unless given. An image with
+            more than `MAX_RESIZED` pixels after that is refused; the one that is returned is not resized.
         max_bytes: largest file.
         max_pixels: largest image, width times height.
-        max_resized: largest image once it is resized; refuses extreme aspect ratios.
         name: how messages call the image; its path unless given.
 
     Raises:
@@ -88,7 +86,7 @@ def open_image(
         >>> picture.mode, picture.size
         ('RGB', (40, 30))
     """
-    with _opened(source, name, shorter_side, max_bytes, max_pixels, max_resized) as file:
+    with _opened(source, name, shorter_side, max_bytes, max_pixels) as file:
         # In place: otherwise Pillow copies every image, also those that are upright already.
         ImageOps.exif_transpose(file, in_place=True)
         image = as_rgb(file)
@@ -124,7 +122,7 @@ def decode(
 
 def stored_size(path: str | os.PathLike[str], shorter_side: int | None = None) -> tuple[int, int]:
     """Read (width, height) that `decode` would return from the head of the file, without decoding it."""
-    with _opened(path, None, shorter_side, MAX_BYTES, MAX_PIXELS, MAX_RESIZED) as image:
+    with _opened(path, None, shorter_side, MAX_BYTES, MAX_PIXELS) as image:
         width, height = image.size
         # A PNG without EXIF at its head would be decoded in search of it.
         has_exif = image.format != "PNG" or "exif" in image.info
@@ -184,13 +182,12 @@ def _opened(
     shorter_side: int | None,
     max_bytes: int,
     max_pixels: int,
-    max_resized: int,
 ) -> Iterator[Image.Image]:
     """Open an image within limits; whatever goes wrong in here becomes a `BrokenImageError`."""
     name = name or ("this image" if isinstance(source, bytes) else printable(source))
     try:
         with _stream(source, name, max_bytes) as stream, Image.open(stream, formats=FORMATS) as image:
-            _check_pixels(name, *image.size, shorter_side or USUAL_SIDE, max_pixels, max_resized)
+            _check_pixels(name, *image.size, shorter_side or USUAL_SIDE, max_pixels)
             yield image
     except BrokenImageError:
         raise
@@ -230,7 +227,7 @@ def _stream(source: str | os.PathLike[str] | bytes, name: str, max_bytes: int) -
     return open(source, "rb", opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0)))
 
 
-def _check_pixels(name: str, width: int, height: int, side: int, max_pixels: int, max_resized: int) -> None:
+def _check_pixels(name: str, width: int, height: int, side: int, max_pixels: int) -> None:
     if min(width, height) < 1:
         raise BrokenImageError(f"{name}: damaged ({width} x {height} pixels)")
     if width * height > max_pixels:
@@ -238,8 +235,8 @@ def _check_pixels(name: str, width: int, height: int, side: int, max_pixels: int
             f"{name}: {width} x {height} pixels, at most {max_pixels:,} in all are read; make it smaller"
         )
     resized_width, resized_height = size_after_resize(width, height, side)
-    if resized_width * resized_height > max_resized:
+    if resized_width * resized_height > MAX_RESIZED:
         raise ImageTooLargeError(
             f"{name}: {width} x {height} pixels are too long and narrow: resized to {side} on the shorter side they "
-            f"would be {resized_width:,} x {resized_height:,}, at most {max_resized:,} pixels in all; crop it"
+            f"would be {resized_width:,} x {resized_height:,}, at most {MAX_RESIZED:,} pixels in all; crop it"
         )

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gspool.data.benchmark import Benchmark, Count, Labelled, Published, part_of_classes, read_matlab
+from gspool.data.benchmark import Benchmark, Count, Entry, Published, read_matlab
 
-TRAIN_CLASSES = 51
 LABELS = "imagelabels.mat"
 
 
-def _images(folder: Path) -> Iterator[Labelled]:
+def _entries(folder: Path, part: str) -> Iterator[Entry]:
     if (folder / LABELS).exists():
         # The official split of images, setid.mat, is ignored.
         for row, number in enumerate(read_matlab(folder / LABELS)["labels"], start=1):
-            yield Labelled(int(number), str(number), folder / "jpg" / f"image_{row:05d}.jpg")
+            yield Entry(folder / "jpg" / f"image_{row:05d}.jpg", str(number), number=int(number))
         return
     files = (path for split in ("train", "valid", "test") for path in (folder / split).glob("*/*.jpg"))
     for path in sorted(files, key=lambda path: path.name):
         if path.parent.name.isdecimal():
             number = int(path.parent.name)
-            yield Labelled(number, str(number), path)
+            yield Entry(path, str(number), number=number)
 
 
 flowers = Benchmark(
@@ -34,5 +33,6 @@ flowers = Benchmark(
         page="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
     ),
     {"train": Count(3_493, 51), "test": Count(4_696, 51)},
-    lambda folder, part: part_of_classes(_images(folder), part, TRAIN_CLASSES),
+    _entries,
+    train_classes=51,
 )

@@ -41,15 +41,14 @@ class FileImages:
         'bird.jpg'
     """
 
-    def __init__(self, paths: Sequence[Path], shorter_side: int | None = None) -> None:
+    def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = tuple(Path(path) for path in paths)
-        self.shorter_side = shorter_side
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 H W"]:
-        return decode(self.paths[index], self.shorter_side)
+        return decode(self.paths[index])
 
     def describe(self, index: int) -> str:
         """Return the path, in printable form."""

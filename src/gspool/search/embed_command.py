@@ -85,7 +85,7 @@ def _parser() -> TeachingParser:
     )
     parser.add_argument("--workers", type=int | None, default=None, help="Decoding threads; one per core.")
     parser.add_argument("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU if there is one.")
-    parser.add_argument("--max_bytes", type=int, default=64 * 2**20, help="The largest file to read.")
+    parser.add_argument("--max_bytes", type=int, default=256 * 2**20, help="The largest file to read.")
     parser.add_argument("--max_pixels", type=int, default=80_000_000, help="The largest picture to decode.")
     parser.add_argument(
         "--remove_gone", action="store_true", help="Remove the rows of pictures that these IMAGES no longer hold."

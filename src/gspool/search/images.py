@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from gspool.data.decode import MAX_PIXELS, open_image
+from gspool.data.decode import MAX_BYTES, MAX_PIXELS, open_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Limits(NamedTuple):
     """The largest file, in bytes, and the largest picture, in pixels (width times height), that are read."""
 
-    max_bytes: int = 64 * 2**20
+    max_bytes: int = MAX_BYTES
     max_pixels: int = MAX_PIXELS
 
     def check(self) -> Limits:

@@ -23,7 +23,8 @@ class DataConfig:
     Args:
         name: the data set, one of gspool.data.list(); "folder" is your own images.
         root: the folder or the CSV file of the data; generated data needs none.
-        options: options of the data set, such as seed, fold (held out for validation) or small_classes.
+        options: options of the data set, such as seed, fold (held out for validation), and for your
+            own images small_classes, label (leaf or top of nested folders) and duplicates (keep or drop).
         classes_per_batch: different classes in a batch, over all processes together.
         images_per_class: images of each of them; 4 for pair losses, 1 for proxy losses in the paper.
         transform: "crop" crops, resizes and flips at random (the paper's), "shift" moves and flips, or "none".

@@ -194,7 +194,7 @@ def tensor_batches(
         >>> [batch.images.shape[0] for batch in tensor_batches(letters, batches, 0, 3, seed=0)]
         [4, 4, 4]
     """
-    rank, world_size = batches.place
+    rank, world_size = batches.rank, batches.world_size
     in_memory = isinstance(images.pixels, torch.Tensor)
 
     def plan() -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
@@ -283,7 +283,7 @@ def load_tensors(
         pixels = whole.pixels[rows].expand(-1, 3, -1, -1).to(device)
         return TensorSet.of(pixels, images.labels, queries=queries, **fields)
     if isinstance(whole, CachedImages):
-        sides = [tuple(side) for side in whole.sizes[rows.numpy()].tolist()]
+        sides = [stored_size(whole.paths[row], whole.shorter_side) for row in rows.tolist()]
         read: Callable[[int], Tensor] = whole.__getitem__
     elif isinstance(whole, FileImages):
         sides = [stored_size(whole.paths[row], shorter_side) for row in rows.tolist()]
@@ -299,12 +299,11 @@ def load_tensors(
         top, left = (image.shape[1] - height) // 2, (image.shape[2] - width) // 2
         pixels[entry, :, :height, :width] = image[:, top : top + height, left : left + width]
 
-    place(0)  # opens the files of a cache before threads share them
     with (
         ThreadPoolExecutor(max(workers, 1)) as pool,
-        work_bar(f"decoding {images.name}/{images.split}", 1, len(rows), progress, "images") as bar,
+        work_bar(f"decoding {images.name}/{images.split}", 0, len(rows), progress, "images") as bar,
     ):
-        for _ in pool.map(place, range(1, len(rows))):
+        for _ in pool.map(place, range(len(rows))):
             bar.advance()
     return TensorSet.of(pixels.to(device), images.labels, sizes=sizes, queries=queries, **fields)
 

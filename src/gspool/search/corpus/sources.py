@@ -21,8 +21,8 @@ WRITTEN = (".lance", ".parquet", ".npz", ".parts", ".csv")
 def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[ImageRecord]:
     """Yield the images of folders, globs, CSV lists and files, always in the same order.
 
-    Folders are walked as in training, see `gspool.data.class_folders.ImageFolder`: pictures are files ending in .jpg,
-    .jpeg, .png or .webp, labelled by the first folder below the source (the second, below train, validation and test).
+    Folders are walked as in training, see `gspool.data.class_folders.ImageFolder`: pictures are files ending in one
+    of `IMAGE_SUFFIXES`, labelled by their class folder below the source (below train, validation and test, if there).
     A CSV list has a column path (absolute, or relative to the list) and optionally a column label. Globs and single
     files have no label.
 
@@ -31,7 +31,8 @@ def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[Im
         ValueError: if a folder or a glob holds no picture, or a CSV list cannot be read.
 
     Warns:
-        UserWarning: unless ``warn`` is false, if files of a folder or a glob are left out because of their names.
+        UserWarning: unless ``warn`` is false, if files of a folder or a glob are left out because of their names, or
+            the innermost of nested folders are the labels.
 
     Example:
         >>> import tempfile
@@ -57,6 +58,8 @@ def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[Im
                 f"{', '.join(IMAGE_SUFFIXES)}. Name other files in a CSV list to read them",
                 stacklevel=2,
             )
+        if source.nesting and warn:
+            warnings.warn(f"{printable(given)}: {source.nesting}", stacklevel=2)
 
 
 class Source:
@@ -64,6 +67,7 @@ class Source:
 
     Attributes:
         left_out: files that were left out because of their names, once all images have been listed.
+        nesting: a sentence if the innermost of nested folders are the labels.
 
     Raises:
         FileNotFoundError: if nothing has that name and it is not a glob.
@@ -73,6 +77,7 @@ class Source:
         path = self.path = Path(given).expanduser()
         self.place = os.path.abspath(path)
         self.left_out = LeftOut()
+        self.nesting = ""
         if path.is_dir():
             self.kind = "folder"
         elif path.suffix.lower() == ".csv" and path.is_file():
@@ -103,6 +108,7 @@ class Source:
                 yield ImageRecord(os.path.abspath(picture.path), picture.label or None, source=self.name)
             if folder is not None:
                 self.left_out = folder.other_files
+                self.nesting = folder.nesting() if folder.label_folder == "leaf" else ""
 
     @property
     def searched(self) -> str:
