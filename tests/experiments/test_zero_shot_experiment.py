@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gspool.experiments import commands, zero_shot
-from gspool.experiments.cifar_backbone import MapHead
-from gspool.experiments.cifar_stand_in import write_cifar10_stand_in
+from gspool.experiments.cifar import MapHead, write_cifar10_stand_in
 from gspool.experiments.zero_shot import Training, cifar10_maps, describe
 from gspool.models.backbone import Backbone
 from gspool.models.pixels import Pixels
@@ -108,7 +107,7 @@ def test_a_tiny_run_is_written_drawn_and_goes_on(tmp_path: Path, monkeypatch: py
     assert "one pair" in zero_shot.gain_table(record)
     assert (results / "images" / "zero_shot.png").stat().st_size > 5_000
     # What is finished is not trained again, and earlier seeds stay.
-    monkeypatch.setattr("gspool.experiments.cifar_backbone.pretrain", None)
+    monkeypatch.setattr("gspool.experiments.cifar.pretrain", None)
     assert commands.run("reproduce", [*words, "3"]) == 0
     again = read_result(results / "zero_shot.json")
     assert again["seeds"] == [3, 5]

@@ -27,10 +27,10 @@ from gspool.data.image_source import FileImages
 from gspool.data.registry import data_root
 from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
-from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
+from gspool.experiments.cifar import write_cifar100_stand_in
 from gspool.experiments.classification_training import POOLINGS, train
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
-from gspool.experiments.seeds import run_seeds
+from gspool.experiments.runs import run_seeds
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.provenance import write_result
 

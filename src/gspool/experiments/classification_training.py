@@ -17,7 +17,7 @@ from gspool.data import evaluation_transform, train_transform
 from gspool.data.batches import loading_processes
 from gspool.data.image_source import ArrayImages, SelectedImages
 from gspool.evaluation import retrieval_metrics
-from gspool.experiments.engine import on_engine, training_folder
+from gspool.experiments.runs import on_engine, training_folder
 from gspool.models import create_backbone
 from gspool.models.normalisation import PixelNormalisation
 from gspool.training.classify import Classification, ClassificationConfig

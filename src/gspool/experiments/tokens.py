@@ -22,7 +22,7 @@ from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
-from gspool.experiments.seeds import missing_seeds, run_seeds
+from gspool.experiments.runs import missing_seeds, run_seeds
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.experiments.tokens_training import BACKGROUND, TokenSettings, train_tokens
 from gspool.provenance import write_result

@@ -13,7 +13,7 @@ from gspool import data, pooling
 from gspool.data import ClassBalancedBatches
 from gspool.data.tokens import TokenSamples
 from gspool.evaluation import retrieval_metrics
-from gspool.experiments.engine import on_engine
+from gspool.experiments.runs import on_engine
 from gspool.losses import LossParts
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.launch import make_fabric

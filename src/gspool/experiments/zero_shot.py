@@ -27,11 +27,18 @@ from gspool.data.splits import image_fold
 from gspool.evaluation import zero_shot_prediction
 from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
-from gspool.experiments.cifar_backbone import MapHead, fit_head, map_sets, pretrain_missing, read_backbone
-from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
+from gspool.experiments.cifar import (
+    MapHead,
+    fit_head,
+    map_sets,
+    pretrain_missing,
+    read_backbone,
+    write_cifar10_stand_in,
+    write_cifar100_stand_in,
+)
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
-from gspool.experiments.seeds import missing_seeds, run_seeds
+from gspool.experiments.runs import missing_seeds, run_seeds
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.models.cifar_resnet import Flavour
 from gspool.provenance import write_result

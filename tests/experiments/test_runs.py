@@ -9,7 +9,7 @@ import pytest
 
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.seeds import SeedRuns, missing_seeds, run_seeds
+from gspool.experiments.runs import SeedRuns, missing_seeds, run_seeds
 from gspool.provenance import write_result
 
 VARIANTS = ("gap", "gsp")
