@@ -14,8 +14,9 @@ import torch
 from gspool import cli, data
 from gspool.experiments import commands, registry
 from gspool.experiments.arguments import available_devices, device_of, numbers_of
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Record, RunOptions
 from gspool.experiments.plots import draw_plots
+from gspool.experiments.tables import markdown_table
 from gspool.provenance import read_result, write_result
 from gspool.terminal.output import check_writable
 from gspool.terminal.status import WrongArgumentsError
@@ -128,6 +129,24 @@ def test_the_last_line_names_what_was_written_and_nothing_else(
     assert "written" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_tables_are_drawn_where_the_numbers_count(
+    quick: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made: list[object] = []
+
+    def table(record: Record) -> str:
+        made.append(record["value"])
+        return markdown_table([{"layer": "gsp", "x": record["value"]["x"]}])
+
+    register_probe(monkeypatch, run=Recorder(), tables={"rows": table})
+    assert commands.run("reproduce", ["probe", *(["--quick"] if quick else [])]) == 0
+    out = capsys.readouterr().out
+    assert made == [{"x": 0.5}]
+    assert ("│ gsp" in out, "|---" in out) == (not quick, False)
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_tables_figures_and_headlines_of_the_project_can_be_made(name: str, project: Path, tmp_path: Path) -> None:
     experiment, results = registry.find(name), project / "results"
@@ -164,7 +183,9 @@ def test_a_quick_run_leaves_the_results_alone(probe: Recorder, capsys: pytest.Ca
     assert commands.run("reproduce", ["probe", "--quick"]) == 0
     assert not Path("results").exists()
     assert Path("runs/reproduce/quick/results/probe.json").is_file()
-    assert "measures nothing" in capsys.readouterr().out
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert "numbers mean nothing" in first
+    assert not any("claim" in line or "│" in line for line in rest)
 
 
 def test_a_tiny_version_is_not_written_among_measured_results(
@@ -192,8 +213,11 @@ def test_the_list_says_what_has_been_run(
         return " ".join(capsys.readouterr().out.split())
 
     monkeypatch.setenv("COLUMNS", "200")
-    assert "not run" in shown()
+    outside = shown()
+    assert "nothing much" in outside
+    assert "give --results FOLDER" in outside
     Path("results").mkdir()
+    assert "not run" in shown()
     Path("results/probe.json").write_text("{")
     assert "unknown: probe.json is not JSON" in shown()
     commands.run("reproduce", ["probe"])

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gspool.executor.run_store import Run
-from gspool.experiments.benchmark_tables import EARLIER_ROWS
 from gspool.experiments.experiment import Record
-from gspool.experiments.plots import FEWEST_PAIRS, Line, forest, legend_below, save, subplots
-from gspool.experiments.retrieval_figures import figures_of, place, runs_of
+from gspool.experiments.plots import FEWEST_PAIRS, Line, draw_maps, forest, legend_below, save, subplots
+from gspool.experiments.retrieval_figures import figures_of, in_order, place, runs_of
 from gspool.experiments.retrieval_paper import paper_gain, paper_values
-from gspool.experiments.retrieval_tables import in_order
-from gspool.experiments.retrieval_variants import COMPARED, POOLINGS
+from gspool.experiments.retrieval_training import COMPARED, POOLINGS
 
 # Between two layers of a loss; all of a loss take less than the distance of two losses.
 APART = 0.8 / len(POOLINGS)
 MOST_MAPS, MOST_CURVES = 8, 8
+# Rows of earlier ways of training, which nothing makes any more: GAP with an embedding of its own draw, and the plain
+# step before the one with kernels of its own, which made all other rows.
+EARLIER_ROWS = ("drawn apart", "earlier step")
 # Points of MAP@R below the best that curves show.
 SHOWN_POINTS = 4.0
 
@@ -157,8 +158,8 @@ def summary_point(row: Mapping[str, Any], gap: Mapping[str, Any] | None) -> Poin
 
 def paper_point(data: str, row: Mapping[str, Any]) -> Point | None:
     """Return the paper's MAP@R and its deviation; None where it has no such row."""
-    mean, std = (paper_values(data, row["loss"], row["pooling"], of) for of in ("mean", "deviation"))
-    return None if mean is None or std is None else Point(mean.map, std.map, True)
+    found = paper_values(data, row["loss"], row["pooling"])
+    return None if found is None else Point(found.map, found.std, True)
 
 
 def draw_summary(record: Record, path: Path) -> None:
@@ -219,26 +220,6 @@ def draw_looks(record: Record, path: Path) -> None:
     maps = shown_maps(figures_of(record["value"]))
     if maps:
         draw_maps(maps, path)
-
-
-def draw_maps(maps: Mapping[str, Sequence[float]], path: Path) -> None:
-    """Draw square maps in one colour scale: white weighs as equal weights would, red more, blue less."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import TwoSlopeNorm
-
-    columns = min(4, len(maps))
-    rows = math.ceil(len(maps) / columns)
-    figure, grid = subplots(rows, columns, 0.6 + 2.4 * columns, 2.5 * rows)
-    # A scale that hardly leaves 1 would paint noise.
-    scale = TwoSlopeNorm(1.0, vmin=0.0, vmax=max(1.1, *(max(values) for values in maps.values())))
-    for axes, (name, values) in zip(grid.flat, maps.items(), strict=False):
-        side = math.isqrt(len(values))
-        axes.imshow([values[side * row : side * (row + 1)] for row in range(side)], cmap="RdBu_r", norm=scale)
-        axes.set_title(name, fontsize=8)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    figure.colorbar(ScalarMappable(scale, "RdBu_r"), ax=grid, shrink=0.8, label="weight, relative to equal weights")
-    save(figure, path)
 
 
 PLOTS: dict[str, Callable[[Record, Path], None]] = {

@@ -99,8 +99,7 @@ def run(options: RunOptions) -> None:
         "runs": [{"asked": run.asked, "found": run.found} for run in runs],
     }
     command = EXPERIMENT.command(options, seeds)
-    record = write_result(path, value, command=command, seeds=seeds, origins=[run.origin for run in runs])
-    print(accuracy_table(record), flush=True)
+    write_result(path, value, command=command, seeds=seeds, origins=[run.origin for run in runs])
 
 
 def fingerprint_of(data: str, root: Path | None) -> str | None:

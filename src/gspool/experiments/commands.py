@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +14,8 @@ from gspool.experiments import registry
 from gspool.experiments.arguments import device_of, executor_options, numbers_of, refuse_measured
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.plots import draw_plots
+from gspool.experiments.tables import read_table
+from gspool.provenance import read_result
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
@@ -35,6 +37,10 @@ REPORT = """Fill README.md and docs/*.md with the numbers and tables of results/
     gspool report
     gspool report --check        change nothing; fail if a document is out of date
     gspool report --plots        draw the figures in docs/images again, too"""
+
+
+# The main tables of a result, which stand first; documents show all.
+SHOWN_TABLES = 2
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
@@ -61,14 +67,33 @@ def reproduce_command(arguments: Sequence[str]) -> None:
     where = "--work" if options.quick and namespace["results"] is None else "--results"
     for flag, folder in ((where, options.results), ("--work", options.work), (where, options.images)):
         check_writable(folder, flag)
-    print(f"{experiment.name}: {experiment.claim}\n{experiment.shows} of the paper; {experiment.cost}")
+    if options.quick:
+        print(f"--quick: a tiny version of {experiment.name}, to see that everything works; its numbers mean nothing")
+    else:
+        print(f"{experiment.name}: {experiment.shows}; {experiment.cost}\nclaim: {experiment.claim}")
     if namespace["download"] and not options.quick:
         download(experiment, options)
-    with written_files(experiment, options):
+    with written_files(experiment, options) as written:
         experiment.run(options)
-        draw_plots(experiment, options.results, options.images)
+        results = [path.stem for path in written() if path.suffix == ".json"]
+        others = [name for name in results if name not in experiment.files]
+        draw_plots(experiment, options.results, options.images, others)
+    for name in results:
+        show_tables(experiment, options, name)
+
+
+def show_tables(experiment: Experiment, options: RunOptions, name: str) -> None:
+    """Draw the main tables of a result in the terminal; those of a tiny version are made, but not shown."""
+    from gspool.terminal.table import show_rows
+
+    record = read_result(options.results / f"{name}.json")
+    tables = experiment.made_from(experiment.tables, name, record)
+    made = {title: text for title, make in tables.items() if (text := make(record)).startswith("|")}
     if options.quick:
-        print(f"a tiny version, which measures nothing; its files are under {options.results}")
+        print(f"tables made, not shown: {', '.join(made)}", flush=True)
+        return
+    for title, text in [*made.items()][:SHOWN_TABLES]:
+        show_rows(f"{name}: {title}", read_table(text))
 
 
 def list_command(words: list[str]) -> None:
@@ -81,19 +106,23 @@ def list_command(words: list[str]) -> None:
 
 
 def show_list(results: Path) -> None:
-    """Print every experiment with its claim, cost and status."""
+    """Print every experiment with its claim and cost, and its status where there is a folder of results."""
     from rich.console import Console
     from rich.table import Table
 
+    here = results.is_dir()
     shown = Table(title="gspool reproduce NAME", title_justify="left", show_lines=True)
     # A name that is broken into lines cannot be copied.
     shown.add_column("name", no_wrap=True)
-    for column in ("shows", "claim", "cost", "status"):
+    for column in ("shows", "claim", "cost", *(("status",) if here else ())):
         shown.add_column(column, overflow="fold")
     for name in registry.names():
         each = registry.find(name)
-        shown.add_row(name, each.shows, each.claim, each.cost, registry.status(each, results).text)
+        status = [registry.status(each, results).text] if here else []
+        shown.add_row(name, each.shows, each.claim, each.cost, *status)
     Console().print(shown)
+    if not here:
+        print(f"there is no folder {results}: give --results FOLDER to see what has been run")
 
 
 def download(experiment: Experiment, options: RunOptions) -> None:
@@ -170,8 +199,11 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
 
 
 @contextmanager
-def written_files(experiment: Experiment, options: RunOptions) -> Iterator[None]:
-    """Print which results and figures of an experiment are written in here, also where something fails after that."""
+def written_files(experiment: Experiment, options: RunOptions) -> Iterator[Callable[[], list[Path]]]:
+    """Print which results and figures of an experiment are written in here, also where something fails after that.
+
+    Yields a function that returns those that are written so far.
+    """
     start = experiment.name.replace("-", "_")
 
     def stamps() -> dict[Path, tuple[int, int]]:
@@ -180,12 +212,15 @@ def written_files(experiment: Experiment, options: RunOptions) -> Iterator[None]
         return {path: (each.st_ino, each.st_mtime_ns) for path in files if path.is_file() for each in [path.stat()]}
 
     before = {*stamps().values()}
+
+    def written() -> list[Path]:
+        return [path for path, stamp in stamps().items() if stamp not in before]
+
     try:
-        yield
+        yield written
     finally:
-        written = [str(path) for path, stamp in stamps().items() if stamp not in before]
-        if written:
-            print(f"written: {', '.join(written)}", flush=True)
+        if names := ", ".join(map(str, written())):
+            print(f"written: {names}", flush=True)
 
 
 def report_command(arguments: Sequence[str]) -> None:

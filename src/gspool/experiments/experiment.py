@@ -86,6 +86,8 @@ class Experiment:
         needs: data sets, by their names in `gspool.data`; empty where everything is generated.
         settings: a dataclass of options of its own, each of which becomes an option of the command.
         check: raises ValueError for options that make no sense, before data are downloaded.
+        like: takes the record of a result with a name of its own (other data, another backbone), returns the file whose
+            tables and plots it has; the first file unless given.
         missing: takes the record of the first file, returns what it still lacks; empty where it is complete.
         headlines: takes the value of the first file, returns its lines of the summary table.
         seeded: whether --seeds applies.
@@ -109,6 +111,7 @@ class Experiment:
     needs: tuple[str, ...] = ()
     settings: type | None = None
     check: Callable[[RunOptions], Any] | None = field(default=None, repr=False)
+    like: Callable[[Record], str] | None = field(default=None, repr=False)
     missing: Callable[[Record], str] | None = field(default=None, repr=False)
     headlines: Callable[[Any], list[Headline]] | None = field(default=None, repr=False)
     seeded: bool = True
@@ -118,6 +121,13 @@ class Experiment:
     def source(self, part: Callable[..., Any] | FromFile) -> FromFile:
         """Return the file that a table or plot is made from, and the function that makes it."""
         return part if isinstance(part, FromFile) else FromFile(self.files[0], part)
+
+    def made_from(self, parts: Mapping[str, Any], file: str, record: Record) -> dict[str, Callable[..., Any]]:
+        """Return the tables or plots of a file by name; those of a like file where it is none of the experiment's."""
+        if file not in self.files:
+            file = self.files[0] if self.like is None else self.like(record)
+        sources = {name: self.source(part) for name, part in parts.items()}
+        return {name: source.make for name, source in sources.items() if source.file == file}
 
     def command(self, options: RunOptions | None = None, seeds: Sequence[int] = ()) -> str:
         """Return what a person types for it: with the options of a run, as its provenance shows it.

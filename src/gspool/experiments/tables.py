@@ -38,6 +38,17 @@ def markdown_table(rows: Sequence[Mapping[str, Any]], style: str = "", *, text_c
     return "\n".join([head, "|" + "---|" * text_columns + "---:|" * (len(names) - text_columns), *body])
 
 
+def read_table(text: str) -> list[dict[str, str]]:
+    """Read the rows of a Markdown table, for the terminal or to pick a cell.
+
+    Example:
+        >>> read_table("| layer | x |\\n|---|---:|\\n| gsp | **2** |")
+        [{'layer': 'gsp', 'x': '**2**'}]
+    """
+    head, _, *body = ([each.strip() for each in line.strip("|").split("|")] for line in text.splitlines())
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
 def cell(value: Any, style: str = "") -> str:
     """Format a float, and write everything else as it is."""
     try:
