@@ -13,13 +13,11 @@ import torch
 
 from gspool import cli, data
 from gspool.experiments import commands, registry
-from gspool.experiments.arguments import available_devices, device_of, numbers_of
 from gspool.experiments.experiment import Experiment, Record, RunOptions
 from gspool.experiments.plots import draw_plots
 from gspool.experiments.tables import markdown_table
 from gspool.provenance import read_result, write_result
 from gspool.terminal.output import check_writable
-from gspool.terminal.status import WrongArgumentsError
 from probe_experiment import register_probe
 
 
@@ -344,15 +342,15 @@ def test_checking_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch:
 
 def test_the_default_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_of(None, "mu") == "cpu"
+    assert commands.device_of(None, "mu") == "cpu"
     with pytest.raises(ValueError, match=r"there is no device 'cuda' here; available: cpu$"):
-        device_of("cuda", "mu")
+        commands.device_of("cuda", "mu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert available_devices() == ["cpu", "cuda", "cuda:0", "cuda:1"]
-    assert device_of(None, "mu") == "cuda"
-    assert device_of(None, "toy", on_gpu=False) == "cpu"
-    assert device_of("cuda:1", "mu") == "cuda:1"
+    assert commands.available_devices() == ["cpu", "cuda", "cuda:0", "cuda:1"]
+    assert commands.device_of(None, "mu") == "cuda"
+    assert commands.device_of(None, "toy", on_gpu=False) == "cpu"
+    assert commands.device_of("cuda:1", "mu") == "cuda:1"
 
 
 PROBE = Experiment("probe", "", "", "", (), lambda _: None, settings=Knobs, parallel=True)
@@ -379,14 +377,3 @@ def test_the_recorded_command_can_be_typed_again() -> None:
     program, command, name, *words = shlex.split(PROBE.command(options))
     assert (program, command, name) == ("gspool", "reproduce", "probe")
     assert commands.options_of(PROBE, commands.reproduce_parser(PROBE).parse_args(words)) == options
-
-
-@pytest.mark.parametrize(("text", "numbers"), [("", ()), (" ", ()), ("3,1, 2", (3, 1, 2)), ("10,1", (10, 1))])
-def test_numbers_are_read_in_their_order(text: str, numbers: tuple[int, ...]) -> None:
-    assert numbers_of(text, "seeds") == numbers
-
-
-@pytest.mark.parametrize("text", ["a,b", "1.5", "0,,1", "0;1", "0,-1", "0,1,0"])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(WrongArgumentsError, match="folds"):
-        numbers_of(text, "folds")

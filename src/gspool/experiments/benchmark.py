@@ -31,8 +31,7 @@ from gspool.evaluation import PROTOCOLS
 from gspool.evaluation.statistics import deviation, seed_difference, with_interval
 from gspool.executor.run_store import Run
 from gspool.experiments import benchmark_plots, cub_selection
-from gspool.experiments.arguments import names_of
-from gspool.experiments.experiment import Experiment, FromFile, Headline, Record, RunOptions
+from gspool.experiments.experiment import Experiment, FromFile, Headline, Record, RunOptions, names_of
 from gspool.experiments.retrieval_figures import (
     ahead,
     comparison,

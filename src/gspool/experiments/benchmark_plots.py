@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,38 +35,24 @@ def label(row: Mapping[str, Any]) -> str:
     return f"{row['pooling']} {row['setting']}".strip()
 
 
-def draw_losses(record: Record, path: Path) -> None:
-    """Draw how far GSP is ahead of GAP, loss by loss, the paper's gains beside it."""
-    rows = [row for row in rows_of(record) if label(row) == "gsp"]
-    draw_differences(record, [("GSP instead of GAP", row["loss"], row) for row in rows], path)
+def draw_differences(shown: str, record: Record, path: Path) -> None:
+    """Draw how far rows are ahead of GAP: GSP with every loss, other layers, or other settings of GSP.
 
-
-def draw_layers(record: Record, path: Path) -> None:
-    """Draw how far other layers are ahead of GAP, the paper's gains beside it."""
-    rows = [row for row in rows_of(record) if row["pooling"] not in ("gap", "gsp")]
-    draw_differences(record, [(row["loss"], label(row), row) for row in rows], path)
-
-
-def draw_settings(record: Record, path: Path) -> None:
-    """Draw how far other settings of GSP are ahead of GAP, on test classes and on the validation classes."""
-    rows = [row for row in rows_of(record) if row["pooling"] == "gsp" and row["setting"]]
-    draw_differences(record, [(row["loss"], label(row), row) for row in rows], path, validation=True)
-
-
-def draw_differences(
-    record: Record, rows: Sequence[tuple[str, str, Mapping[str, Any]]], path: Path, validation: bool = False
-) -> None:
-    """Draw differences from GAP by panel and name, beside them those of the paper or on validation classes."""
+    Beside them are the paper's gains, or for settings our own on the validation classes, which choose among them.
+    """
     panels: dict[str, list[Line]] = {}
-    for panel, name, row in rows:
-        found, watched = row["difference_from_gap"], row["validation_difference"]
-        if found:
-            gain = paper_gain(record["value"]["data"], row["loss"], row["pooling"], row["setting"])
-            other = (watched and watched["mean"]) if validation else gain
-            pairs = f"{found['pairs']} pair{'s' * (found['pairs'] > 1)}"
-            panels.setdefault(panel, []).append(Line(f"{name}, {pairs}", found, other))
+    for row in rows_of(record):
+        layer, found, watched = row["pooling"], row["difference_from_gap"], row["validation_difference"]
+        kind = "layers" if layer not in ("gap", "gsp") else "settings" if row["setting"] else "losses"
+        if kind != shown or layer == "gap" or not found:
+            continue
+        panel, name = ("GSP instead of GAP", row["loss"]) if shown == "losses" else (row["loss"], label(row))
+        gain = paper_gain(record["value"]["data"], row["loss"], layer, row["setting"])
+        other = (watched and watched["mean"]) if shown == "settings" else gain
+        pairs = f"{found['pairs']} pair{'s' * (found['pairs'] > 1)}"
+        panels.setdefault(panel, []).append(Line(f"{name}, {pairs}", found, other))
     if panels:
-        other_name = "ours, validation classes" if validation else "paper"
+        other_name = "ours, validation classes" if shown == "settings" else "paper"
         xlabel = "MAP@R − that of GAP, points"
         forest(panels, path, xlabel=xlabel, ours="ours, test classes", other=other_name)
 
@@ -225,8 +212,8 @@ def draw_looks(record: Record, path: Path) -> None:
 PLOTS: dict[str, Callable[[Record, Path], None]] = {
     "": draw_curves,
     "_summary": draw_summary,
-    "_losses": draw_losses,
-    "_layers": draw_layers,
-    "_settings": draw_settings,
+    "_losses": partial(draw_differences, "losses"),
+    "_layers": partial(draw_differences, "layers"),
+    "_settings": partial(draw_differences, "settings"),
     "_looks": draw_looks,
 }

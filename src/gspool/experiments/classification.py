@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,7 +39,7 @@ from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar import write_cifar100_stand_in
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
 from gspool.experiments.runs import on_engine, run_seeds, training_folder
-from gspool.experiments.tables import markdown_table, plus_minus
+from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.models import create_backbone
 from gspool.models.normalisation import PixelNormalisation
 from gspool.provenance import write_result
@@ -380,11 +380,6 @@ def in_percent(runs: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
     return [100 * (run["metrics"][figure] if "@" in figure else run[figure]) for run in runs]
 
 
-def spread(values: Sequence[float]) -> str:
-    """Write the mean and the standard deviation (n - 1)."""
-    return plus_minus(fmean(values), stdev(values) if len(values) > 1 else None)
-
-
 def accuracy_table(record: Record) -> str:
     """Write accuracy, P@1 and MAP@R of every layer; the paper's beside ours where it has the network."""
     value = record["value"]
@@ -393,11 +388,11 @@ def accuracy_table(record: Record) -> str:
         own = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
         row: dict[str, Any] = {
             "pooling": f"{layer_name(name)}{' (chosen)' if name == value['chosen'] else ''}",
-            "held out, %": spread(in_percent(own, "validation")),
+            "held out, %": plus_minus(*mean_std(in_percent(own, "validation"))),
         }
         paper = PAPER.get((value["backbone"], name))
         for place, (figure, shown) in enumerate(zip(FIGURES, ("accuracy, %", "P@1", "MAP@R"), strict=True)):
-            row[shown] = spread(in_percent(own, figure))
+            row[shown] = plus_minus(*mean_std(in_percent(own, figure)))
             if any(network == value["backbone"] for network, _ in PAPER):
                 row[f"{shown}, paper (ImageNet)"] = None if paper is None else paper[place]
         row["entropy"] = f"{fmean(run['entropy'] or 0.0 for run in own):.4f}"
@@ -442,7 +437,7 @@ def headlines(value: Any) -> list[Headline]:
     for name in ("gap", value["chosen"]):
         ours = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
         what = f"accuracy, {value['data']}, {value['backbone']}, {layer_name(name)}"
-        found.append(Headline(what, "on ImageNet only", spread(in_percent(ours, "accuracy"))))
+        found.append(Headline(what, "on ImageNet only", plus_minus(*mean_std(in_percent(ours, "accuracy")))))
     return found
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ from gspool.experiments.collage_training import ZSR, CollageWorker, Training, st
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import bars, legend_below, save, subplots
 from gspool.experiments.runs import missing_seeds, seeds_to_write
-from gspool.experiments.tables import cell, markdown_table, plus_minus
+from gspool.experiments.tables import cell, markdown_table, mean_std, plus_minus
 from gspool.files import write_atomic
 from gspool.provenance import write_result
 
@@ -169,7 +169,7 @@ class CollageRun:
         self.options = options
         chosen = options.settings or CollageSettings()
         self.settings = replace(chosen, epochs=1, patience=1, fine_tuned_epochs=1) if options.quick else chosen
-        self.usual = {"epochs": self.settings.epochs, "patience": self.settings.patience}
+        self.usual: dict[str, Any] = {"epochs": self.settings.epochs, "patience": self.settings.patience}
         self.root = write_cifar100_stand_in(options.work / "stand-in", 1, 1) if options.quick else options.root
         self.folder = options.work / "collage"
         libraries = ("pytorch-metric-learning",)
@@ -276,13 +276,13 @@ def summary_rows(found: Mapping[tuple[str, str, int], Mapping[str, Any]], seeds:
     rows = []
     for name, loss in dict.fromkeys(key[:2] for key in found):
         runs = {seed: found[name, loss, seed] for seed in seeds if (name, loss, seed) in found}
-        values = [100 * run["map@r"] for run in runs.values()]
+        mean, std = mean_std([100 * run["map@r"] for run in runs.values()])
         rows.append(
             {
                 "row": name,
                 "loss": loss,
-                "map@r": round(fmean(values), 2),
-                "std": round(stdev(values), 2) if len(values) > 1 else None,
+                "map@r": mean,
+                "std": std,
                 "by_seed": {str(seed): round(100 * run["map@r"], 2) for seed, run in runs.items()},
                 "p@1": round(100 * fmean(run["p@1"] for run in runs.values()), 2),
                 "validation": round(100 * fmean(run["validation"] for run in runs.values()), 2),

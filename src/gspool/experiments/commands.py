@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from gspool.data.splits import LARGEST_SEED
 from gspool.executor.signals import exit_with_line
 from gspool.experiments import registry
-from gspool.experiments.arguments import device_of, executor_options, numbers_of, refuse_measured
-from gspool.experiments.experiment import RunOptions
+from gspool.experiments.experiment import RunOptions, numbers_of
 from gspool.experiments.plots import draw_plots
 from gspool.experiments.tables import read_table
-from gspool.provenance import read_result
+from gspool.provenance import is_quick, read_result
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
@@ -196,6 +195,54 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
         settings=None if own is None else own(**{each.name: namespace[each.name] for each in fields(own)}),
         **(executor_options(namespace) if experiment.parallel else {}),
     )
+
+
+def executor_options(namespace: Any) -> dict[str, Any]:
+    """Check and return the options of the executor."""
+    chosen = {name: namespace[name] for name in ("processes", "ray", "gpus", "seconds")}
+    if chosen["processes"] < 1:
+        raise ValueError(f"--processes is the number of trainings at a time, at least 1, got {chosen['processes']}")
+    for name, meaning in (("gpus", "the GPUs of one training"), ("seconds", "a time limit, 0 for none")):
+        if not 0 <= chosen[name] < float("inf"):
+            raise ValueError(f"--{name} is {meaning}, got {chosen[name]:g}")
+    if chosen["gpus"] and chosen["ray"] is None:
+        raise ValueError("--gpus shares the GPUs of a Ray cluster; add --ray, or use --processes on one machine")
+    return chosen
+
+
+def device_of(asked: str | None, name: str, on_gpu: bool = True) -> str:
+    """Return the device that was asked for, or a GPU if there is one and the experiment can use it."""
+    there = available_devices()
+    if not on_gpu and asked not in (None, "cpu"):
+        raise ValueError(f"{name} runs on the CPU only, got --device {asked}")
+    if asked is None:
+        return "cuda" if on_gpu and "cuda" in there else "cpu"
+    if asked not in there:
+        raise ValueError(f"there is no device {asked!r} here; available: {', '.join(there)}")
+    return asked
+
+
+def available_devices() -> list[str]:
+    """Return the devices of this machine: the CPU, every GPU that CUDA finds, Apple's."""
+    import torch
+
+    apple = ["mps"] if torch.backends.mps.is_available() else []
+    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ["cpu", *(["cuda", *found] if found else []), *apple]
+
+
+def refuse_measured(results: Path) -> None:
+    """Refuse to write a tiny version among measured results."""
+    for path in sorted(results.glob("*.json")):
+        try:
+            record = read_result(path)
+        except ValueError:
+            continue
+        if not is_quick(record):
+            raise ValueError(
+                f"--quick measures nothing, and {results} holds measured results ({path.name}); remove --results, or "
+                "give another folder"
+            )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gspool.executor import Executor
+from gspool.terminal.status import WrongArgumentsError
 
 Record = Mapping[str, Any]
 
@@ -168,3 +169,32 @@ def result_name(name: str, chosen: Sequence[str], usual: Sequence[str]) -> str:
     """
     others = [word.replace("/", "-") for word, expected in zip(chosen, usual, strict=True) if word != expected]
     return "_".join([name, *others])
+
+
+def numbers_of(text: str, what: str) -> tuple[int, ...]:
+    """Read comma-separated whole numbers from 0 on, each of them once."""
+    if not text.strip():
+        return ()
+    try:
+        found = tuple(int(word) for word in text.split(","))
+    except ValueError as wrong:
+        raise WrongArgumentsError(f"{what} are comma-separated whole numbers such as 0,1,2, got {text!r}") from wrong
+    if min(found) < 0:
+        raise WrongArgumentsError(f"{what} are counted from 0, got {min(found)} in {text!r}")
+    # The same run would count twice in a mean, and make its deviation too small.
+    _refuse_twice(sorted(found), what, text)
+    return found
+
+
+def names_of(text: str, what: str) -> tuple[str, ...]:
+    """Read comma-separated names, each of them once."""
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    _refuse_twice(found, what, text)
+    return found
+
+
+def _refuse_twice(found: Sequence[object], what: str, text: str) -> None:
+    """Refuse a list, ``what`` in the plural, typed as ``text``, in which something appears twice."""
+    twice = [each for each in dict.fromkeys(found) if found.count(each) > 1]
+    if twice:
+        raise WrongArgumentsError(f"{what} must differ, got {', '.join(map(str, twice))} more than once in {text!r}")

@@ -16,11 +16,10 @@ import torch
 
 from gspool import losses
 from gspool.data.splits import LARGEST_SEED
-from gspool.evaluation import PROTOCOLS
+from gspool.evaluation import PROTOCOLS, RunResult
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import Run, RunStore
-from gspool.experiments.arguments import numbers_of
-from gspool.experiments.experiment import Experiment, Record, RunOptions, result_name
+from gspool.experiments.experiment import Experiment, Record, RunOptions, numbers_of, result_name
 from gspool.experiments.retrieval_figures import by_variant, joined_figures, place, runs_of, variant_figures
 from gspool.experiments.retrieval_training import DATA, SEEDS, SEEDS_APART, Variant, embeddings_of, make_worker
 from gspool.files import sha256_of
@@ -253,9 +252,12 @@ def figures_of_variant(study: Study, runs: Sequence[Run], gap: Sequence[Run]) ->
     cache, asked = RunStore(study.folder / "joined.jsonl"), {"variant": figures["variant"], "runs": sorted(used)}
     joined = cache.get(asked)
     if joined is None and kept:
-        results = {where: each.result for where, each in kept.items()}
-        _, labels, gallery = next(iter(kept.values()))
-        joined = joined_figures(results, protocol.folds, labels, gallery, study.options.device) or {}
+        metrics, one = {place(run): run.found["metrics"] for run in runs}, next(iter(kept.values()))
+        results = {
+            where: RunResult(each["embeddings"], metrics[where], each.get("gallery")) for where, each in kept.items()
+        }
+        gallery = one.get("gallery_labels")
+        joined = joined_figures(results, protocol.folds, one["labels"], gallery, study.options.device) or {}
         cache.put(asked, joined)
     return {**figures, "joined": joined or None}
 

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gspool import data as data_sets
-from gspool.evaluation import PROTOCOLS, RunResult
+from gspool.evaluation import PROTOCOLS
 from gspool.models import create_backbone
 from gspool.pooling import GSP
 from gspool.training import FitResult, TrainConfig, fit
@@ -28,7 +28,6 @@ from gspool.training.run_folder import MODEL, RESULT
 from gspool.training.sets import on_device
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
     from torch import Tensor
 
     from gspool.data.image_set import Split
@@ -265,17 +264,14 @@ def found_of(result: FitResult) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
-def share_embedding(model: Any, other: Any) -> bool:
-    """Let a model start with the embedding of another; return whether their shapes allow it."""
+def share_embedding(model: Any, other: Any) -> None:
+    """Let a model start with the embedding of another, where their shapes allow it."""
     mine, theirs = (getattr(each.head, "embed", None) for each in (model, other))
     if mine is None or theirs is None:
-        return False
+        return
     shapes = [{name: value.shape for name, value in each.state_dict().items()} for each in (mine, theirs)]
-    if shapes[0] != shapes[1]:
-        return False
-    mine.load_state_dict(theirs.state_dict())
-    return True
+    if shapes[0] == shapes[1]:
+        mine.load_state_dict(theirs.state_dict())
 
 
 @torch.no_grad()
@@ -298,21 +294,9 @@ def start_from_tokens(model: Any, images: TensorSet, count: int, seed: int) -> N
     layer.init_prototypes(tokens[chosen])
 
 
-class KeptEmbeddings(NamedTuple):
-    """The test embeddings of a training, as protocols join them, and the classes of the images."""
-
-    result: RunResult
-    labels: Int64[Tensor, " Q"]
-    gallery_labels: Int64[Tensor, " G"] | None
-
-
-def embeddings_of(study: Study, run: Run) -> KeptEmbeddings | None:
-    """Return the test embeddings of a training; None where they are not here."""
+def embeddings_of(study: Study, run: Run) -> dict[str, Tensor] | None:
+    """Return the test embeddings of a training and the classes of the images; None where they are not here."""
     from safetensors.torch import load_file
 
     path = run_folder(study, run.asked) / EMBEDDINGS
-    if not path.is_file():
-        return None
-    kept = load_file(path)
-    result = RunResult(kept["embeddings"], run.found["metrics"], kept.get("gallery"))
-    return KeptEmbeddings(result, kept["labels"], kept.get("gallery_labels"))
+    return load_file(path) if path.is_file() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from gspool.experiments import registry
@@ -65,6 +66,16 @@ def plus_minus(mean: float, std: float | None, digits: int = 2) -> str:
         ('20.05 ± 0.15', '6.6')
     """
     return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return mean and standard deviation (n - 1) with two digits, as results keep them; no deviation of one value.
+
+    Example:
+        >>> mean_std([1.0, 2.0, 3.0]), plus_minus(*mean_std([0.5]))
+        ((2.0, 1.0), '0.50')
+    """
+    return round(fmean(values), 2), round(stdev(values), 2) if len(values) > 1 else None
 
 
 def provenance(name: str, record: Mapping[str, Any]) -> str:

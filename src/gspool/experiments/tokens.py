@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -29,7 +29,7 @@ from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
 from gspool.experiments.runs import missing_seeds, on_engine, run_seeds
-from gspool.experiments.tables import markdown_table, plus_minus
+from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.losses import LossParts
 from gspool.provenance import write_result
 from gspool.training.config import ScheduleConfig, TrainerConfig
@@ -133,8 +133,13 @@ class TokenTask(Task):
     def optimiser(self) -> torch.optim.Optimizer:
         """Return Adam; the tokens are clamped after each of its steps."""
         optimiser = torch.optim.Adam(self.module.parameters(), self.settings.lr)
-        optimiser.register_step_post_hook(lambda *_: self.module.tokens.data.clamp_(-RANGE, RANGE))
+        optimiser.register_step_post_hook(self.keep_in_range)
         return optimiser
+
+    @torch.no_grad()
+    def keep_in_range(self, *_: Any) -> None:
+        """Clamp the tokens."""
+        self.module.tokens.clamp_(-RANGE, RANGE)
 
     def batches(self, first: int, last: int) -> Iterator[Int64[Tensor, " B"]]:
         """Yield the rows of steps ``first`` to ``last - 1``."""
@@ -271,11 +276,11 @@ def median_seed(figures: Mapping[int, float]) -> int:
 def summary(layer: str, runs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Average the figures of one layer over its seeds, and keep those of every seed."""
     each = runs.values()
-    values = [100 * run["map@r"] for run in each]
+    mean, std = mean_std([100 * run["map@r"] for run in each])
     return {
         "layer": layer.upper(),
-        "MAP@R": round(fmean(values), 2),
-        "std": round(stdev(values), 2) if len(values) > 1 else None,
+        "MAP@R": mean,
+        "std": std,
         "P@1": round(100 * fmean(run["p@1"] for run in each), 2),
         PAIRS: round(fmean(run["overlapping_pairs"] for run in each), 1),
         "seeds without overlap": f"{sum(not run['overlapping_pairs'] for run in each)} of {len(runs)}",

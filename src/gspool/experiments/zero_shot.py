@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -39,7 +39,7 @@ from gspool.experiments.cifar import (
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
 from gspool.experiments.runs import missing_seeds, run_seeds
-from gspool.experiments.tables import markdown_table, plus_minus
+from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.models.cifar_resnet import Flavour
 from gspool.provenance import write_result
 from gspool.training.presets import PRESETS
@@ -210,9 +210,8 @@ def summary(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {"regularisation": name}
     for measure, shown in MEASURES.items():
         for kind in KINDS:
-            values = [100 * run[f"{measure}_{kind}"] for run in runs]
-            row[f"{shown}, {kind}"] = round(fmean(values), 2)
-            row[f"{shown}, {kind}, std"] = round(stdev(values), 2) if len(values) > 1 else None
+            mean, std = mean_std([100 * run[f"{measure}_{kind}"] for run in runs])
+            row |= {f"{shown}, {kind}": mean, f"{shown}, {kind}, std": std}
     row["MAP@R of the embedding"] = round(100 * fmean(run["map@r"] for run in runs), 2)
     row["chance"] = round(100 * runs[0]["chance"], 2)
     return row
