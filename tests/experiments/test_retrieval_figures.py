@@ -132,7 +132,7 @@ def test_every_row_is_in_one_table_of_the_benchmark() -> None:
     old = [Variant("c2", "gap", "drawn apart"), Variant("c2", "gsp", "earlier step")]
     runs = [run for number, each in enumerate([*variants, *old]) for run in finished(each, drawn(number))]
     record = record_of(runs)
-    tables = {name: cells(getattr(benchmark, name)(record)) for name in ("losses", "layers", "settings")}
+    tables = {name: cells(benchmark.EXPERIMENT.tables[name](record)) for name in ("losses", "layers", "settings")}
     shown = [(row["pooling"], row.get("setting", "paper's")) for rows in tables.values() for row in rows]
     assert len(shown) == len(set(shown)) == len(variants) + len(old)
     assert [row["paper"] for row in tables["losses"]] == ["20.58 ± 0.13", "21.52 ± 0.16"]

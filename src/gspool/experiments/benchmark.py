@@ -38,6 +38,7 @@ from gspool.experiments.retrieval_figures import (
     figures_of,
     in_order,
     joined_models,
+    kind_of,
     names_of_row,
     paired_difference,
     paper_cells,
@@ -222,28 +223,32 @@ def run(options: RunOptions) -> None:
     run_study(wanted, EXPERIMENT.command(options))
 
 
-def rows_of(record: Record, *, layers: bool = False, settings: bool = False) -> list[dict[str, Any]]:
-    """Return rows of the fair protocol: GAP and GSP at the paper's settings, other layers, or other settings."""
-    found = []
-    for row in in_order(figures_of(record["value"])):
-        is_layer = row["pooling"] not in ("gap", "gsp")
-        # Settings of other layers are sizes that the paper's table names.
-        is_setting = not is_layer and row["setting"] != ""
-        if (is_layer, is_setting) == (layers, settings):
-            found.append(row)
-    return found
+def rows_of(record: Record, kind: str) -> list[dict[str, Any]]:
+    """Return the rows of a kind: losses with GAP and GSP as in the paper, other layers, or other settings of GSP."""
+    return [row for row in in_order(figures_of(record["value"])) if kind_of(row) == kind]
 
 
-def losses(record: Record) -> str:
-    """Write Table 2: every loss with GAP and GSP at the paper's settings."""
-    data = record["value"]["data"]
-    return table(
-        [
-            {"loss": row["loss"], "pooling": row["pooling"], **paper_cells(data, row), **run_cells(row)}
-            for row in rows_of(record)
-        ],
-        2,
-    )
+def variant_table(kind: str, record: Record) -> str:
+    """Write the rows of a kind; losses are Table 2."""
+    rows = []
+    for row in rows_of(record, kind):
+        names, paper = names_of_row(row), paper_cells(record["value"]["data"], row)
+        test, watched = row["difference_from_gap"], row["validation_difference"]
+        if kind == "losses":
+            del names["setting"]
+            cells = paper
+        elif kind == "layers":
+            cells = {**paper, "less GAP (95 %)": with_interval(test), "ahead": ahead(test)}
+        else:
+            cells = {
+                "less GAP, validation (95 %)": with_interval(watched),
+                "ahead": ahead(watched),
+                "less GAP, test (95 %)": with_interval(test),
+                "ahead, test": ahead(test),
+                **{name: paper[name] for name in ("MAP@R 128D", "MAP@R 512D", "P@1 128D")},
+            }
+        rows.append({**names, **cells, **run_cells(row)})
+    return table(rows, 2 if kind == "losses" else 3)
 
 
 def gains(record: Record) -> str:
@@ -279,44 +284,6 @@ def gains_by_fold(value: Mapping[str, Any]) -> dict[str, list[float]]:
         if all(folds):
             found[loss] = [each["mean"] for each in folds if each]
     return found
-
-
-def layers(record: Record) -> str:
-    """Write the other pooling layers at the paper's settings."""
-    return table(
-        [
-            {
-                **names_of_row(row),
-                **paper_cells(record["value"]["data"], row),
-                "less GAP (95 %)": with_interval(row["difference_from_gap"]),
-                "ahead": ahead(row["difference_from_gap"]),
-                **run_cells(row),
-            }
-            for row in rows_of(record, layers=True)
-        ],
-        3,
-    )
-
-
-def settings(record: Record) -> str:
-    """Write other settings of GSP, and rows of earlier ways of training."""
-    return table(
-        [
-            {
-                **names_of_row(row),
-                "less GAP, validation (95 %)": with_interval(row["validation_difference"]),
-                "ahead": ahead(row["validation_difference"]),
-                "less GAP, test (95 %)": with_interval(row["difference_from_gap"]),
-                "ahead, test": ahead(row["difference_from_gap"]),
-                "MAP@R 128D": single_models(row, "map"),
-                "MAP@R 512D": joined_models(row),
-                "P@1 128D": single_models(row, "p1"),
-                **run_cells(row),
-            }
-            for row in rows_of(record, settings=True)
-        ],
-        3,
-    )
 
 
 def compared(pairs: Mapping[str, tuple[str, str]], record: Record) -> str:
@@ -399,7 +366,7 @@ def conventional_gain(record: Record) -> str:
 def headlines(value: dict[str, Any]) -> list[Headline]:
     """Return MAP@R of single and of joined models, for GAP and GSP with every loss that has all folds."""
     found = []
-    for row in rows_of({"value": value}):
+    for row in rows_of({"value": value}, "losses"):
         paper = paper_values(value["data"], row["loss"], row["pooling"])
         if paper is not None and row["separate"] is not None:
             what = f"MAP@R 128D; 512D, {value['data']}, {row['loss']}, {row['pooling']}"
@@ -417,11 +384,11 @@ EXPERIMENT = Experiment(
     needs=("cub",),
     run=run,
     tables={
-        "losses": losses,
+        "losses": partial(variant_table, "losses"),
         "gains": gains,
-        "layers": layers,
+        "layers": partial(variant_table, "layers"),
         "beside_layers": partial(compared, BESIDE_LAYERS),
-        "settings": settings,
+        "settings": partial(variant_table, "settings"),
         "chosen_settings": chosen_settings,
         "earlier": partial(compared, EARLIER),
         "memory": memory,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gspool.executor.run_store import Run
 from gspool.experiments.experiment import Record
 from gspool.experiments.plots import FEWEST_PAIRS, Line, draw_maps, forest, legend_below, save, subplots
-from gspool.experiments.retrieval_figures import figures_of, in_order, place, runs_of
+from gspool.experiments.retrieval_figures import figures_of, in_order, kind_of, place, runs_of
 from gspool.experiments.retrieval_paper import paper_gain, paper_values
 from gspool.experiments.retrieval_training import COMPARED, POOLINGS
 
@@ -43,8 +43,7 @@ def draw_differences(shown: str, record: Record, path: Path) -> None:
     panels: dict[str, list[Line]] = {}
     for row in rows_of(record):
         layer, found, watched = row["pooling"], row["difference_from_gap"], row["validation_difference"]
-        kind = "layers" if layer not in ("gap", "gsp") else "settings" if row["setting"] else "losses"
-        if kind != shown or layer == "gap" or not found:
+        if kind_of(row) != shown or layer == "gap" or not found:
             continue
         panel, name = ("GSP instead of GAP", row["loss"]) if shown == "losses" else (row["loss"], label(row))
         gain = paper_gain(record["value"]["data"], row["loss"], layer, row["setting"])

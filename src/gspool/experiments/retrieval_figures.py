@@ -207,6 +207,14 @@ def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (losses.index(row["loss"]), row["setting"] != "", layers.index(row["pooling"])))
 
 
+def kind_of(row: Row) -> str:
+    """Return what a row of the benchmark shows: losses (GAP and GSP as in the paper), other layers, or settings.
+
+    Settings of other layers are sizes that the paper's table names.
+    """
+    return "layers" if row["pooling"] not in ("gap", "gsp") else "settings" if row["setting"] else "losses"
+
+
 def single_models(row: Row, metric: str) -> str:
     """Write a metric of single models (128D), with its deviation where every fold has the same two or more repeats.
 

@@ -156,7 +156,8 @@ def config_of(study: Study, variant: Variant, fold: int, seed: int) -> TrainConf
         variant, chosen.data, study.protocol, chosen.backbone, chosen.weights, own_seed, study.precision
     )
     config.trainer.accelerator = "gpu" if torch.device(study.options.device).type == "cuda" else "cpu"
-    config.trainer.progress = study.options.processes == 1 and study.options.ray is None
+    alone = study.options.processes == 1 and study.options.ray is None
+    config.trainer.progress = alone and not study.options.quick
     config.output.embeddings = config.model.dim <= WIDEST
     if chosen.max_steps:
         config.trainer.max_steps = chosen.max_steps
