@@ -23,7 +23,6 @@ from gspool.experiments.collage_training import (
     Training,
     collage_maps,
     model_of,
-    quarter_shares,
     read_collages,
     redrawn,
     sets_of,
@@ -244,14 +243,6 @@ def test_tuned_rows_have_the_settings_of_the_search() -> None:
     assert len(table) == 8
     assert table[f"GSP+ZSR{name}", "c2", 7] == replace(best, seed=7, zsr=0.5)
     assert table[f"DeLF{name}", "c2", 0] == replace(best, pooling="delf", options={})
-
-
-def test_quarters_are_summed_as_a_loop_does() -> None:
-    weights = torch.rand(3, 24).softmax(1)
-    shares, grid = quarter_shares(weights, (4, 6)).numpy(), weights.view(3, 4, 6).numpy()
-    for image in range(3):
-        expected = [grid[image, r : r + 2, c : c + 3].sum() for r in (0, 2) for c in (0, 3)]
-        np.testing.assert_allclose(shares[image], expected, rtol=1e-5)
 
 
 def test_collages_are_stitched_anew_in_training_and_left_alone_in_evaluation(collages: Collages) -> None:

@@ -356,19 +356,13 @@ def test_the_default_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.Monk
 PROBE = Experiment("probe", "", "", "", (), lambda _: None, settings=Knobs, parallel=True)
 
 
-def test_the_recorded_command_names_the_device_and_what_is_not_the_default() -> None:
-    assert PROBE.command() == "gspool reproduce probe"
-    options = RunOptions(seeds=(1, 2), quick=True, processes=4, settings=Knobs(folds=2))
-    assert PROBE.command(options) == "gspool reproduce probe --seeds 1,2 --device cpu --quick --processes 4 --folds 2"
-    assert PROBE.command(RunOptions(device="cuda", settings=Knobs())) == "gspool reproduce probe --device cuda"
-
-
 @pytest.mark.parametrize("weights", ["/home/somebody/w.safetensors", "~/w.safetensors", "here/w.safetensors"])
-def test_folders_of_a_machine_are_not_recorded(weights: str) -> None:
-    options = RunOptions(
-        Path("/home/somebody/data"), results=Path("/r"), work=Path("/w"), settings=Knobs(weights=weights)
-    )
-    assert PROBE.command(options) == "gspool reproduce probe --device cpu --weights w.safetensors"
+def test_the_recorded_command_names_what_is_not_the_default_and_no_folder(weights: str) -> None:
+    settings = Knobs(weights=weights, folds=2)
+    options = RunOptions(Path("/home/somebody/data"), (1, 2), work=Path("/w"), quick=True, settings=settings)
+    words = "gspool reproduce probe --seeds 1,2 --device cpu --quick --weights w.safetensors --folds 2"
+    assert PROBE.command(options) == words
+    assert PROBE.command(RunOptions(device="cuda", settings=Knobs())) == "gspool reproduce probe --device cuda"
 
 
 def test_the_recorded_command_can_be_typed_again() -> None:

@@ -184,13 +184,12 @@ def test_options_choose_variants(chosen: dict[str, str], names: list[str]) -> No
     assert [variant.name for variant in wanted_variants(BenchmarkSettings(**chosen))] == names
 
 
-def test_words_for_groups_of_variants() -> None:
-    def count(**chosen: str) -> int:
-        return len(wanted_variants(BenchmarkSettings(losses="c2", **chosen)))
-
-    assert (count(poolings="all"), count(poolings="table"), count(variants="search")) == (8, 21, 11)
-    assert count(arms="search") == 11
-    assert count(arms="both") == 13
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [({"poolings": "all"}, 8), ({"poolings": "table"}, 21), ({"variants": "search"}, 11), ({"arms": "both"}, 13)],
+)
+def test_words_for_groups_of_variants(chosen: dict[str, str], count: int) -> None:
+    assert len(wanted_variants(BenchmarkSettings(losses="c2", **chosen))) == count
 
 
 def test_validation_classes_choose_among_pairs_that_all_settings_have() -> None:
