@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -72,18 +72,13 @@ def map_sets(backbone: Backbone, sets: Mapping[Split, ImageSet], device: torch.d
     }
 
 
-class ChannelStatistics(NamedTuple):
-    """Mean and standard deviation of every channel."""
-
-    mean: Float[Tensor, "C 1 1"]
-    std: Float[Tensor, "C 1 1"]
-
-
-def channel_statistics(maps: Float16[Tensor, "N C h w"], most: int = 2_000) -> ChannelStatistics:
-    """Measure the channels of the first maps; a constant channel is only centred."""
+def channel_statistics(
+    maps: Float16[Tensor, "N C h w"], most: int = 2_000
+) -> tuple[Float[Tensor, "C 1 1"], Float[Tensor, "C 1 1"]]:
+    """Return mean and deviation of every channel of the first maps; a constant channel is only centred."""
     some = maps[:most].float()
     std = some.std((0, 2, 3))[:, None, None]
-    return ChannelStatistics(some.mean((0, 2, 3))[:, None, None], torch.where(std > 0, std, 1.0))
+    return some.mean((0, 2, 3))[:, None, None], torch.where(std > 0, std, 1.0)
 
 
 class MapHead(FeatureMapEmbedder):
@@ -96,7 +91,7 @@ class MapHead(FeatureMapEmbedder):
         dim: int,
         *,
         unit: bool = False,
-        statistics: ChannelStatistics | None = None,
+        statistics: tuple[Tensor, Tensor] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(channels, pooling, dim, **options)
@@ -106,7 +101,8 @@ class MapHead(FeatureMapEmbedder):
         """Embed maps that are stored in half precision, in single precision."""
         maps = images.float()
         if self.statistics is not None:
-            maps = (maps - self.statistics.mean) / self.statistics.std
+            mean, std = self.statistics
+            maps = (maps - mean) / std
         elif self.unit:
             maps = F.normalize(maps, dim=1)
         return super().embed(maps)
@@ -163,15 +159,13 @@ class Classifier(nn.Module):
         return self.linear(self.backbone(self.normalisation(pixels)).mean((2, 3)))
 
 
-class Pretrained(NamedTuple):
-    """The weights of a backbone, as the bytes of a safetensors file, and how they came about."""
+def pretrain(
+    root: Path | None, folder: Path, device: str, settings: PretrainingSettings
+) -> tuple[bytes, dict[str, Any]]:
+    """Train a backbone to classify CIFAR-100: shifted and flipped images, SGD, one cycle of the learning rate.
 
-    weights: bytes
-    description: dict[str, Any]
-
-
-def pretrain(root: Path | None, folder: Path, device: str, settings: PretrainingSettings) -> Pretrained:
-    """Train a backbone to classify CIFAR-100: shifted and flipped images, SGD, one cycle of the learning rate."""
+    Returns the bytes of a safetensors file, and how the weights in it came about.
+    """
     from safetensors.torch import save
 
     splits: tuple[Split, ...] = ("train", "test")
@@ -199,7 +193,7 @@ def pretrain(root: Path | None, folder: Path, device: str, settings: Pretraining
     shutil.rmtree(place)
     weights = {name: value.detach().cpu().contiguous() for name, value in network.backbone.state_dict().items()}
     known = {**asdict(settings), "accuracy": outcome.best_value, "seconds": round(outcome.seconds, 1)}
-    return Pretrained(save(weights), known)
+    return save(weights), known
 
 
 def weights_file(folder: Path, flavour: Flavour) -> Path:
@@ -230,9 +224,10 @@ def pretrain_missing(
             if isinstance(made, Failure):
                 raise RuntimeError(f"the training of ResNet20 ({task.flavour}) failed: {made.message}")
             path = weights_file(folder, task.flavour)
-            write_atomic(path, made.weights)
+            weights, description = made
+            write_atomic(path, weights)
             # Written last: where it is, the weights are complete.
-            write_atomic(path.with_suffix(".json"), json.dumps(made.description, indent=1).encode())
+            write_atomic(path.with_suffix(".json"), json.dumps(description, indent=1).encode())
     return [json.loads(weights_file(folder, flavour).with_suffix(".json").read_text()) for flavour in flavours]
 
 

@@ -38,11 +38,10 @@ from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar import write_cifar100_stand_in
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
-from gspool.experiments.runs import on_engine, run_seeds, training_folder
+from gspool.experiments.runs import missing_seeds, on_engine, run_seeds, training_folder
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.models import create_backbone
 from gspool.models.normalisation import PixelNormalisation
-from gspool.provenance import write_result
 from gspool.training.classify import Classification, ClassificationConfig
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.embed import relative_entropy
@@ -330,18 +329,17 @@ def run(options: RunOptions) -> None:
         return {name: {"pooling": name, "seed": seed, **shared} for name in POOLINGS}
 
     worker = partial(partial, train, root, options.quick, folder, options.device, chosen.workers)
-    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
+    done = run_seeds(options, path, store, SEEDS, jobs, worker)
     value = {
         "data": chosen.data,
         **({} if images is None else {"images": images}),
         "backbone": chosen.backbone,
         "epochs": chosen.epochs,
         "held_out": chosen.held_out,
-        "chosen": best_gsp({name: [found[name, seed]["validation"] for seed in seeds] for name in POOLINGS}),
-        "runs": [{"asked": run.asked, "found": run.found} for run in runs],
+        "chosen": best_gsp({name: [done.found[name, seed]["validation"] for seed in done.seeds] for name in POOLINGS}),
+        "runs": [{"asked": run.asked, "found": run.found} for run in done.runs],
     }
-    command = EXPERIMENT.command(options, seeds)
-    write_result(path, value, command=command, seeds=seeds, origins=[run.origin for run in runs])
+    done.write(path, value, EXPERIMENT.command(options, done.seeds))
 
 
 def fingerprint_of(data: str, root: Path | None) -> str | None:
@@ -425,12 +423,6 @@ def gain_table(record: Record) -> str:
     return markdown_table(rows, text_columns=1)
 
 
-def missing(record: Record) -> str:
-    """Return how many trainings a result lacks; empty where it is complete."""
-    made, promised = len(record["value"]["runs"]), len(SEEDS) * len(POOLINGS)
-    return f"{promised - made} of {promised} trainings" if made < promised else ""
-
-
 def headlines(value: Any) -> list[Headline]:
     """Return the accuracy with average pooling and with the chosen GSP."""
     found = []
@@ -451,7 +443,7 @@ EXPERIMENT = Experiment(
     run=run,
     tables={"accuracy": accuracy_table, "gain": gain_table},
     settings=ClassificationSettings,
-    missing=missing,
+    missing=missing_seeds(SEEDS),
     headlines=headlines,
     parallel=True,
 )

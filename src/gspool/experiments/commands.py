@@ -77,8 +77,8 @@ def reproduce_command(arguments: Sequence[str]) -> None:
         results = [path.stem for path in written() if path.suffix == ".json"]
         others = [name for name in results if name not in experiment.files]
         draw_plots(experiment, options.results, options.images, others)
-    for name in results:
-        show_tables(experiment, options, name)
+        for name in results:
+            show_tables(experiment, options, name)
 
 
 def show_tables(experiment: Experiment, options: RunOptions, name: str) -> None:
@@ -92,7 +92,8 @@ def show_tables(experiment: Experiment, options: RunOptions, name: str) -> None:
         print(f"tables made, not shown: {', '.join(made)}", flush=True)
         return
     for title, text in [*made.items()][:SHOWN_TABLES]:
-        show_rows(f"{name}: {title}", read_table(text))
+        # Bold is for documents.
+        show_rows(f"{name}: {title}", read_table(text.replace("**", "")))
 
 
 def list_command(words: list[str]) -> None:
@@ -158,7 +159,11 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
     parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; default: a GPU if there is one.")
     parser.add_argument("--results", type=str, default=None, help="Folder for the results (results).")
     parser.add_argument("--work", type=str, default="runs/reproduce", help="Folder for finished trainings.")
-    parser.add_argument("--quick", action="store_true", help="A tiny version; writes to the folder of --work.")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="A tiny version, to see that it works; writes to --work.",
+    )
     if experiment is None or experiment.parallel:
         parser.add_argument("--processes", type=int, default=1, help="Trainings at a time on this machine or cluster.")
         parser.add_argument("--ray", type=str, default=None, help="Ray cluster: auto, an address, or local.")

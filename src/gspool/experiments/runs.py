@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.executor.grid import Worker, run_grid
-from gspool.provenance import read_result
+from gspool.provenance import read_result, write_result
 
 if TYPE_CHECKING:
     from gspool.executor.run_store import Run, RunStore
@@ -47,6 +47,10 @@ class SeedRuns(NamedTuple):
     seeds: tuple[int, ...]
     found: dict[tuple[str, int], dict[str, Any]]
     runs: list[Run]
+
+    def write(self, path: Path, value: Mapping[str, Any], command: str) -> None:
+        """Write the result of these seeds, with the provenance of every run."""
+        write_result(path, value, command=command, seeds=self.seeds, origins=[run.origin for run in self.runs])
 
 
 def run_seeds(

@@ -31,7 +31,6 @@ from gspool.experiments.plots import save, subplots
 from gspool.experiments.runs import missing_seeds, on_engine, run_seeds
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.losses import LossParts
-from gspool.provenance import write_result
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.launch import make_fabric
 from gspool.training.loop import Task, run_loop
@@ -246,9 +245,10 @@ def run(options: RunOptions) -> None:
     def jobs(seed: int) -> dict[str, dict[str, Any]]:
         return {layer: asdict(replace(usual, pooling=layer, seed=seed)) for layer in LAYERS}
 
-    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, partial(partial, train_tokens))
+    done = run_seeds(options, path, store, SEEDS, jobs, partial(partial, train_tokens))
+    seeds, found, runs = done
     shown = median_seed({seed: found["gsp", seed]["map@r"] for seed in seeds})
-    write_result(
+    done.write(
         path,
         {
             "settings": {name: value for name, value in asdict(usual).items() if name not in ("pooling", "seed")},
@@ -256,9 +256,7 @@ def run(options: RunOptions) -> None:
             "shown_seed": shown,
             "runs": [{"asked": run.asked, "found": {**run.found, "geometry": None}} for run in runs],
         },
-        command=EXPERIMENT.command(options, seeds),
-        seeds=seeds,
-        origins=[run.origin for run in runs],
+        EXPERIMENT.command(options, seeds),
     )
     draw({layer: found[layer, shown] for layer in LAYERS}, options.images / "tokens.png")
 

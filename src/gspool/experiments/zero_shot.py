@@ -41,7 +41,6 @@ from gspool.experiments.plots import save, subplots
 from gspool.experiments.runs import missing_seeds, run_seeds
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.models.cifar_resnet import Flavour
-from gspool.provenance import write_result
 from gspool.training.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -184,8 +183,9 @@ def run(options: RunOptions) -> None:
 
     (backbone,) = pretrain_missing([FLAVOUR], root, folder, options)
     worker = partial(make_worker, root, folder, options.device, chosen.backend)
-    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
-    write_result(
+    done = run_seeds(options, path, store, SEEDS, jobs, worker)
+    seeds, found, runs = done
+    done.write(
         path,
         {
             "settings": {name: value for name, value in asdict(usual).items() if name not in ("zsr", "seed")},
@@ -199,9 +199,7 @@ def run(options: RunOptions) -> None:
                 for run in runs
             ],
         },
-        command=EXPERIMENT.command(options, seeds),
-        seeds=seeds,
-        origins=[run.origin for run in runs],
+        EXPERIMENT.command(options, seeds),
     )
 
 
