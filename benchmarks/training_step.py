@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gspool.experiments.retrieval_variants import Variant, train_config
+from gspool.experiments.retrieval_training import Variant, train_config
 from gspool.provenance import write_result
 from gspool.training.build import build_loss, build_model
 from gspool.training.gpu_data import TensorSet

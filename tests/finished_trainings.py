@@ -7,7 +7,7 @@ from typing import Any
 
 from gspool.executor.run_store import Run
 from gspool.experiments.retrieval_figures import by_variant, variant_figures
-from gspool.experiments.retrieval_variants import Variant
+from gspool.experiments.retrieval_training import Variant
 
 Values = Mapping[tuple[int, int], float]
 
@@ -51,9 +51,3 @@ def record_of(runs: list[Run], protocol: str = "fair") -> dict[str, Any]:
     variants = [variant_figures(own, groups.get(f"{own[0].asked['loss']} gap", own)) for own in groups.values()]
     value = {"data": "cub", "protocol": protocol, "backbone": "keras/resnet50", "variants": variants}
     return {"value": {**value, "runs": [run._asdict() for run in runs]}}
-
-
-def cells(table: str) -> list[dict[str, str]]:
-    """The rows of a Markdown table."""
-    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
-    return [dict(zip(head, row, strict=True)) for row in rows]

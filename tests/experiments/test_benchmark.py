@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from gspool.experiments import benchmark, components, mu, retrieval_study, retrieval_training, screening
 from gspool.experiments.benchmark import BenchmarkSettings
 from gspool.experiments.experiment import RunOptions
+from gspool.experiments.plots import draw_plots
 from gspool.experiments.retrieval_study import StudySettings, jobs_of
-from gspool.experiments.retrieval_variants import Variant
+from gspool.experiments.retrieval_training import Variant
 from gspool.provenance import read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -57,7 +58,7 @@ def value_of(chosen: RunOptions, name: str = "benchmark_cub") -> dict:
     return read_result(chosen.results / f"{name}.json")["value"]
 
 
-def test_a_benchmark_from_training_to_table(whole: RunOptions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_benchmark_from_training_to_table(whole: RunOptions) -> None:
     value = value_of(whole)
     assert [(row["variant"], row["folds"]) for row in value["variants"]] == [
         (name, [0, 1, 2, 3]) for name in ("c2 gap", "c2 gsp")
@@ -77,17 +78,14 @@ def test_a_benchmark_from_training_to_table(whole: RunOptions, capsys: pytest.Ca
     assert len(load_file(folders[0] / "embeddings.safetensors")["labels"]) == 24
 
 
-def test_what_is_finished_is_not_trained_again(
-    whole: RunOptions, trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_finished_is_not_trained_again(whole: RunOptions, trained: list[str], tmp_path: Path) -> None:
     before = value_of(whole)
     benchmark.run(whole)
     assert trained == []
     assert value_of(whole) == before
-    assert "20.58" in capsys.readouterr().out
     # Components shares the folder of finished trainings.
     benchmark_runs = {"c2 gap", "c2 gsp"}
-    components.run(replace(whole, settings=StudySettings(folds="0")))
+    components.EXPERIMENT.run(replace(whole, settings=StudySettings(folds="0")))
     assert trained == ["c2 gsp without zsr 0 0", "c2 gsp mu 1 0 0"]
     rows = {row["variant"]: row for row in value_of(whole, "components")["variants"]}
     assert [*rows] == [variant.name for variant in components.VARIANTS]
@@ -108,9 +106,7 @@ def test_a_grid_continues_with_folds_seeds_and_settings(trained: list[str], tmp_
     assert sorted(row["runs"] for row in rows) == [1, 2, 2, 2]
 
 
-def test_a_training_that_time_cut_off_goes_on_and_ends_like_one_that_was_not(
-    whole: RunOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_that_time_cut_off_goes_on_and_ends_like_one_that_was_not(whole: RunOptions, tmp_path: Path) -> None:
     study = benchmark.study(
         replace(whole, work=tmp_path, settings=BenchmarkSettings(folds="0")), [Variant("c2", "gsp")]
     )
@@ -130,7 +126,7 @@ def test_a_training_that_time_cut_off_goes_on_and_ends_like_one_that_was_not(
     assert work(asked, 0.0) == found
 
 
-def test_without_time_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_time_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no training has finished"):
         benchmark.run(replace(options(tmp_path, folds="0"), seconds=1e-6))
     assert not [*tmp_path.rglob("*.json")] or not (tmp_path / "results").exists()
@@ -145,9 +141,7 @@ def measured(whole: RunOptions, folder: Path) -> RunOptions:
     return replace(whole, results=folder / "results", work=folder / "elsewhere", images=folder / "images")
 
 
-def test_trainings_inside_a_result_count_as_finished(
-    whole: RunOptions, trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trainings_inside_a_result_count_as_finished(whole: RunOptions, trained: list[str], tmp_path: Path) -> None:
     chosen = measured(whole, tmp_path)
     before = value_of(chosen)
     benchmark.run(replace(chosen, seeds=(), settings=replace(chosen.settings, train=False)))
@@ -181,9 +175,7 @@ def test_a_damaged_result_is_not_overwritten(whole: RunOptions, tmp_path: Path, 
     assert len(path.read_text()) == 1000
 
 
-def test_figures_are_written_where_a_training_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_are_written_where_a_training_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_grid = retrieval_study.run_grid
 
     def failing(store, jobs, *rest):
@@ -212,11 +204,12 @@ def test_other_data_and_backbones_have_results_of_their_own(tmp_path: Path) -> N
     chosen = options(tmp_path, data="cars196", backbone="resnet20", folds="0", poolings="gap")
     benchmark.run(chosen)
     assert [path.name for path in chosen.results.glob("*.json")] == ["benchmark_cars196_resnet20.json"]
-    assert (chosen.images / "benchmark_cars196_resnet20_summary.png").is_file()
+    drawn = draw_plots(benchmark.EXPERIMENT, chosen.results, chosen.images, ["benchmark_cars196_resnet20"])
+    assert chosen.images / "benchmark_cars196_resnet20_summary.png" in drawn
     assert value_of(chosen, "benchmark_cars196_resnet20")["data"] == "cars196"
 
 
-def test_the_conventional_protocol_trains_on_all_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_conventional_protocol_trains_on_all_classes(tmp_path: Path) -> None:
     chosen = options(tmp_path, losses="", protocol="conventional")
     benchmark.run(chosen)
     value = value_of(chosen, "benchmark_cub_conventional")
@@ -228,26 +221,26 @@ def test_the_conventional_protocol_trains_on_all_classes(tmp_path: Path, capsys:
 
 
 def test_mu_and_screening_are_measured_on_validation_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[str]
 ) -> None:
     monkeypatch.setattr(mu, "MUS", mu.MUS[:2])
     monkeypatch.setattr(mu, "MOST_SMALL", mu.MUS[0])
     monkeypatch.setattr(mu, "VARIANTS", mu.VARIANTS[:3])
     chosen = replace(options(tmp_path), settings=StudySettings())
-    mu.run(chosen)
+    mu.EXPERIMENT.run(chosen)
     assert trained == ["c2 gap 0 0", "c2 gsp mu 0.1 0 0", "c2 gsp mu 0.2 0 0"]
     value = value_of(chosen, "mu")
     assert (value["protocol"], len(value["variants"])) == ("tuning", 3)
     monkeypatch.setattr(screening, "LOSSES", ("c2",))
     monkeypatch.setattr(screening, "GRID_PROTOTYPES", (16,))
     monkeypatch.setattr(screening, "GRID_EPSILONS", (0.5, 1.0))
-    screening.run(replace(chosen, settings=screening.ScreeningSettings(part="grid")))
+    screening.EXPERIMENT.run(replace(chosen, settings=screening.ScreeningSettings(part="grid")))
     # A point of the factorial that lies on the grid is trained once, under one name.
     assert trained[3:] == [
         "c2 gsp m 16, mu 0.3, epsilon 0.5, zsr 0.1 0 0",
         "c2 gsp m 16, mu 0.3, epsilon 1, zsr 0.1 0 0",
     ]
-    screening.run(replace(chosen, settings=screening.ScreeningSettings(part="factorial")))
+    screening.EXPERIMENT.run(replace(chosen, settings=screening.ScreeningSettings(part="factorial")))
     assert len(trained) == 3 + 2 + 7
     assert len(value_of(chosen, "screening")["variants"]) == 10
 
@@ -261,7 +254,7 @@ def test_results_of_the_project_are_written_anew_as_they_are(name: str, project:
     module = {"benchmark": benchmark, "components": components, "mu": mu, "screening": screening}[kind]
     settings = module.EXPERIMENT.settings(train=False, **({"protocol": "conventional"} if "conv" in name else {}))
     chosen = RunOptions(results=results, work=tmp_path / "work", images=tmp_path / "images", settings=settings)
-    module.run(chosen)
+    module.EXPERIMENT.run(chosen)
     before, after = (read_result(folder / f"{name}.json") for folder in (project / "results", results))
     assert after["value"]["runs"] == before["value"]["runs"]
     assert after == before

@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 
 from gspool import data
-from gspool.experiments import classification, classification_training, commands
-from gspool.experiments.classification_training import (
+from gspool.experiments import classification, commands
+from gspool.experiments.classification import (
     DiscriminantAnalysis,
     StreamedClassification,
     hold_out,
@@ -82,7 +82,7 @@ def asked(**changes: Any) -> dict[str, Any]:
 
 def test_images_in_folders_are_classified_and_a_training_goes_on(tmp_path: Path) -> None:
     root = pictures(tmp_path / "images")
-    cut, whole = (partial(classification_training.train, root, False, tmp_path / name, "cpu", 0) for name in "ab")
+    cut, whole = (partial(classification.train, root, False, tmp_path / name, "cpu", 0) for name in "ab")
     assert cut(asked(), 1e-9) is None
     found, expected = cut(asked()), whole(asked())
     assert found is not None
@@ -111,7 +111,7 @@ def test_streamed_batches_are_whole_and_a_function_of_the_step(tmp_path: Path) -
 def test_evaluation_sees_every_image_once_and_in_order(tmp_path: Path) -> None:
     images = data.create("folder", pictures(tmp_path), "train")
     for seen in (in_memory(images, "cpu", 64), in_memory(data.create("glyphs", split="test"), "cpu", 64)):
-        batches = [*classification_training.evaluation_batches(seen, 0, "cpu")]
+        batches = [*classification.evaluation_batches(seen, 0, "cpu")]
         assert torch.equal(torch.cat([labels for _, labels in batches]), seen.labels)
         assert sum(len(pixels) for pixels, _ in batches) == len(seen)
 

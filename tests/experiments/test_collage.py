@@ -12,28 +12,17 @@ import pytest
 import torch
 
 from gspool import data
-from gspool.experiments import collage, collage_tables, commands
-from gspool.experiments.cifar_backbone import FLAVOURS, MapHead, channel_statistics, fit_head
-from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
-from gspool.experiments.collage_grid import (
-    GSP_OPTIONS,
-    ROWS,
-    Training,
-    Variant,
-    changed,
-    neighbours,
-    paper_tables,
-    search,
-    single_variants,
-    tuned_table,
-    variants,
-)
+from gspool.experiments import collage, commands
+from gspool.experiments.cifar import FLAVOURS, MapHead, channel_statistics, fit_head, write_cifar100_stand_in
+from gspool.experiments.collage import ROWS, paper_tables, tuned_trainings
+from gspool.experiments.collage_search import Variant, changed, search, single_variants, variants
 from gspool.experiments.collage_training import (
+    GSP_OPTIONS,
     CollageEmbedder,
     Collages,
+    Training,
     collage_maps,
     model_of,
-    quarter_shares,
     read_collages,
     redrawn,
     sets_of,
@@ -48,6 +37,7 @@ from gspool.training.gpu_data import TensorSet
 pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES, CHANNELS = 16, 12
 SMALL = {"prototypes": 8, "warm_start": 0}
+TABLES = collage.EXPERIMENT.tables
 
 
 @pytest.fixture(scope="module")
@@ -155,15 +145,6 @@ def test_tables_have_the_rows_and_settings_of_the_paper() -> None:
     }
 
 
-def test_the_configuration_is_that_of_the_training() -> None:
-    training = Training("gsp", "c2", 3, {"mu": 0.1}, dim=16, zsr=0.1, classes_per_batch=8, embedding_rate=0.1)
-    config = training.config(640)
-    assert (config.data.classes_per_batch, config.data.images_per_class) == (8, 8)
-    assert (config.trainer.max_steps, config.trainer.evaluate_every, config.trainer.seed) == (150, 10, 3)
-    assert config.optimiser.multipliers == {"model.head.embed": 0.1}
-    assert (config.loss.zsr, config.model.pooling_options["mu"], config.optimiser.clip) == (0.1, 0.1, 0.0)
-
-
 def test_the_search_changes_one_setting_at_a_time() -> None:
     usual = Training("gsp", "pnca")
     for (pooling, loss, name), training in single_variants().items():
@@ -212,9 +193,9 @@ def test_embedding_after_pooling_maps_the_pooled_vector(maps: dict[str, TensorSe
 def test_standardised_features_are_those_of_every_channel(maps: dict[str, TensorSet]) -> None:
     some = maps["train"].pixels.clone()
     some[:, 3] = 1.5
-    statistics = channel_statistics(some)
-    assert float(statistics.std[3]) == 1.0
-    standard = (some.float() - statistics.mean) / statistics.std
+    statistics = mean, std = channel_statistics(some)
+    assert float(std[3]) == 1.0
+    standard = (some.float() - mean) / std
     torch.manual_seed(0)
     ours = MapHead(CHANNELS, "gap", 4, statistics=statistics)
     torch.manual_seed(0)
@@ -255,33 +236,13 @@ def test_the_search_joins_what_helped_and_leaves_out_the_rest() -> None:
     assert joined == Training("gsp", "pnca", 5, lr=1e-4, options={"epsilon": 40.0})
 
 
-def test_neighbours_are_one_step_away() -> None:
-    near = neighbours(Training("gsp", "c2", options={"epsilon": 40.0}))
-    assert {(each.lr, each.layer_options["epsilon"], each.layer_options["mu"]) for each in near.values()} == {
-        (3e-3, 40.0, 0.2),
-        (1e-3 / 3, 40.0, 0.2),
-        (1e-3, 80.0, 0.2),
-        (1e-3, 20.0, 0.2),
-        (1e-3, 40.0, 0.4),
-        (1e-3, 40.0, 0.1),
-    }
-
-
 def test_tuned_rows_have_the_settings_of_the_search() -> None:
     best = Training("gsp", "c2", lr=1e-4, options={"mu": 0.1}, flavour="preactivation-bottleneck")
-    table = tuned_table({("gsp", "c2", "preactivation-bottleneck"): best}, (0, 7))
+    table = tuned_trainings({("gsp", "c2", "preactivation-bottleneck"): best}, (0, 7))
     name = ", ResNet20 (pre-activation)"
     assert len(table) == 8
     assert table[f"GSP+ZSR{name}", "c2", 7] == replace(best, seed=7, zsr=0.5)
     assert table[f"DeLF{name}", "c2", 0] == replace(best, pooling="delf", options={})
-
-
-def test_quarters_are_summed_as_a_loop_does() -> None:
-    weights = torch.rand(3, 24).softmax(1)
-    shares, grid = quarter_shares(weights, (4, 6)).numpy(), weights.view(3, 4, 6).numpy()
-    for image in range(3):
-        expected = [grid[image, r : r + 2, c : c + 3].sum() for r in (0, 2) for c in (0, 3)]
-        np.testing.assert_allclose(shares[image], expected, rtol=1e-5)
 
 
 def test_collages_are_stitched_anew_in_training_and_left_alone_in_evaluation(collages: Collages) -> None:
@@ -328,19 +289,19 @@ def record(**tables: list[dict[str, Any]]) -> dict[str, Any]:
 def test_differences_are_paired_by_seed() -> None:
     frozen = [row("GAP", "c2", 7.9, 8.1, 8.0), row("GSP+ZSR", "c2", 18.9, 19.0, 19.1), row("DeLF", "c2", 20.0, 20.0)]
     known = record(frozen=frozen, distilled=[row("GAP", "c2", 32.0, 32.0, 32.0)])
-    pooling = collage_tables.pooling_table(known)
+    pooling = TABLES["pooling"](known)
     assert "| GAP | 8.00 ± 0.10 | 8.09 | +11.00 (+10.75 to +11.25) |" in pooling
     # Two seeds in common.
     assert "| DeLF | **20.00 ± 0.00** | 11.44 | -1.05 (-1.69 to -0.41) |" in pooling
-    gain = collage_tables.gain_table(known).splitlines()[2]
+    gain = TABLES["gain"](known).splitlines()[2]
     assert "| +3.00 (+2.57 to +3.43) | 2.4 | 2.8 |" in gain
-    assert "| C2 | 25 |  | 59 |" in collage_tables.share_table(known)
-    assert collage_tables.mean_distance("frozen", known) == "?"
+    assert "| C2 | 25 |  | 59 |" in TABLES["share_of_objects_alone"](known)
+    assert TABLES["distance_frozen"](known) == "?"
 
 
-@pytest.mark.parametrize("name", [*collage.TABLES])
+@pytest.mark.parametrize("name", [*TABLES])
 def test_every_table_is_written_from_little(name: str) -> None:
-    assert collage.TABLES[name](record(frozen=[row("GAP", "c2", 8.0)]))
+    assert TABLES[name](record(frozen=[row("GAP", "c2", 8.0)]))
 
 
 def test_the_measured_search_tried_what_a_run_would_try(project: Path) -> None:
@@ -370,7 +331,7 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_tables_and_resumes(
     # Nothing is trained again, not even for the picture.
     monkeypatch.setattr(collage, "run_grid", None)
     monkeypatch.setattr(collage, "write_shown_weights", None)
-    monkeypatch.setattr("gspool.experiments.cifar_backbone.pretrain", None)
+    monkeypatch.setattr("gspool.experiments.cifar.pretrain", None)
     assert commands.run("reproduce", words) == 0
     again = read_result(results / "collage.json")["value"]
     assert {**again, "seconds": 0} == {**value, "seconds": 0}

@@ -13,12 +13,11 @@ import torch
 
 from gspool import cli, data
 from gspool.experiments import commands, registry
-from gspool.experiments.arguments import available_devices, device_of, numbers_of
-from gspool.experiments.experiment import Experiment, RunOptions
+from gspool.experiments.experiment import Experiment, Record, RunOptions
 from gspool.experiments.plots import draw_plots
+from gspool.experiments.tables import markdown_table
 from gspool.provenance import read_result, write_result
 from gspool.terminal.output import check_writable
-from gspool.terminal.status import WrongArgumentsError
 from probe_experiment import register_probe
 
 
@@ -128,6 +127,24 @@ def test_the_last_line_names_what_was_written_and_nothing_else(
     assert "written" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_tables_are_drawn_where_the_numbers_count(
+    quick: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made: list[object] = []
+
+    def table(record: Record) -> str:
+        made.append(record["value"])
+        return markdown_table([{"layer": "gsp", "x": record["value"]["x"]}])
+
+    register_probe(monkeypatch, run=Recorder(), tables={"rows": table})
+    assert commands.run("reproduce", ["probe", *(["--quick"] if quick else [])]) == 0
+    out = capsys.readouterr().out
+    assert made == [{"x": 0.5}]
+    assert ("│ gsp" in out, "|---" in out) == (not quick, False)
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_tables_figures_and_headlines_of_the_project_can_be_made(name: str, project: Path, tmp_path: Path) -> None:
     experiment, results = registry.find(name), project / "results"
@@ -164,7 +181,9 @@ def test_a_quick_run_leaves_the_results_alone(probe: Recorder, capsys: pytest.Ca
     assert commands.run("reproduce", ["probe", "--quick"]) == 0
     assert not Path("results").exists()
     assert Path("runs/reproduce/quick/results/probe.json").is_file()
-    assert "measures nothing" in capsys.readouterr().out
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert "numbers mean nothing" in first
+    assert not any("claim" in line or "│" in line for line in rest)
 
 
 def test_a_tiny_version_is_not_written_among_measured_results(
@@ -192,8 +211,11 @@ def test_the_list_says_what_has_been_run(
         return " ".join(capsys.readouterr().out.split())
 
     monkeypatch.setenv("COLUMNS", "200")
-    assert "not run" in shown()
+    outside = shown()
+    assert "nothing much" in outside
+    assert "give --results FOLDER" in outside
     Path("results").mkdir()
+    assert "not run" in shown()
     Path("results/probe.json").write_text("{")
     assert "unknown: probe.json is not JSON" in shown()
     commands.run("reproduce", ["probe"])
@@ -320,33 +342,27 @@ def test_checking_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch:
 
 def test_the_default_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert device_of(None, "mu") == "cpu"
+    assert commands.device_of(None, "mu") == "cpu"
     with pytest.raises(ValueError, match=r"there is no device 'cuda' here; available: cpu$"):
-        device_of("cuda", "mu")
+        commands.device_of("cuda", "mu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert available_devices() == ["cpu", "cuda", "cuda:0", "cuda:1"]
-    assert device_of(None, "mu") == "cuda"
-    assert device_of(None, "toy", on_gpu=False) == "cpu"
-    assert device_of("cuda:1", "mu") == "cuda:1"
+    assert commands.available_devices() == ["cpu", "cuda", "cuda:0", "cuda:1"]
+    assert commands.device_of(None, "mu") == "cuda"
+    assert commands.device_of(None, "toy", on_gpu=False) == "cpu"
+    assert commands.device_of("cuda:1", "mu") == "cuda:1"
 
 
 PROBE = Experiment("probe", "", "", "", (), lambda _: None, settings=Knobs, parallel=True)
 
 
-def test_the_recorded_command_names_the_device_and_what_is_not_the_default() -> None:
-    assert PROBE.command() == "gspool reproduce probe"
-    options = RunOptions(seeds=(1, 2), quick=True, processes=4, settings=Knobs(folds=2))
-    assert PROBE.command(options) == "gspool reproduce probe --seeds 1,2 --device cpu --quick --processes 4 --folds 2"
-    assert PROBE.command(RunOptions(device="cuda", settings=Knobs())) == "gspool reproduce probe --device cuda"
-
-
 @pytest.mark.parametrize("weights", ["/home/somebody/w.safetensors", "~/w.safetensors", "here/w.safetensors"])
-def test_folders_of_a_machine_are_not_recorded(weights: str) -> None:
-    options = RunOptions(
-        Path("/home/somebody/data"), results=Path("/r"), work=Path("/w"), settings=Knobs(weights=weights)
-    )
-    assert PROBE.command(options) == "gspool reproduce probe --device cpu --weights w.safetensors"
+def test_the_recorded_command_names_what_is_not_the_default_and_no_folder(weights: str) -> None:
+    settings = Knobs(weights=weights, folds=2)
+    options = RunOptions(Path("/home/somebody/data"), (1, 2), work=Path("/w"), quick=True, settings=settings)
+    words = "gspool reproduce probe --seeds 1,2 --device cpu --quick --weights w.safetensors --folds 2"
+    assert PROBE.command(options) == words
+    assert PROBE.command(RunOptions(device="cuda", settings=Knobs())) == "gspool reproduce probe --device cuda"
 
 
 def test_the_recorded_command_can_be_typed_again() -> None:
@@ -355,14 +371,3 @@ def test_the_recorded_command_can_be_typed_again() -> None:
     program, command, name, *words = shlex.split(PROBE.command(options))
     assert (program, command, name) == ("gspool", "reproduce", "probe")
     assert commands.options_of(PROBE, commands.reproduce_parser(PROBE).parse_args(words)) == options
-
-
-@pytest.mark.parametrize(("text", "numbers"), [("", ()), (" ", ()), ("3,1, 2", (3, 1, 2)), ("10,1", (10, 1))])
-def test_numbers_are_read_in_their_order(text: str, numbers: tuple[int, ...]) -> None:
-    assert numbers_of(text, "seeds") == numbers
-
-
-@pytest.mark.parametrize("text", ["a,b", "1.5", "0,,1", "0;1", "0,-1", "0,1,0"])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(WrongArgumentsError, match="folds"):
-        numbers_of(text, "folds")

@@ -7,21 +7,23 @@ import pytest
 import torch
 from scipy import stats
 
-from finished_trainings import cells, finished, record_of
+from finished_trainings import finished, record_of
 from gspool.evaluation import RunResult, retrieval_metrics
-from gspool.experiments import benchmark, benchmark_plots, benchmark_tables, components, mu, screening
-from gspool.experiments.benchmark_search import search_variants
+from gspool.experiments import benchmark, benchmark_plots, components, mu, screening
+from gspool.experiments.benchmark import search_variants
 from gspool.experiments.cub_selection import EPSILONS, correlation, selection, selection_rows
 from gspool.experiments.experiment import FromFile
 from gspool.experiments.retrieval_figures import (
     joined_figures,
+    joined_models,
     over_shared_seeds,
     paired_difference,
     separate_figures,
+    single_models,
     variant_figures,
 )
-from gspool.experiments.retrieval_tables import joined_models, single_models
-from gspool.experiments.retrieval_variants import LOSSES, POOLINGS, Variant, layer_variants, paper_variants
+from gspool.experiments.retrieval_training import LOSSES, POOLINGS, Variant, layer_variants, paper_variants
+from gspool.experiments.tables import read_table as cells
 
 PLACES = [(fold, seed) for fold in range(4) for seed in range(3)]
 GAP, GSP = Variant("c2", "gap"), Variant("c2", "gsp")
@@ -40,7 +42,7 @@ def test_paired_differences_against_scipy() -> None:
     expected = stats.ttest_rel([100 * gsp[place] for place in PLACES], [100 * gap[place] for place in PLACES])
     low, high = expected.confidence_interval(0.95)
     row = record_of([*finished(GAP, gap), *finished(GSP, gsp)])
-    (shown,) = cells(benchmark_tables.gains(row))
+    (shown,) = cells(benchmark.gains(row))
     assert found["mean"] == pytest.approx(differences.mean())
     assert found["std"] == pytest.approx(differences.std(ddof=1))
     assert (found["pairs"], found["ahead"]) == (12, int((differences > 0).sum()))
@@ -117,7 +119,7 @@ def test_the_mean_over_losses_counts_once_a_fold() -> None:
     for loss, gain in gains.items():
         runs += finished(Variant(loss, "gap"), dict.fromkeys(PLACES, 0.2))
         runs += finished(Variant(loss, "gsp"), {place: 0.2 + each for place, each in gain.items()})
-    *rows, mean = cells(benchmark_tables.gains(record_of(runs)))
+    *rows, mean = cells(benchmark.gains(record_of(runs)))
     assert [row["loss"] for row in rows] == [*gains]
     folds = [100 * np.mean([gain[fold, seed] for gain in gains.values() for seed in range(3)]) for fold in range(4)]
     low, high = stats.ttest_1samp(folds, 0).confidence_interval(0.95)
@@ -130,7 +132,7 @@ def test_every_row_is_in_one_table_of_the_benchmark() -> None:
     old = [Variant("c2", "gap", "drawn apart"), Variant("c2", "gsp", "earlier step")]
     runs = [run for number, each in enumerate([*variants, *old]) for run in finished(each, drawn(number))]
     record = record_of(runs)
-    tables = {name: cells(getattr(benchmark_tables, name)(record)) for name in ("losses", "layers", "settings")}
+    tables = {name: cells(benchmark.EXPERIMENT.tables[name](record)) for name in ("losses", "layers", "settings")}
     shown = [(row["pooling"], row.get("setting", "paper's")) for rows in tables.values() for row in rows]
     assert len(shown) == len(set(shown)) == len(variants) + len(old)
     assert [row["paper"] for row in tables["losses"]] == ["20.58 ± 0.13", "21.52 ± 0.16"]
@@ -145,7 +147,7 @@ def test_the_chosen_setting_is_shown_apart_from_the_pairs_that_chose_it() -> Non
     first = PLACES[::3]
     runs = finished(GAP, dict.fromkeys(PLACES, 0.2)) + finished(learned, dict.fromkeys(first, 0.2))
     runs += finished(sharp, {place: 0.25 if place in first else 0.21 for place in PLACES})
-    rows = cells(benchmark_tables.chosen_settings(record_of(runs)))
+    rows = cells(benchmark.chosen_settings(record_of(runs)))
     assert [row["pairs"] for row in rows] == ["that chose (4)", "other (8)", "all (12)"]
     assert [row["less GAP, test (95 %)"].split()[0] for row in rows] == ["+5.00", "+1.00", "+2.33"]
     assert rows[0]["chosen setting"] == "epsilon 20 (of 2)"
@@ -154,7 +156,7 @@ def test_the_chosen_setting_is_shown_apart_from_the_pairs_that_chose_it() -> Non
 def test_models_from_before_the_memory_are_counted() -> None:
     early = finished(Variant("xbm+c1", "gap"), drawn(0, places=PLACES[:2]), best_step=600)
     late = finished(Variant("xbm+c1", "gap"), drawn(0, places=PLACES[2:3]), best_step=1700)
-    assert benchmark_tables.memory(record_of(early + late)) == "2 of 3 (gap)"
+    assert benchmark.memory(record_of(early + late)) == "2 of 3 (gap)"
 
 
 def test_the_conventional_protocol_shows_its_best_run() -> None:
@@ -162,10 +164,10 @@ def test_the_conventional_protocol_shows_its_best_run() -> None:
     runs = finished(Variant("xbm+c1", "gap+gmp"), values)
     runs += finished(Variant("xbm+c1", "gmp+gsp"), {place: value + 0.01 for place, value in values.items()})
     record = record_of(runs, "conventional")
-    first, second = cells(benchmark_tables.conventional(record))
+    first, second = cells(benchmark.conventional(record))
     assert (first["R@1"], first["mean R@1"], first["paper R@1"]) == ("64.00", "62.00 ± 2.00", "66.68")
     assert second["paper R@2, 4, 8"] == "77.43, 85.26, 91.02"
-    (gain,) = cells(benchmark_tables.conventional_gain(record))
+    (gain,) = cells(benchmark.conventional_gain(record))
     assert gain["R@1 (95 %)"].startswith("+2.00")
 
 

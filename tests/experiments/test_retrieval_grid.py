@@ -12,14 +12,29 @@ from safetensors.torch import save_file
 from finished_trainings import finished
 from gspool import cli
 from gspool.experiments import benchmark, components, mu, screening
-from gspool.experiments.benchmark import BenchmarkSettings, wanted_variants
-from gspool.experiments.benchmark_search import best_variants, chosen_by_validation, search_variants
+from gspool.experiments.benchmark import (
+    BenchmarkSettings,
+    best_variants,
+    chosen_by_validation,
+    search_variants,
+    wanted_variants,
+)
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.retrieval_figures import by_variant
 from gspool.experiments.retrieval_paper import conventional_values, layer_value, paper_values
 from gspool.experiments.retrieval_study import StudySettings, jobs_of, study_of
-from gspool.experiments.retrieval_training import config_of, run_folder, share_embedding, start_from_tokens, stripes
-from gspool.experiments.retrieval_variants import LOSSES, Variant, layer_variants, paper_variants, train_config
+from gspool.experiments.retrieval_training import (
+    LOSSES,
+    Variant,
+    config_of,
+    layer_variants,
+    paper_variants,
+    run_folder,
+    share_embedding,
+    start_from_tokens,
+    stripes,
+    train_config,
+)
 from gspool.models import create_backbone
 from gspool.pooling import GSP
 from gspool.provenance import read_result
@@ -83,7 +98,7 @@ def test_every_setting_of_the_search_can_be_configured() -> None:
 
 def test_the_papers_values_are_those_it_prints() -> None:
     assert paper_values("cub", "c2", "gap").map == 20.58
-    assert paper_values("cars196", "panchor", "gsp").p1_joined == 86.46
+    assert paper_values("cars196", "panchor", "gsp").p1 == 75.88
     assert paper_values("sop", "xbm+c1", "gsp").map_joined == 50.65
     assert paper_values("inshop", "triplet", "gsp").map == 55.54
     assert all(paper_values("cub", loss, pooling) for loss in LOSSES for pooling in ("gap", "gsp"))
@@ -169,13 +184,12 @@ def test_options_choose_variants(chosen: dict[str, str], names: list[str]) -> No
     assert [variant.name for variant in wanted_variants(BenchmarkSettings(**chosen))] == names
 
 
-def test_words_for_groups_of_variants() -> None:
-    def count(**chosen: str) -> int:
-        return len(wanted_variants(BenchmarkSettings(losses="c2", **chosen)))
-
-    assert (count(poolings="all"), count(poolings="table"), count(variants="search")) == (8, 21, 11)
-    assert count(arms="search") == 11
-    assert count(arms="both") == 13
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [({"poolings": "all"}, 8), ({"poolings": "table"}, 21), ({"variants": "search"}, 11), ({"arms": "both"}, 13)],
+)
+def test_words_for_groups_of_variants(chosen: dict[str, str], count: int) -> None:
+    assert len(wanted_variants(BenchmarkSettings(losses="c2", **chosen))) == count
 
 
 def test_validation_classes_choose_among_pairs_that_all_settings_have() -> None:
@@ -207,11 +221,11 @@ def test_layers_start_with_the_embedding_of_gsp() -> None:
     wanted = study([Variant("c2", "gap"), Variant("c2", "gsp")], options=RunOptions(quick=True))
     gap, gsp = (build_model(config_of(wanted, variant, 0, 0)) for variant in wanted.variants)
     assert not torch.equal(gap.head.embed.weight, gsp.head.embed.weight)
-    assert share_embedding(gap, gsp)
+    share_embedding(gap, gsp)
     assert torch.equal(gap.head.embed.weight, gsp.head.embed.weight)
     wider = config_of(wanted, Variant("c2", "gap"), 0, 0)
     wider.model.dim = 9
-    assert not share_embedding(build_model(wider), gsp)
+    share_embedding(build_model(wider), gsp)  # of another shape: left alone
 
 
 def test_prototypes_can_start_from_local_features() -> None:

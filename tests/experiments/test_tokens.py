@@ -12,8 +12,8 @@ import torch
 from scipy import stats
 from scipy.optimize import linprog
 
-from gspool.experiments import commands, tokens, tokens_training
-from gspool.experiments.tokens_training import RANGE, TokenModel, TokenSettings, TokenTask, draw_samples, hull_overlap
+from gspool.experiments import commands, tokens
+from gspool.experiments.tokens import RANGE, TokenModel, TokenSettings, TokenTask, bags_of, hull_overlap
 from gspool.provenance import read_result
 
 TINY = TokenSettings(epochs=3, evaluate_every=1, samples_per_class=8, prototypes=8, lr=1e-2)
@@ -45,8 +45,7 @@ def test_hulls_overlap_as_a_linear_programme_says() -> None:
     strangers = [any(inside(points[i], points[labels == c]) for c in range(6) if c != labels[i]) for i in range(42)]
     found = hull_overlap(points, labels)
     assert 0 < expected < 15
-    assert found.pairs == expected
-    assert found.strangers == pytest.approx(np.mean(strangers))
+    assert found == (expected, pytest.approx(np.mean(strangers)))
 
 
 def test_training_is_repeatable_and_tokens_stay_in_their_range() -> None:
@@ -68,8 +67,8 @@ def test_batches_are_a_function_of_the_step() -> None:
 
 def test_average_pooling_gives_background_its_share_of_the_tokens() -> None:
     settings = replace(TINY, pooling="gap", epochs=1)
-    test = draw_samples("test", settings)
-    expected = (test.bags >= test.first_background).double().mean()
+    test = bags_of(TokenTask(settings).test)
+    expected = (test.samples >= test.first_background).double().mean()
     assert trained(settings)["on_background"] == pytest.approx(float(expected), abs=1e-6)
 
 
@@ -124,7 +123,7 @@ def test_a_tiny_run_is_written_drawn_and_not_repeated(tmp_path: Path, monkeypatc
     results = tmp_path / "quick" / "results"
     assert read_result(results / "tokens.json")["value"]["shown_seed"] == 1
     assert (results / "images" / "tokens.png").stat().st_size > 5_000
-    monkeypatch.setattr(tokens_training, "TokenTask", None)
+    monkeypatch.setattr(tokens, "TokenTask", None)
     assert commands.run("reproduce", [*words, "--seeds", "1"]) == 0
 
 

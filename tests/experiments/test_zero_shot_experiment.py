@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gspool.experiments import commands, zero_shot
-from gspool.experiments.cifar_backbone import MapHead
-from gspool.experiments.cifar_stand_in import write_cifar10_stand_in
+from gspool.experiments.cifar import MapHead, write_cifar10_stand_in
 from gspool.experiments.zero_shot import Training, cifar10_maps, describe
 from gspool.models.backbone import Backbone
 from gspool.models.pixels import Pixels
@@ -45,13 +44,6 @@ def test_a_tenth_of_the_training_images_is_held_out(maps: dict[Any, TensorSet]) 
     assert maps["validation"].labels.bincount().tolist() == [2] * 10
     train, held = ({tuple(row) for row in maps[split].pixels.flatten(1).tolist()} for split in ("train", "validation"))
     assert not train & held
-
-
-def test_every_batch_holds_all_classes() -> None:
-    config = Training(zsr=0.5, seed=3).config()
-    assert (config.data.classes_per_batch, config.data.images_per_class) == (10, 6)
-    assert (config.loss.name, config.loss.zsr, config.trainer.seed) == ("pnca", 0.5, 3)
-    assert (config.trainer.max_steps, config.trainer.evaluate_every) == (3_000, 1_000)
 
 
 @pytest.mark.parametrize("zsr", [0.0, 0.5])
@@ -108,7 +100,7 @@ def test_a_tiny_run_is_written_drawn_and_goes_on(tmp_path: Path, monkeypatch: py
     assert "one pair" in zero_shot.gain_table(record)
     assert (results / "images" / "zero_shot.png").stat().st_size > 5_000
     # What is finished is not trained again, and earlier seeds stay.
-    monkeypatch.setattr("gspool.experiments.cifar_backbone.pretrain", None)
+    monkeypatch.setattr("gspool.experiments.cifar.pretrain", None)
     assert commands.run("reproduce", [*words, "3"]) == 0
     again = read_result(results / "zero_shot.json")
     assert again["seeds"] == [3, 5]

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gspool.executor.run_store import Run
-from gspool.experiments.benchmark_tables import EARLIER_ROWS
 from gspool.experiments.experiment import Record
-from gspool.experiments.plots import FEWEST_PAIRS, Line, forest, legend_below, save, subplots
-from gspool.experiments.retrieval_figures import figures_of, place, runs_of
+from gspool.experiments.plots import FEWEST_PAIRS, Line, draw_maps, forest, legend_below, save, subplots
+from gspool.experiments.retrieval_figures import figures_of, in_order, kind_of, place, runs_of
 from gspool.experiments.retrieval_paper import paper_gain, paper_values
-from gspool.experiments.retrieval_tables import in_order
-from gspool.experiments.retrieval_variants import COMPARED, POOLINGS
+from gspool.experiments.retrieval_training import COMPARED, POOLINGS
 
 # Between two layers of a loss; all of a loss take less than the distance of two losses.
 APART = 0.8 / len(POOLINGS)
 MOST_MAPS, MOST_CURVES = 8, 8
+# Rows of earlier ways of training, which nothing makes any more: GAP with an embedding of its own draw, and the plain
+# step before the one with kernels of its own, which made all other rows.
+EARLIER_ROWS = ("drawn apart", "earlier step")
 # Points of MAP@R below the best that curves show.
 SHOWN_POINTS = 4.0
 
@@ -33,38 +35,23 @@ def label(row: Mapping[str, Any]) -> str:
     return f"{row['pooling']} {row['setting']}".strip()
 
 
-def draw_losses(record: Record, path: Path) -> None:
-    """Draw how far GSP is ahead of GAP, loss by loss, the paper's gains beside it."""
-    rows = [row for row in rows_of(record) if label(row) == "gsp"]
-    draw_differences(record, [("GSP instead of GAP", row["loss"], row) for row in rows], path)
+def draw_differences(shown: str, record: Record, path: Path) -> None:
+    """Draw how far rows are ahead of GAP: GSP with every loss, other layers, or other settings of GSP.
 
-
-def draw_layers(record: Record, path: Path) -> None:
-    """Draw how far other layers are ahead of GAP, the paper's gains beside it."""
-    rows = [row for row in rows_of(record) if row["pooling"] not in ("gap", "gsp")]
-    draw_differences(record, [(row["loss"], label(row), row) for row in rows], path)
-
-
-def draw_settings(record: Record, path: Path) -> None:
-    """Draw how far other settings of GSP are ahead of GAP, on test classes and on the validation classes."""
-    rows = [row for row in rows_of(record) if row["pooling"] == "gsp" and row["setting"]]
-    draw_differences(record, [(row["loss"], label(row), row) for row in rows], path, validation=True)
-
-
-def draw_differences(
-    record: Record, rows: Sequence[tuple[str, str, Mapping[str, Any]]], path: Path, validation: bool = False
-) -> None:
-    """Draw differences from GAP by panel and name, beside them those of the paper or on validation classes."""
+    Beside them are the paper's gains, or for settings our own on the validation classes, which choose among them.
+    """
     panels: dict[str, list[Line]] = {}
-    for panel, name, row in rows:
-        found, watched = row["difference_from_gap"], row["validation_difference"]
-        if found:
-            gain = paper_gain(record["value"]["data"], row["loss"], row["pooling"], row["setting"])
-            other = (watched and watched["mean"]) if validation else gain
-            pairs = f"{found['pairs']} pair{'s' * (found['pairs'] > 1)}"
-            panels.setdefault(panel, []).append(Line(f"{name}, {pairs}", found, other))
+    for row in rows_of(record):
+        layer, found, watched = row["pooling"], row["difference_from_gap"], row["validation_difference"]
+        if kind_of(row) != shown or layer == "gap" or not found:
+            continue
+        panel, name = ("GSP instead of GAP", row["loss"]) if shown == "losses" else (row["loss"], label(row))
+        gain = paper_gain(record["value"]["data"], row["loss"], layer, row["setting"])
+        other = (watched and watched["mean"]) if shown == "settings" else gain
+        pairs = f"{found['pairs']} pair{'s' * (found['pairs'] > 1)}"
+        panels.setdefault(panel, []).append(Line(f"{name}, {pairs}", found, other))
     if panels:
-        other_name = "ours, validation classes" if validation else "paper"
+        other_name = "ours, validation classes" if shown == "settings" else "paper"
         xlabel = "MAP@R − that of GAP, points"
         forest(panels, path, xlabel=xlabel, ours="ours, test classes", other=other_name)
 
@@ -157,8 +144,8 @@ def summary_point(row: Mapping[str, Any], gap: Mapping[str, Any] | None) -> Poin
 
 def paper_point(data: str, row: Mapping[str, Any]) -> Point | None:
     """Return the paper's MAP@R and its deviation; None where it has no such row."""
-    mean, std = (paper_values(data, row["loss"], row["pooling"], of) for of in ("mean", "deviation"))
-    return None if mean is None or std is None else Point(mean.map, std.map, True)
+    found = paper_values(data, row["loss"], row["pooling"])
+    return None if found is None else Point(found.map, found.std, True)
 
 
 def draw_summary(record: Record, path: Path) -> None:
@@ -221,31 +208,11 @@ def draw_looks(record: Record, path: Path) -> None:
         draw_maps(maps, path)
 
 
-def draw_maps(maps: Mapping[str, Sequence[float]], path: Path) -> None:
-    """Draw square maps in one colour scale: white weighs as equal weights would, red more, blue less."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import TwoSlopeNorm
-
-    columns = min(4, len(maps))
-    rows = math.ceil(len(maps) / columns)
-    figure, grid = subplots(rows, columns, 0.6 + 2.4 * columns, 2.5 * rows)
-    # A scale that hardly leaves 1 would paint noise.
-    scale = TwoSlopeNorm(1.0, vmin=0.0, vmax=max(1.1, *(max(values) for values in maps.values())))
-    for axes, (name, values) in zip(grid.flat, maps.items(), strict=False):
-        side = math.isqrt(len(values))
-        axes.imshow([values[side * row : side * (row + 1)] for row in range(side)], cmap="RdBu_r", norm=scale)
-        axes.set_title(name, fontsize=8)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    figure.colorbar(ScalarMappable(scale, "RdBu_r"), ax=grid, shrink=0.8, label="weight, relative to equal weights")
-    save(figure, path)
-
-
 PLOTS: dict[str, Callable[[Record, Path], None]] = {
     "": draw_curves,
     "_summary": draw_summary,
-    "_losses": draw_losses,
-    "_layers": draw_layers,
-    "_settings": draw_settings,
+    "_losses": partial(draw_differences, "losses"),
+    "_layers": partial(draw_differences, "layers"),
+    "_settings": partial(draw_differences, "settings"),
     "_looks": draw_looks,
 }

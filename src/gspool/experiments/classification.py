@@ -15,24 +15,49 @@ on the others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
 from gspool import data as data_sets
-from gspool.data.image_source import FileImages
+from gspool import pooling
+from gspool.data import evaluation_transform, train_transform
+from gspool.data.batches import loading_processes
+from gspool.data.image_source import ArrayImages, FileImages, SelectedImages
 from gspool.data.registry import data_root
+from gspool.evaluation import retrieval_metrics
 from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
-from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
-from gspool.experiments.classification_training import POOLINGS, train
+from gspool.experiments.cifar import write_cifar100_stand_in
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
-from gspool.experiments.seeds import run_seeds
-from gspool.experiments.tables import markdown_table, plus_minus
-from gspool.provenance import write_result
+from gspool.experiments.runs import missing_seeds, on_engine, run_seeds, training_folder
+from gspool.experiments.tables import markdown_table, mean_std, plus_minus
+from gspool.models import create_backbone
+from gspool.models.normalisation import PixelNormalisation
+from gspool.training.classify import Classification, ClassificationConfig
+from gspool.training.config import ScheduleConfig, TrainerConfig
+from gspool.training.embed import relative_entropy
+from gspool.training.gpu_data import TensorSet, load_tensors
+from gspool.training.launch import make_fabric
+from gspool.training.loop import run_loop
+from gspool.training.stream import Batch, mixed_seed
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int64, UInt8
+    from torch import Tensor
+
+    from gspool.data import ImageSet
+    from gspool.functional.results import Pooled
+
+    Images = TensorSet | ImageSet
 
 SEEDS = (0, 1, 2)
 # Accuracy, P@1 and MAP@R on ImageNet, in percent.
@@ -43,6 +68,16 @@ PAPER = {
     ("timm/tf_efficientnetv2_b3", "gsp"): (82.00, 80.80, 62.75),
 }
 FIGURES = ("accuracy", "p@1", "map@r")
+# The first GSP has the defaults of `gspool.GSP`. The paper does not give its mu and epsilon.
+POOLINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gap": ("gap", {}),
+    "gsp": ("gsp", {"prototypes": 64, "mu": 0.3, "epsilon": 5.0}),
+    "gsp, mu 0.5, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.5, "epsilon": 20.0}),
+    "gsp, mu 0.8, epsilon 5": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 5.0}),
+    "gsp, mu 0.8, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 20.0}),
+}
+LDA_DIM = 512
+BATCH = 1_024
 
 
 @dataclass(frozen=True)
@@ -68,6 +103,212 @@ class ClassificationSettings:
     workers: int = 8
 
 
+class PooledClassifier(nn.Module):
+    """A backbone, a pooling layer on its features, and a linear layer."""
+
+    def __init__(self, backbone: str, layer: str, num_classes: int) -> None:
+        super().__init__()
+        name, options = POOLINGS[layer]
+        self.backbone = create_backbone(backbone)
+        self.normalisation = PixelNormalisation(self.backbone.pixels)
+        self.pool = pooling.create(name, dim=self.backbone.channels, **options)
+        self.linear = nn.Linear(self.pool.out_dim, num_classes)
+
+    def features(self, images: UInt8[Tensor, "B 3 H W"]) -> Pooled:
+        """Pool the feature map."""
+        return self.pool.pool(self.backbone(self.normalisation(images)))
+
+    def forward(self, images: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B K"]:
+        """Return the logits."""
+        return self.linear(self.features(images).pooled)
+
+
+def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+    """Split off a share of every class, at least one image; return what is learned from and what is held out."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(images), generator=generator)
+    kept, taken = [], []
+    for label in range(images.num_classes):
+        own = order[images.labels[order] == label]
+        if len(own) < 2:
+            raise ValueError(
+                f"class {images.class_names[label]!r} has {len(own)} training images; at least 2 are needed, one to "
+                "learn from and one to hold out"
+            )
+        count = max(round(share * len(own)), 1)
+        taken.append(own[:count])
+        kept.append(own[count:])
+    return images.subset(torch.cat(kept).sort().values), images.subset(torch.cat(taken).sort().values)
+
+
+class StreamedClassification(Classification):
+    """The classification task on images that are read from files, for data that does not fit into memory.
+
+    Images are cropped to ``size`` and flipped at random, as a function of (seed, epoch, image) alone.
+    """
+
+    def __init__(
+        self, network: nn.Module, images: ImageSet, config: ClassificationConfig, seed: int, size: int, workers: int
+    ) -> None:
+        super().__init__(network, images, None, config, seed)  # type: ignore[arg-type]
+        self.images, self.size, self.workers = images, size, workers
+
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield the batches of steps ``first`` to ``last - 1``, epoch by epoch."""
+        seen = self.images.with_transform(train_transform(self.size), seed=self.seed)
+        batch_size, step = self.config.batch_size, first
+        while step < last:
+            epoch, position = divmod(step, self.steps_per_epoch)
+            generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, 3))
+            order = torch.randperm(len(self.images), generator=generator).split(batch_size)
+            rows = order[position : min(self.steps_per_epoch, position + last - step)]
+            seen.set_epoch(epoch)
+            loader: Any = DataLoader(
+                seen,
+                batch_sampler=[row.tolist() for row in rows],
+                num_workers=loading_processes(self.workers),
+                pin_memory=torch.cuda.is_available(),
+            )
+            for (pixels, labels), row in zip(loader, rows, strict=True):
+                yield Batch(pixels, labels, row)
+            step += len(rows)
+
+
+def in_memory(images: ImageSet, device: str, size: int, training: bool = False) -> Images:
+    """Load images that come from an array onto the device; keep files as they are, seen as evaluation sees them."""
+    source = images.images.source if isinstance(images.images, SelectedImages) else images.images
+    if isinstance(source, ArrayImages):
+        return load_tensors(images, device, shorter_side=None, transform="shift" if training else "none")
+    return images if training else images.with_transform(evaluation_transform(size))
+
+
+def evaluation_batches(images: Images, workers: int, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield every image once, in order, with its label."""
+    if isinstance(images, TensorSet):
+        for places in torch.arange(len(images)).split(BATCH):
+            yield images.evaluation_images(places), images.labels[places].to(device)
+        return
+    loader: Any = DataLoader(images, BATCH, num_workers=loading_processes(workers))
+    for pixels, labels in loader:
+        yield pixels.to(device), labels.to(device)
+
+
+def train(
+    root: Path | None,
+    partial_data: bool,
+    folder: Path,
+    device: str,
+    workers: int,
+    asked: Mapping[str, Any],
+    seconds: float = 0.0,
+) -> dict[str, Any] | None:
+    """Train a classifier, and measure accuracy, then P@1 and MAP@R of the test features after LDA (Supp. 1.2).
+
+    LDA is fitted on the training images as evaluation sees them, and keeps 512 dimensions, or one less than classes.
+    Returns None if time ran out.
+    """
+    options = {"allow_partial": True} if partial_data else {}
+    whole, test = (data_sets.create(asked["data"], root, split, **options) for split in ("train", "test"))
+    learned, held_out = hold_out(whole, asked["held_out"])
+    torch.manual_seed(asked["seed"])
+    network = PooledClassifier(asked["backbone"], asked["pooling"], whole.num_classes)
+    size = network.backbone.pixels.crop[0]
+    config = ClassificationConfig(min(asked["batch_size"], len(learned)), "sgd", asked["lr"])
+    images = in_memory(learned, device, size, training=True)
+    task = (
+        Classification(network, images, None, config, asked["seed"])
+        if isinstance(images, TensorSet)
+        else StreamedClassification(network, images, config, asked["seed"], size, workers)
+    )
+    epoch = task.steps_per_epoch
+    trainer = TrainerConfig(max_steps=asked["epochs"] * epoch, evaluate_every=epoch, seed=asked["seed"])
+    on_engine(trainer, device, seconds, mixed=True)
+    if trainer.accelerator == "gpu":
+        network.to(memory_format=torch.channels_last)
+    place, title = training_folder(folder, asked), f"{asked['pooling']}, seed {asked['seed']}"
+    outcome = run_loop(task, make_fabric(trainer), trainer, ScheduleConfig("cosine", ramp=0.2), place, title)
+    if outcome.ending == "time":
+        return None
+    shutil.rmtree(place)
+    judged = {name: in_memory(each, device, size) for name, each in (("held", held_out), ("test", test))}
+    return {
+        "validation": accuracy(network, evaluation_batches(judged["held"], workers, device)),
+        **geometry(network, in_memory(learned, device, size), judged["test"], whole.num_classes, workers, device),
+        "seconds": round(outcome.seconds, 1),
+    }
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
+    """Compute the share of images whose largest logit is that of their class."""
+    network.eval()
+    right = torch.cat([network(pixels).argmax(1) == labels for pixels, labels in batches])
+    return float(right.double().mean())
+
+
+class DiscriminantAnalysis:
+    """Linear discriminant analysis from running sums, so that memory does not grow with the number of images.
+
+    Its directions are the eigenvectors of ``(S_w + r I)^-1 S_b`` with the largest eigenvalues, one less than classes at
+    most. ``r`` is ``ridge`` times the mean variance within classes, so that features that never vary do no harm.
+    """
+
+    def __init__(self, num_classes: int, dim: int, ridge: float = 1e-3, device: torch.device | str = "cpu") -> None:
+        self.ridge = ridge
+        self.sums = torch.zeros(num_classes, dim, dtype=torch.float64, device=device)
+        self.counts = torch.zeros(num_classes, dtype=torch.float64, device=device)
+        self.products = torch.zeros(dim, dim, dtype=torch.float64, device=device)
+
+    def add(self, features: Float[Tensor, "B D"], labels: Int64[Tensor, " B"]) -> None:
+        """Add a batch to the sums."""
+        wide = features.double()
+        self.sums.index_add_(0, labels, wide)
+        self.counts += labels.bincount(minlength=len(self.counts))
+        self.products += wide.T @ wide
+
+    def directions(self, count: int) -> Float[Tensor, "D E"]:
+        """Return the best directions as columns: ``count`` of them, or one less than classes."""
+        total = self.counts.sum()
+        means, mean = self.sums / self.counts[:, None], self.sums.sum(0) / total
+        within = (self.products - (self.sums.T / self.counts) @ self.sums) / total
+        apart = (means - mean) * (self.counts / total).sqrt()[:, None]
+        dim = len(mean)
+        within += self.ridge * within.diagonal().mean() * torch.eye(dim, dtype=torch.float64, device=within.device)
+        # After whitening the scatter within classes, the directions are those of the largest variance between classes.
+        root = torch.linalg.cholesky(within)
+        white = torch.linalg.solve_triangular(root, apart.T, upper=False)
+        left = torch.linalg.svd(white, full_matrices=False).U
+        kept = left[:, : min(count, len(self.counts) - 1, dim)]
+        return torch.linalg.solve_triangular(root.T, kept, upper=True)
+
+
+@torch.no_grad()
+def geometry(
+    network: PooledClassifier, learned: Images, test: Images, num_classes: int, workers: int, device: str
+) -> dict[str, Any]:
+    """Fit LDA on training features, and measure accuracy, retrieval after LDA, and the entropy of the weights."""
+    network.eval()
+    analysis = DiscriminantAnalysis(num_classes, network.pool.out_dim, device=device)
+    for pixels, labels in evaluation_batches(learned, workers, device):
+        analysis.add(network.features(pixels).pooled.float(), labels)
+    directions = analysis.directions(LDA_DIM).float()
+    right, vectors, classes, entropies = [], [], [], []
+    for pixels, labels in evaluation_batches(test, workers, device):
+        found = network.features(pixels)
+        right.append(network.linear(found.pooled).argmax(1) == labels)
+        vectors.append(found.pooled.float() @ directions)
+        classes.append(labels)
+        if found.weights is not None:
+            entropies.append(relative_entropy(found.weights.float()))
+    metrics = retrieval_metrics(torch.cat(vectors), torch.cat(classes), ks=(1,))
+    return {
+        "accuracy": float(torch.cat(right).double().mean()),
+        "metrics": {name: metrics[name] for name in ("p@1", "map@r")},
+        "lda_dim": directions.shape[1],
+        "entropy": float(torch.cat(entropies).double().mean()) if entropies else None,
+    }
+
+
 def run(options: RunOptions) -> None:
     """Train what is missing, and write the figures."""
     usual, root, folder = ClassificationSettings(), options.root, options.work / "classification"
@@ -88,19 +329,17 @@ def run(options: RunOptions) -> None:
         return {name: {"pooling": name, "seed": seed, **shared} for name in POOLINGS}
 
     worker = partial(partial, train, root, options.quick, folder, options.device, chosen.workers)
-    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
+    done = run_seeds(options, path, store, SEEDS, jobs, worker)
     value = {
         "data": chosen.data,
         **({} if images is None else {"images": images}),
         "backbone": chosen.backbone,
         "epochs": chosen.epochs,
         "held_out": chosen.held_out,
-        "chosen": best_gsp({name: [found[name, seed]["validation"] for seed in seeds] for name in POOLINGS}),
-        "runs": [{"asked": run.asked, "found": run.found} for run in runs],
+        "chosen": best_gsp({name: [done.found[name, seed]["validation"] for seed in done.seeds] for name in POOLINGS}),
+        "runs": [{"asked": run.asked, "found": run.found} for run in done.runs],
     }
-    command = EXPERIMENT.command(options, seeds)
-    record = write_result(path, value, command=command, seeds=seeds, origins=[run.origin for run in runs])
-    print(accuracy_table(record), flush=True)
+    done.write(path, value, EXPERIMENT.command(options, done.seeds))
 
 
 def fingerprint_of(data: str, root: Path | None) -> str | None:
@@ -139,11 +378,6 @@ def in_percent(runs: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
     return [100 * (run["metrics"][figure] if "@" in figure else run[figure]) for run in runs]
 
 
-def spread(values: Sequence[float]) -> str:
-    """Write the mean and the standard deviation (n - 1)."""
-    return plus_minus(fmean(values), stdev(values) if len(values) > 1 else None)
-
-
 def accuracy_table(record: Record) -> str:
     """Write accuracy, P@1 and MAP@R of every layer; the paper's beside ours where it has the network."""
     value = record["value"]
@@ -152,11 +386,11 @@ def accuracy_table(record: Record) -> str:
         own = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
         row: dict[str, Any] = {
             "pooling": f"{layer_name(name)}{' (chosen)' if name == value['chosen'] else ''}",
-            "held out, %": spread(in_percent(own, "validation")),
+            "held out, %": plus_minus(*mean_std(in_percent(own, "validation"))),
         }
         paper = PAPER.get((value["backbone"], name))
         for place, (figure, shown) in enumerate(zip(FIGURES, ("accuracy, %", "P@1", "MAP@R"), strict=True)):
-            row[shown] = spread(in_percent(own, figure))
+            row[shown] = plus_minus(*mean_std(in_percent(own, figure)))
             if any(network == value["backbone"] for network, _ in PAPER):
                 row[f"{shown}, paper (ImageNet)"] = None if paper is None else paper[place]
         row["entropy"] = f"{fmean(run['entropy'] or 0.0 for run in own):.4f}"
@@ -189,19 +423,13 @@ def gain_table(record: Record) -> str:
     return markdown_table(rows, text_columns=1)
 
 
-def missing(record: Record) -> str:
-    """Return how many trainings a result lacks; empty where it is complete."""
-    made, promised = len(record["value"]["runs"]), len(SEEDS) * len(POOLINGS)
-    return f"{promised - made} of {promised} trainings" if made < promised else ""
-
-
 def headlines(value: Any) -> list[Headline]:
     """Return the accuracy with average pooling and with the chosen GSP."""
     found = []
     for name in ("gap", value["chosen"]):
         ours = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
         what = f"accuracy, {value['data']}, {value['backbone']}, {layer_name(name)}"
-        found.append(Headline(what, "on ImageNet only", spread(in_percent(ours, "accuracy"))))
+        found.append(Headline(what, "on ImageNet only", plus_minus(*mean_std(in_percent(ours, "accuracy")))))
     return found
 
 
@@ -215,7 +443,7 @@ EXPERIMENT = Experiment(
     run=run,
     tables={"accuracy": accuracy_table, "gain": gain_table},
     settings=ClassificationSettings,
-    missing=missing,
+    missing=missing_seeds(SEEDS),
     headlines=headlines,
     parallel=True,
 )

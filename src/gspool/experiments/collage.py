@@ -14,42 +14,135 @@ alone, a fine-tuned backbone, a search of settings on validation classes, and a 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from statistics import fmean, stdev
-from typing import Any
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
 
+import torch
+
+from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
-from gspool.experiments.cifar_backbone import FLAVOURS, pretrain_missing
-from gspool.experiments.cifar_stand_in import write_cifar100_stand_in
-from gspool.experiments.collage_grid import (
+from gspool.experiments.cifar import FLAVOURS, pretrain_missing, write_cifar100_stand_in
+from gspool.experiments.collage_search import (
     AS_THE_PAPER,
     LOSSES,
     ROUNDS,
-    ZSR,
-    Training,
-    Trainings,
-    paper_tables,
+    best_table,
     search,
+    search_table,
     single_variants,
-    tuned_table,
+    tuned_name,
 )
-from gspool.experiments.collage_plots import draw_bars, draw_weights, write_shown_weights
-from gspool.experiments.collage_tables import TABLES, cells_of, paper_of
-from gspool.experiments.collage_training import CollageWorker
+from gspool.experiments.collage_training import ZSR, CollageWorker, Training, stitched
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
-from gspool.experiments.seeds import missing_seeds, seeds_to_write
-from gspool.experiments.tables import plus_minus
+from gspool.experiments.plots import bars, legend_below, save, subplots
+from gspool.experiments.runs import missing_seeds, seeds_to_write
+from gspool.experiments.tables import cell, markdown_table, mean_std, plus_minus
+from gspool.files import write_atomic
 from gspool.provenance import write_result
 
 SEEDS = (0, 1, 2)
-SEARCH_SEED = 0
 # The tables of the tiny version have these rows alone.
 QUICK_ROWS = {"frozen": ("GAP", "GSP+ZSR"), "distilled": ("GAP",), "fine_tuned": ("GSP+ZSR",)}
-QUICK_VARIANTS = (AS_THE_PAPER, "lr 1e-2")
+
+
+class Row(NamedTuple):
+    """A row of the pooling table: layer, settings, the paper's MAP@R with C2 and with PNCA where it has the row."""
+
+    pooling: str
+    changes: dict[str, Any]
+    paper: tuple[float, float] | None = None
+
+
+_LARGE = {"dim": 8192, "options": {"prototypes": 64}}
+# "Evaluation of feature pooling methods", its first two columns. The paper's GSP is with the regularisation.
+ROWS = {
+    "CBAM": Row("cbam", {}, (7.87, 10.99)),
+    "CroW": Row("crow", {}, (10.09, 11.48)),
+    "DeLF": Row("delf", {}, (11.44, 24.83)),
+    # GeMax's ridge of 1 assumes unit descriptors; those of this network have length 20.
+    "GeMax": Row("gemax", {"features": "unit"}, (7.04, 7.83)),
+    "GeMax, tokens as they are": Row("gemax", {}),
+    "GeMean": Row("gemean", {}, (10.97, 10.60)),
+    "GSoP": Row("gsop", {}, (11.15, 17.73)),
+    "OTP-(8x16)": Row("otp", {}, (7.02, 11.55)),
+    "OTP-(64x128)": Row("otp", _LARGE, (7.57, 11.79)),
+    "SOLAR": Row("solar", {}, (17.30, 20.36)),
+    "TFM-1": Row("tfm", {"options": {"layers": 1}}, (8.84, 10.83)),
+    "TFM-2": Row("tfm", {"options": {"layers": 2}}, (16.48, 21.00)),
+    "TFM-4": Row("tfm", {"options": {"layers": 4}}, (18.51, 21.56)),
+    "TFM-8": Row("tfm", {"options": {"layers": 8}}, (18.18, 19.68)),
+    "T-SMK": Row("tsmk", {}, (9.21, 13.15)),
+    "VLAD-(8x16)": Row("vlad", {}, (21.73, 19.68)),
+    "VLAD-(64x128)": Row("vlad", _LARGE, (22.52, 21.15)),
+    "WELDON": Row("weldon", {}, (13.81, 20.38)),
+    "GAP": Row("gap", {}, (8.09, 10.68)),
+    "GMP": Row("gmp", {}, (9.53, 11.25)),
+    "GMP+GAP": Row("gap+gmp", {}, (10.01, 11.85)),
+    "GMP+GSP": Row("gmp+gsp", {}),
+    "GeMean+GSP": Row("gemean+gsp", {}),
+    "GSP": Row("gsp", {}),
+    "GSP+ZSR": Row("gsp", {"zsr": ZSR}, (22.68, 27.61)),
+}
+DISTILLED = ("GAP", "GSP")
+FINE_TUNED = ("GAP", "GMP", "GSP", "GSP+ZSR")
+TUNED = ("GAP", "DeLF", "GeMean+GSP", "GSP", "GSP+ZSR")
+
+# By row, loss and seed.
+Trainings = dict[tuple[str, str, int], Training]
+
+
+def paper_tables(
+    seeds: tuple[int, ...], epochs: int = 15, patience: int = 6, fine_tuned: int = 8
+) -> dict[str, Trainings]:
+    """Return the trainings of the tables at the paper's settings; ``fine_tuned`` limits the passes of fine-tuning.
+
+    Example:
+        >>> {name: len(table) for name, table in paper_tables((0, 1, 2)).items()}
+        {'frozen': 150, 'distilled': 12, 'fine_tuned': 24}
+    """
+
+    def table(names: tuple[str, ...], **changes: Any) -> Trainings:
+        usual = {"epochs": epochs, "patience": patience}
+        return {
+            (name, loss, seed): Training(ROWS[name].pooling, loss, seed, **{**usual, **ROWS[name].changes, **changes})
+            for name in names
+            for loss in LOSSES
+            for seed in seeds
+        }
+
+    return {
+        "frozen": table(tuple(ROWS)),
+        "distilled": table(DISTILLED, data="distilled"),
+        # At the paper's 1e-3 a trainable backbone overfits within two epochs.
+        "fine_tuned": table(FINE_TUNED, backbone="fine-tuned", lr=1e-4, epochs=fine_tuned),
+    }
+
+
+def tuned_trainings(best: Mapping[tuple[str, str, str], Training], seeds: tuple[int, ...]) -> Trainings:
+    """Return GAP and GSP at the best settings of the search, by (pooling, loss, flavour), for every seed.
+
+    DeLF and GeMean+GSP, which lead at the paper's settings, are trained at GSP's settings as far as they apply.
+    """
+    table: Trainings = {}
+    for (pooling, loss, flavour), training in best.items():
+        rows = {"GAP": training}
+        if pooling == "gsp":
+            rows = {
+                "GSP": replace(training, zsr=0.0),
+                "GSP+ZSR": replace(training, zsr=training.zsr or ZSR),
+                "GeMean+GSP": replace(training, pooling="gemean+gsp", zsr=0.0),
+                "DeLF": replace(training, pooling="delf", options={}, zsr=0.0),
+            }
+        for name, settings in rows.items():
+            for seed in seeds:
+                table[tuned_name(name, flavour), loss, seed] = replace(settings, seed=seed)
+    return table
 
 
 @dataclass(frozen=True)
@@ -76,6 +169,7 @@ class CollageRun:
         self.options = options
         chosen = options.settings or CollageSettings()
         self.settings = replace(chosen, epochs=1, patience=1, fine_tuned_epochs=1) if options.quick else chosen
+        self.usual: dict[str, Any] = {"epochs": self.settings.epochs, "patience": self.settings.patience}
         self.root = write_cifar100_stand_in(options.work / "stand-in", 1, 1) if options.quick else options.root
         self.folder = options.work / "collage"
         libraries = ("pytorch-metric-learning",)
@@ -85,20 +179,13 @@ class CollageRun:
 
     def tables(self, seeds: tuple[int, ...]) -> dict[str, Trainings]:
         """Return the trainings of the tables at the paper's settings; a few of them for the tiny version."""
-        settings = self.settings
-        tables = paper_tables(seeds, settings.epochs, settings.patience, settings.fine_tuned_epochs)
+        tables = paper_tables(seeds, **self.usual, fine_tuned=self.settings.fine_tuned_epochs)
         if not self.options.quick:
             return tables
         return {
             name: {key: each for key, each in table.items() if key[0] in QUICK_ROWS[name] and key[1] == "pnca"}
             for name, table in tables.items()
         }
-
-    def variants(self) -> dict[tuple[str, str, str], Training]:
-        """Return the first stage of the search."""
-        found = single_variants(seed=SEARCH_SEED, epochs=self.settings.epochs, patience=self.settings.patience)
-        quick = self.options.quick
-        return {key: each for key, each in found.items() if not quick or key[2] in QUICK_VARIANTS}
 
     @property
     def seconds_left(self) -> float | None:
@@ -113,8 +200,7 @@ class CollageRun:
         """
         # Every row once before any row twice, and fine-tuning last; one backbone after the other, for its maps.
         order = sorted(
-            trainings.values(),
-            key=lambda each: (each.backbone == "fine-tuned", each.seed, each.data, each.flavour),
+            trainings.values(), key=lambda each: (each.backbone == "fine-tuned", each.seed, each.data, each.flavour)
         )
         # The paper's settings are part of a table and of the search.
         once = {str(each.asked()): each.asked() for each in order}
@@ -143,7 +229,9 @@ def run(options: RunOptions) -> None:
 
     seeds = seeds_to_write(path, options.seeds or (SEEDS[:1] if options.quick else SEEDS), held)
     backbones = pretrain_missing(FLAVOURS, study.root, study.folder, options)
-    tables, first = study.tables(seeds), study.variants()
+    tables, first = study.tables(seeds), single_variants(**study.usual)
+    if options.quick:
+        first = {key: each for key, each in first.items() if key[2] in (AS_THE_PAPER, "lr 1e-2")}
     # All that depends on nothing at once, so that no process waits for the last training of a table.
     ready = [*(each for table in tables.values() for each in table.values()), *first.values()]
     if not study.train("the paper's settings and single changes", dict(enumerate(ready))):
@@ -153,22 +241,17 @@ def run(options: RunOptions) -> None:
         raise ValueError("time ran out before any training ended, nothing was written; give more --seconds")
     tried, best = search(partial(study.train, "search"), first, 0 if options.quick else ROUNDS)
     chosen = {place: training for place, (_, training) in best.items()}
-    tables["tuned"] = {} if options.quick else tuned_table(chosen, seeds)
+    tables["tuned"] = {} if options.quick else tuned_trainings(chosen, seeds)
     study.train("the best settings", tables["tuned"])
     made = {name: study.finished(table) for name, table in tables.items()}
     maps = study.folder / "weights.safetensors"
     if not maps.is_file() and study.seconds_left != 0 and not study.failures:
-        epochs, patience = study.settings.epochs, study.settings.patience
-        training = Training("gsp", "pnca", zsr=ZSR, epochs=epochs, patience=patience)
-        worker = study.worker()
-        model, sets, _ = worker.train(training)
-        write_shown_weights(model, sets, worker.collages, maps)
+        write_shown_weights(study.worker(), Training("gsp", "pnca", zsr=ZSR, **study.usual), maps)
     write_result(
         path,
         {
             "backbones": backbones,
-            "epochs": study.settings.epochs,
-            "patience": study.settings.patience,
+            **study.usual,
             "fine_tuned_epochs": study.settings.fine_tuned_epochs,
             "best": {" ".join(place): name for place, (name, _) in best.items()},
             "best_settings": {" ".join(place): training.asked() for place, training in chosen.items()},
@@ -193,13 +276,13 @@ def summary_rows(found: Mapping[tuple[str, str, int], Mapping[str, Any]], seeds:
     rows = []
     for name, loss in dict.fromkeys(key[:2] for key in found):
         runs = {seed: found[name, loss, seed] for seed in seeds if (name, loss, seed) in found}
-        values = [100 * run["map@r"] for run in runs.values()]
+        mean, std = mean_std([100 * run["map@r"] for run in runs.values()])
         rows.append(
             {
                 "row": name,
                 "loss": loss,
-                "map@r": round(fmean(values), 2),
-                "std": round(stdev(values), 2) if len(values) > 1 else None,
+                "map@r": mean,
+                "std": std,
                 "by_seed": {str(seed): round(100 * run["map@r"], 2) for seed, run in runs.items()},
                 "p@1": round(100 * fmean(run["p@1"] for run in runs.values()), 2),
                 "validation": round(100 * fmean(run["validation"] for run in runs.values()), 2),
@@ -238,6 +321,227 @@ def missing(record: Record) -> str:
     return ", ".join([*left, *filter(None, [missing_seeds(SEEDS)(record)])])
 
 
+Cells = Mapping[tuple[str, str], Mapping[str, Any]]
+# The paper's GSP is with the regularisation.
+OURS = "GSP+ZSR"
+COMPARED = ("GAP", "GSP", OURS)
+MEAN, PAPER, DIFFERENCE, ON_OBJECT, ENTROPY = "", "paper", f"{OURS} − row", "on the object", "entropy"
+FURTHEST = 4
+
+
+def cells_of(record: Record, table: str) -> Cells:
+    """Return the cells of a table of the record by (row, loss)."""
+    return {(row["row"], row["loss"]): row for row in record["value"][table]}
+
+
+def difference(cells: Cells, one: str, other: str, loss: str, times: float = 1.0) -> str:
+    """Write the paired difference of two rows over the seeds that both have; empty where there is none."""
+    ours, theirs = (cells[name, loss]["by_seed"] if (name, loss) in cells else {} for name in (one, other))
+    pairs = [ours[seed] - times * theirs[seed] for seed in ours if seed in theirs]
+    return with_interval(seed_difference(pairs)) if pairs else ""
+
+
+def row_of(name: str) -> Row:
+    """Return the row of a name, which in a table of tuned settings may end in the backbone."""
+    return ROWS[name if name in ROWS else name.partition(",")[0]]
+
+
+def paper_of(name: str, loss: str) -> float | None:
+    """Return the paper's MAP@R of a row."""
+    known = row_of(name).paper
+    return None if known is None else known[[*LOSSES].index(loss)]
+
+
+def layer_table(table: str, names: Sequence[str], columns: Sequence[str], record: Record) -> str:
+    """Write a row a layer, and each column for both losses; layers without a value in any column are left out.
+
+    Differences are those to `OURS` with the same backbone, for rows of its embedding size.
+    """
+    cells = cells_of(record, table)
+    best = {loss: max((each["map@r"] for (_, own), each in cells.items() if own == loss), default=0) for loss in LOSSES}
+
+    def value(name: str, loss: str, column: str) -> Any:
+        found = cells.get((name, loss), {})
+        if column == MEAN and found:
+            text = plus_minus(found["map@r"], found["std"])
+            return f"**{text}**" if found["map@r"] == best[loss] else text
+        if column == PAPER:
+            return paper_of(name, loss)
+        if column == DIFFERENCE:
+            ours = OURS if name in ROWS else OURS + name[name.index(",") :]
+            return difference(cells, ours, name, loss) if name != ours and "dim" not in row_of(name).changes else ""
+        key, digits = {ON_OBJECT: ("on_object", ".2f"), ENTROPY: ("entropy", ".3f")}.get(column, ("", ""))
+        return cell(found.get(key), digits)
+
+    rows = []
+    for name in names:
+        row = {
+            f"{shown}, {column}" if column else shown: value(name, loss, column)
+            for loss, shown in LOSSES.items()
+            for column in columns
+        }
+        if any(row.values()) or MEAN in columns:
+            rows.append({"layer": name, **row})
+    return markdown_table(rows, ".2f", text_columns=1)
+
+
+def gain_table(record: Record) -> str:
+    """Write how GSP compares with GAP, and what the regularisation adds, in every setting and with both losses."""
+    settings = (
+        ("frozen", "frozen", FLAVOURS[0]),
+        ("frozen, tuned", "tuned", FLAVOURS[0]),
+        ("frozen, tuned, pre-activation", "tuned", FLAVOURS[1]),
+        ("fine-tuned", "fine_tuned", FLAVOURS[0]),
+        ("objects alone", "distilled", FLAVOURS[0]),
+    )
+    rows = []
+    for setting, table, flavour in settings:
+        cells = cells_of(record, table)
+        gap, without, ours = (tuned_name(name, flavour) for name in COMPARED)
+        for loss, shown in LOSSES.items():
+            known = (ours, loss) in cells
+            times = known and (gap, loss) in cells
+            rows.append(
+                {
+                    "backbone": setting,
+                    "loss": shown,
+                    "GSP − GAP": difference(cells, without, gap, loss),
+                    f"{OURS} − GAP": difference(cells, ours, gap, loss),
+                    f"{OURS} − 2 × GAP": difference(cells, ours, gap, loss, times=2),
+                    f"{OURS} / GAP": f"{cells[ours, loss]['map@r'] / cells[gap, loss]['map@r']:.1f}" if times else "",
+                    "paper": f"{(paper_of(OURS, loss) or 0.0) / (paper_of('GAP', loss) or 1.0):.1f}" if known else "",
+                    f"{OURS} − GSP": difference(cells, ours, without, loss),
+                }
+            )
+    return markdown_table(rows, text_columns=2)
+
+
+def loss_table(heading: str, value: Callable[[Record, str, str], Any], record: Record) -> str:
+    """Write a row a loss, and a value for each of the compared layers."""
+    rows = [
+        {"loss": shown, **{heading.format(name): value(record, name, loss) for name in COMPARED}}
+        for loss, shown in LOSSES.items()
+    ]
+    return markdown_table(rows, ".2f", text_columns=1)
+
+
+def share_of_objects_alone(record: Record, name: str, loss: str) -> str:
+    """Return which share of GAP's MAP@R on the objects alone is reached on collages with the frozen backbone."""
+    alone, cells = cells_of(record, "distilled"), cells_of(record, "frozen")
+    known = (name, loss) in cells and ("GAP", loss) in alone
+    return f"{100 * cells[name, loss]['map@r'] / alone['GAP', loss]['map@r']:.0f}" if known else ""
+
+
+def by_sub_class(record: Record, name: str, loss: str) -> float | None:
+    """Return MAP@R where only images of the same CIFAR-100 class count as right."""
+    return cells_of(record, "frozen").get((name, loss), {}).get("by_sub_class")
+
+
+def distances(record: Record, table: str) -> dict[tuple[str, str], float]:
+    """Return how far every row is from the paper's figure, in points, by (row, loss)."""
+    return {
+        (name, loss): found["map@r"] - paper
+        for (name, loss), found in cells_of(record, table).items()
+        if (paper := paper_of(name, loss)) is not None
+    }
+
+
+def distance_table(record: Record) -> str:
+    """Write the mean distance from the paper's figures in points, and the rows that are furthest from them."""
+    rows = []
+    for loss, shown in LOSSES.items():
+        off = {name: each for (name, own), each in distances(record, "frozen").items() if own == loss}
+        most = sorted(off, key=lambda name: -abs(off[name]))[:FURTHEST]
+        rows.append(
+            {
+                "loss": shown,
+                "rows": len(off),
+                "mean distance": f"{fmean(map(abs, off.values())):.1f}" if off else "",
+                "furthest": ", ".join(f"{name} {off[name]:+.1f}" for name in most),
+            }
+        )
+    return markdown_table(rows, text_columns=1)
+
+
+def mean_distance(table: str, record: Record) -> str:
+    """Write the mean distance from the paper over the cells that the frozen and the fine-tuned backbone share."""
+    shared = {*distances(record, "frozen")} & {*distances(record, "fine_tuned")}
+    off = [abs(each) for key, each in distances(record, table).items() if key in shared]
+    return f"{fmean(off):.1f}" if off else "?"
+
+
+# Collages of each split in the picture of weights.
+SHOWN = 4
+TITLES = {"train": "training classes", "test": "test classes"}
+
+
+@torch.no_grad()
+def write_shown_weights(worker: CollageWorker, training: Training, path: Path) -> None:
+    """Train, and keep what the picture of weights shows: the first collage of some classes, its object, the weights."""
+    from safetensors.torch import save as safetensors_bytes
+
+    with torch.enable_grad():
+        model, maps, _ = worker.train(training)
+    content = {}
+    for split in TITLES:
+        images, stored = maps[split], worker.collages.sets[split]  # type: ignore[index]
+        firsts = [int((images.labels == label).nonzero()[0]) for label in images.labels.unique().tolist()]
+        places = torch.tensor(firsts[:: max(len(firsts) // SHOWN, 1)][:SHOWN])
+        embedded = model.eval().embed(images.evaluation_images(places))
+        tiles, objects = stored.evaluation_images(places).split([4, 1], dim=1)
+        content[f"{split}.pictures"] = stitched(worker.collages.tiles, tiles).cpu().contiguous()
+        content[f"{split}.weights"] = embedded.weights.view(-1, *embedded.grid).cpu().contiguous()
+        content[f"{split}.objects"] = objects.flatten().cpu().contiguous()
+    write_atomic(path, safetensors_bytes(content))
+
+
+def draw_weights(kept: Path, path: Path) -> None:
+    """Draw collages with the object framed, and the weights below, each map from 0 to its largest weight."""
+    from matplotlib.patches import Rectangle
+    from safetensors.torch import load_file
+
+    content = load_file(kept)
+    columns = [(split, number) for split in TITLES for number in range(len(content[f"{split}.objects"]))]
+    figure, grid = subplots(2, len(columns), 1.3 * len(columns), 2.7)
+    for (above, below), (split, number) in zip(grid.T, columns, strict=True):
+        pictures, weights, objects = (content[f"{split}.{name}"] for name in ("pictures", "weights", "objects"))
+        above.imshow(pictures[number].permute(1, 2, 0).numpy())
+        down, across = divmod(int(objects[number]), 2)
+        frame = Rectangle((32 * across - 0.5, 32 * down - 0.5), 32, 32, fill=False, edgecolor="yellow", linewidth=2)
+        above.add_patch(frame)
+        below.imshow(weights[number].numpy(), cmap="magma", vmin=0)
+        if number == 0:
+            above.set_title(TITLES[split], fontsize=9, loc="left")
+        for axes in (above, below):
+            axes.set(xticks=[], yticks=[])
+    save(figure, path)
+
+
+def draw_bars(record: Record, path: Path) -> None:
+    """Draw the pooling table: a bar a layer, the best on top, layers with GSP in orange, diamonds for the paper."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    cells = cells_of(record, "frozen")
+    figure, grid = subplots(1, len(LOSSES), 10, 5.4, sharex=True)
+    for axes, (loss, shown) in zip(grid[0], LOSSES.items(), strict=True):
+        names = sorted((name for name in ROWS if (name, loss) in cells), key=lambda name: -cells[name, loss]["map@r"])
+        means, stds = ([cells[name, loss][part] for name in names] for part in ("map@r", "std"))
+        colors = ["C1" if "GSP" in name else "C0" for name in names]
+        bars(axes, names, means, stds, colors, [paper_of(name, loss) for name in names])
+        axes.set(title=f"{shown}, frozen backbone", xlabel="MAP@R, %")
+    seeds = f"mean ± std, {len(record['seeds'])} seeds"
+    legend_below(
+        figure,
+        [
+            Patch(color="C1", label=f"with GSP; {seeds}"),
+            Patch(color="C0", label=f"other layers; {seeds}"),
+            Line2D([], [], marker="D", markersize=4, color="black", linestyle="", label="paper"),
+        ],
+    )
+    save(figure, path)
+
+
 def headlines(value: Any) -> list[Headline]:
     """Return MAP@R of GAP and of GSP with the regularisation, at the paper's settings."""
     cells = cells_of({"value": value}, "frozen")
@@ -260,7 +564,27 @@ EXPERIMENT = Experiment(
     needs=("cifar100",),
     files=("collage",),
     run=run,
-    tables=TABLES,
+    tables={
+        "pooling": partial(layer_table, "frozen", [*ROWS], (MEAN, PAPER, DIFFERENCE)),
+        "gain": gain_table,
+        "weights": partial(layer_table, "frozen", [*ROWS], (ON_OBJECT, ENTROPY)),
+        "distance": distance_table,
+        "distance_frozen": partial(mean_distance, "frozen"),
+        "distance_fine_tuned": partial(mean_distance, "fine_tuned"),
+        "sub_classes": partial(loss_table, "{}", by_sub_class),
+        "search_c2": partial(search_table, "c2"),
+        "search_pnca": partial(search_table, "pnca"),
+        "best": best_table,
+        "tuned": partial(
+            layer_table,
+            "tuned",
+            [tuned_name(name, flavour) for flavour in FLAVOURS for name in TUNED],
+            (MEAN, PAPER, DIFFERENCE, ON_OBJECT, ENTROPY),
+        ),
+        "objects_alone": partial(layer_table, "distilled", DISTILLED, (MEAN, ON_OBJECT, ENTROPY)),
+        "share_of_objects_alone": partial(loss_table, "{}, %", share_of_objects_alone),
+        "fine_tuned": partial(layer_table, "fine_tuned", FINE_TUNED, (MEAN, PAPER, ON_OBJECT, ENTROPY)),
+    },
     plots={"collage_table": draw_bars},
     settings=CollageSettings,
     missing=missing,

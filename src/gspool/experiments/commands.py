@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from gspool.data.splits import LARGEST_SEED
 from gspool.executor.signals import exit_with_line
 from gspool.experiments import registry
-from gspool.experiments.arguments import device_of, executor_options, numbers_of, refuse_measured
-from gspool.experiments.experiment import RunOptions
+from gspool.experiments.experiment import RunOptions, numbers_of
 from gspool.experiments.plots import draw_plots
+from gspool.experiments.tables import read_table
+from gspool.provenance import is_quick, read_result
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
@@ -35,6 +36,10 @@ REPORT = """Fill README.md and docs/*.md with the numbers and tables of results/
     gspool report
     gspool report --check        change nothing; fail if a document is out of date
     gspool report --plots        draw the figures in docs/images again, too"""
+
+
+# The main tables of a result, which stand first; documents show all.
+SHOWN_TABLES = 2
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
@@ -61,14 +66,34 @@ def reproduce_command(arguments: Sequence[str]) -> None:
     where = "--work" if options.quick and namespace["results"] is None else "--results"
     for flag, folder in ((where, options.results), ("--work", options.work), (where, options.images)):
         check_writable(folder, flag)
-    print(f"{experiment.name}: {experiment.claim}\n{experiment.shows} of the paper; {experiment.cost}")
+    if options.quick:
+        print(f"--quick: a tiny version of {experiment.name}, to see that everything works; its numbers mean nothing")
+    else:
+        print(f"{experiment.name}: {experiment.shows}; {experiment.cost}\nclaim: {experiment.claim}")
     if namespace["download"] and not options.quick:
         download(experiment, options)
-    with written_files(experiment, options):
+    with written_files(experiment, options) as written:
         experiment.run(options)
-        draw_plots(experiment, options.results, options.images)
+        results = [path.stem for path in written() if path.suffix == ".json"]
+        others = [name for name in results if name not in experiment.files]
+        draw_plots(experiment, options.results, options.images, others)
+        for name in results:
+            show_tables(experiment, options, name)
+
+
+def show_tables(experiment: Experiment, options: RunOptions, name: str) -> None:
+    """Draw the main tables of a result in the terminal; those of a tiny version are made, but not shown."""
+    from gspool.terminal.table import show_rows
+
+    record = read_result(options.results / f"{name}.json")
+    tables = experiment.made_from(experiment.tables, name, record)
+    made = {title: text for title, make in tables.items() if (text := make(record)).startswith("|")}
     if options.quick:
-        print(f"a tiny version, which measures nothing; its files are under {options.results}")
+        print(f"tables made, not shown: {', '.join(made)}", flush=True)
+        return
+    for title, text in [*made.items()][:SHOWN_TABLES]:
+        # Bold is for documents.
+        show_rows(f"{name}: {title}", read_table(text.replace("**", "")))
 
 
 def list_command(words: list[str]) -> None:
@@ -81,19 +106,23 @@ def list_command(words: list[str]) -> None:
 
 
 def show_list(results: Path) -> None:
-    """Print every experiment with its claim, cost and status."""
+    """Print every experiment with its claim and cost, and its status where there is a folder of results."""
     from rich.console import Console
     from rich.table import Table
 
+    here = results.is_dir()
     shown = Table(title="gspool reproduce NAME", title_justify="left", show_lines=True)
     # A name that is broken into lines cannot be copied.
     shown.add_column("name", no_wrap=True)
-    for column in ("shows", "claim", "cost", "status"):
+    for column in ("shows", "claim", "cost", *(("status",) if here else ())):
         shown.add_column(column, overflow="fold")
     for name in registry.names():
         each = registry.find(name)
-        shown.add_row(name, each.shows, each.claim, each.cost, registry.status(each, results).text)
+        status = [registry.status(each, results).text] if here else []
+        shown.add_row(name, each.shows, each.claim, each.cost, *status)
     Console().print(shown)
+    if not here:
+        print(f"there is no folder {results}: give --results FOLDER to see what has been run")
 
 
 def download(experiment: Experiment, options: RunOptions) -> None:
@@ -130,7 +159,11 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
     parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; default: a GPU if there is one.")
     parser.add_argument("--results", type=str, default=None, help="Folder for the results (results).")
     parser.add_argument("--work", type=str, default="runs/reproduce", help="Folder for finished trainings.")
-    parser.add_argument("--quick", action="store_true", help="A tiny version; writes to the folder of --work.")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="A tiny version, to see that it works; writes to --work.",
+    )
     if experiment is None or experiment.parallel:
         parser.add_argument("--processes", type=int, default=1, help="Trainings at a time on this machine or cluster.")
         parser.add_argument("--ray", type=str, default=None, help="Ray cluster: auto, an address, or local.")
@@ -169,9 +202,60 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     )
 
 
+def executor_options(namespace: Any) -> dict[str, Any]:
+    """Check and return the options of the executor."""
+    chosen = {name: namespace[name] for name in ("processes", "ray", "gpus", "seconds")}
+    if chosen["processes"] < 1:
+        raise ValueError(f"--processes is the number of trainings at a time, at least 1, got {chosen['processes']}")
+    for name, meaning in (("gpus", "the GPUs of one training"), ("seconds", "a time limit, 0 for none")):
+        if not 0 <= chosen[name] < float("inf"):
+            raise ValueError(f"--{name} is {meaning}, got {chosen[name]:g}")
+    if chosen["gpus"] and chosen["ray"] is None:
+        raise ValueError("--gpus shares the GPUs of a Ray cluster; add --ray, or use --processes on one machine")
+    return chosen
+
+
+def device_of(asked: str | None, name: str, on_gpu: bool = True) -> str:
+    """Return the device that was asked for, or a GPU if there is one and the experiment can use it."""
+    there = available_devices()
+    if not on_gpu and asked not in (None, "cpu"):
+        raise ValueError(f"{name} runs on the CPU only, got --device {asked}")
+    if asked is None:
+        return "cuda" if on_gpu and "cuda" in there else "cpu"
+    if asked not in there:
+        raise ValueError(f"there is no device {asked!r} here; available: {', '.join(there)}")
+    return asked
+
+
+def available_devices() -> list[str]:
+    """Return the devices of this machine: the CPU, every GPU that CUDA finds, Apple's."""
+    import torch
+
+    apple = ["mps"] if torch.backends.mps.is_available() else []
+    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return ["cpu", *(["cuda", *found] if found else []), *apple]
+
+
+def refuse_measured(results: Path) -> None:
+    """Refuse to write a tiny version among measured results."""
+    for path in sorted(results.glob("*.json")):
+        try:
+            record = read_result(path)
+        except ValueError:
+            continue
+        if not is_quick(record):
+            raise ValueError(
+                f"--quick measures nothing, and {results} holds measured results ({path.name}); remove --results, or "
+                "give another folder"
+            )
+
+
 @contextmanager
-def written_files(experiment: Experiment, options: RunOptions) -> Iterator[None]:
-    """Print which results and figures of an experiment are written in here, also where something fails after that."""
+def written_files(experiment: Experiment, options: RunOptions) -> Iterator[Callable[[], list[Path]]]:
+    """Print which results and figures of an experiment are written in here, also where something fails after that.
+
+    Yields a function that returns those that are written so far.
+    """
     start = experiment.name.replace("-", "_")
 
     def stamps() -> dict[Path, tuple[int, int]]:
@@ -180,12 +264,15 @@ def written_files(experiment: Experiment, options: RunOptions) -> Iterator[None]
         return {path: (each.st_ino, each.st_mtime_ns) for path in files if path.is_file() for each in [path.stat()]}
 
     before = {*stamps().values()}
+
+    def written() -> list[Path]:
+        return [path for path, stamp in stamps().items() if stamp not in before]
+
     try:
-        yield
+        yield written
     finally:
-        written = [str(path) for path, stamp in stamps().items() if stamp not in before]
-        if written:
-            print(f"written: {', '.join(written)}", flush=True)
+        if names := ", ".join(map(str, written())):
+            print(f"written: {names}", flush=True)
 
 
 def report_command(arguments: Sequence[str]) -> None:

@@ -13,12 +13,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
-from gspool.experiments.retrieval_figures import figures_of, runs_of
+from gspool.experiments.experiment import Headline, Record
+from gspool.experiments.retrieval_figures import (
+    comparison,
+    figures_of,
+    joined_models,
+    run_cells,
+    runs_of,
+    single_models,
+    table,
+)
 from gspool.experiments.retrieval_paper import component_values
-from gspool.experiments.retrieval_study import Study, StudySettings, check_study, missing_of, run_experiment, study_of
-from gspool.experiments.retrieval_tables import comparison, joined_models, run_cells, single_models, table
-from gspool.experiments.retrieval_variants import Variant
+from gspool.experiments.retrieval_study import study_experiment
+from gspool.experiments.retrieval_training import Variant
 
 # With mu = 1 every token weighs the same, and the attributes are those of all of them.
 VARIANTS = (
@@ -37,16 +44,6 @@ STEPS = (
     ("neither", "both"),
     ("GSP", "ZSR"),
 )
-
-
-def study(options: RunOptions) -> Study:
-    """Return what is to be trained."""
-    return study_of("components", options, "fair", VARIANTS)
-
-
-def run(options: RunOptions) -> None:
-    """Train what is missing and write the figures."""
-    run_experiment(EXPERIMENT, study(options), VARIANTS)
 
 
 def rows(record: Record) -> str:
@@ -93,18 +90,13 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="components",
+EXPERIMENT = study_experiment(
+    "components",
+    "fair",
+    lambda _: VARIANTS,
     claim="zero-shot regularisation and GSP each improve average pooling, and both together improve it most",
     shows="Table 1",
     cost="24 trainings of CUB besides those of `benchmark`, each a few minutes of a GPU",
-    files=("components",),
-    needs=("cub",),
-    run=run,
     tables={"rows": rows, "steps": steps},
-    settings=StudySettings,
-    check=lambda options: check_study(study(options)),
-    missing=lambda record: missing_of(record, VARIANTS),
     headlines=headlines,
-    parallel=True,
 )

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from gspool import data as data_sets
-from gspool.experiments.benchmark_plots import draw_maps
 from gspool.experiments.experiment import Record
-from gspool.experiments.retrieval_tables import table
-from gspool.experiments.retrieval_variants import Variant, train_config
+from gspool.experiments.plots import draw_maps
+from gspool.experiments.retrieval_figures import table
+from gspool.experiments.retrieval_training import Variant, train_config
 from gspool.functional import clip_norm, greedy_centers, gsp_pool
 from gspool.provenance import write_result
 from gspool.training.build import build_model

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gspool.executor import Executor
+from gspool.terminal.status import WrongArgumentsError
 
 Record = Mapping[str, Any]
 
@@ -86,6 +87,8 @@ class Experiment:
         needs: data sets, by their names in `gspool.data`; empty where everything is generated.
         settings: a dataclass of options of its own, each of which becomes an option of the command.
         check: raises ValueError for options that make no sense, before data are downloaded.
+        like: takes the record of a result with a name of its own (other data, another backbone), returns the file whose
+            tables and plots it has; the first file unless given.
         missing: takes the record of the first file, returns what it still lacks; empty where it is complete.
         headlines: takes the value of the first file, returns its lines of the summary table.
         seeded: whether --seeds applies.
@@ -109,6 +112,7 @@ class Experiment:
     needs: tuple[str, ...] = ()
     settings: type | None = None
     check: Callable[[RunOptions], Any] | None = field(default=None, repr=False)
+    like: Callable[[Record], str] | None = field(default=None, repr=False)
     missing: Callable[[Record], str] | None = field(default=None, repr=False)
     headlines: Callable[[Any], list[Headline]] | None = field(default=None, repr=False)
     seeded: bool = True
@@ -118,6 +122,13 @@ class Experiment:
     def source(self, part: Callable[..., Any] | FromFile) -> FromFile:
         """Return the file that a table or plot is made from, and the function that makes it."""
         return part if isinstance(part, FromFile) else FromFile(self.files[0], part)
+
+    def made_from(self, parts: Mapping[str, Any], file: str, record: Record) -> dict[str, Callable[..., Any]]:
+        """Return the tables or plots of a file by name; those of a like file where it is none of the experiment's."""
+        if file not in self.files:
+            file = self.files[0] if self.like is None else self.like(record)
+        sources = {name: self.source(part) for name, part in parts.items()}
+        return {name: source.make for name, source in sources.items() if source.file == file}
 
     def command(self, options: RunOptions | None = None, seeds: Sequence[int] = ()) -> str:
         """Return what a person types for it: with the options of a run, as its provenance shows it.
@@ -158,3 +169,32 @@ def result_name(name: str, chosen: Sequence[str], usual: Sequence[str]) -> str:
     """
     others = [word.replace("/", "-") for word, expected in zip(chosen, usual, strict=True) if word != expected]
     return "_".join([name, *others])
+
+
+def numbers_of(text: str, what: str) -> tuple[int, ...]:
+    """Read comma-separated whole numbers from 0 on, each of them once."""
+    if not text.strip():
+        return ()
+    try:
+        found = tuple(int(word) for word in text.split(","))
+    except ValueError as wrong:
+        raise WrongArgumentsError(f"{what} are comma-separated whole numbers such as 0,1,2, got {text!r}") from wrong
+    if min(found) < 0:
+        raise WrongArgumentsError(f"{what} are counted from 0, got {min(found)} in {text!r}")
+    # The same run would count twice in a mean, and make its deviation too small.
+    _refuse_twice(sorted(found), what, text)
+    return found
+
+
+def names_of(text: str, what: str) -> tuple[str, ...]:
+    """Read comma-separated names, each of them once."""
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    _refuse_twice(found, what, text)
+    return found
+
+
+def _refuse_twice(found: Sequence[object], what: str, text: str) -> None:
+    """Refuse a list, ``what`` in the plural, typed as ``text``, in which something appears twice."""
+    twice = [each for each in dict.fromkeys(found) if found.count(each) > 1]
+    if twice:
+        raise WrongArgumentsError(f"{what} must differ, got {', '.join(map(str, twice))} more than once in {text!r}")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.experiments import registry
-from gspool.experiments.tables import cell, headline_table, markdown_table, provenance
+from gspool.experiments.tables import cell, headline_table, markdown_table, provenance, read_table
 from gspool.provenance import read_measured
 
 if TYPE_CHECKING:
@@ -122,13 +122,13 @@ def table_cell(table: str, row: str, column: str = "") -> str:
         >>> table_cell("| loss | layer | x |\\n|---|---|---:|\\n| c2 | gap | 1 |\\n| c2 | gsp | 2 |", "c2; gsp", "x")
         '2'
     """
-    head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
-    first = [word.strip() for word in row.split(";")]
-    rows = [cells for cells in body if cells[: len(first)] == first]
-    if len(rows) != 1 or column not in head:
-        known = "; ".join(", ".join(cells[: len(first)]) for cells in body)
-        raise ValueError(f"{len(rows)} rows begin with {row!r}; rows: {known}; columns: {', '.join(head)}")
-    return rows[0][head.index(column)].strip("*")
+    rows, first = read_table(table), [word.strip() for word in row.split(";")]
+    found = [cells for cells in rows if [*cells.values()][: len(first)] == first]
+    if len(found) != 1 or column not in found[0]:
+        known = "; ".join(", ".join([*cells.values()][: len(first)]) for cells in rows)
+        columns = ", ".join(rows[0]) if rows else ""
+        raise ValueError(f"{len(found)} rows begin with {row!r}; rows: {known}; columns: {columns}")
+    return found[0][column].strip("*")
 
 
 def _block(text: str) -> str:

@@ -18,28 +18,17 @@ from statistics import fmean, linear_regression
 from typing import Any
 
 from gspool.evaluation.statistics import seed_difference, with_interval
-from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.experiment import Headline, Record
 from gspool.experiments.plots import curve, legend_below, save, subplots
-from gspool.experiments.retrieval_figures import validation_by_seed
-from gspool.experiments.retrieval_study import Study, StudySettings, check_study, missing_of, run_experiment, study_of
-from gspool.experiments.retrieval_tables import ahead, run_cells, table
-from gspool.experiments.retrieval_variants import Variant
+from gspool.experiments.retrieval_figures import ahead, run_cells, table, validation_by_seed
+from gspool.experiments.retrieval_study import study_experiment
+from gspool.experiments.retrieval_training import Variant
 from gspool.experiments.tables import plus_minus
 
 MUS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 VARIANTS = (Variant("c2", "gap"), *(Variant("c2", "gsp", f"mu {mu:g}", {"mu": mu}) for mu in MUS))
 # The paper advises this mu and says that lower ones perform alike: "small" ends here or further up.
 MOST_SMALL = 0.3
-
-
-def study(options: RunOptions) -> Study:
-    """Return what is to be trained."""
-    return study_of("mu", options, "tuning", VARIANTS)
-
-
-def run(options: RunOptions) -> None:
-    """Train what is missing and write the figures."""
-    run_experiment(EXPERIMENT, study(options), VARIANTS)
 
 
 def reached(row: Mapping[str, Any]) -> str:
@@ -118,19 +107,14 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     ]
 
 
-EXPERIMENT = Experiment(
-    name="mu",
+EXPERIMENT = study_experiment(
+    "mu",
+    "tuning",
+    lambda _: VARIANTS,
     claim="quality is much the same for small mu and falls as mu grows",
     shows="Figure 7, right",
     cost="24 trainings of CUB, each a few minutes of a GPU",
-    files=("mu",),
-    needs=("cub",),
-    run=run,
     tables={"rows": rows, "trend": trend},
     plots={"mu": draw},
-    settings=StudySettings,
-    check=lambda options: check_study(study(options)),
-    missing=lambda record: missing_of(record, VARIANTS),
     headlines=headlines,
-    parallel=True,
 )

@@ -5,6 +5,7 @@ matplotlib is imported when something is drawn. The same figure is the same file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,19 +24,24 @@ if TYPE_CHECKING:
 FEWEST_PAIRS = 3
 
 
-def draw_plots(experiment: Experiment, results: Path, images: Path) -> list[Path]:
+def draw_plots(experiment: Experiment, results: Path, images: Path, others: Sequence[str] = ()) -> list[Path]:
     """Draw the figures of an experiment whose results are there, and return the paths of those that exist then.
 
-    Where matplotlib is not installed, nothing is drawn and a line says so.
+    ``others`` are results of other data or networks; their figures have names of their own. Where matplotlib is not
+    installed, nothing is drawn and a line says so.
     """
-    made = [(name, experiment.source(plot)) for name, plot in experiment.plots.items()]
-    there = [(name, source) for name, source in made if (results / f"{source.file}.json").is_file()]
-    if there and find_spec("matplotlib") is None:
+    there = [file for file in (*experiment.files, *others) if (results / f"{file}.json").is_file()]
+    if experiment.plots and there and find_spec("matplotlib") is None:
         print("matplotlib is not installed; figures skipped, `gspool report --plots` draws them", flush=True)
         return []
-    for name, source in there:
-        source.make(read_result(results / f"{source.file}.json"), images / f"{name}.png")
-    return [path for name, _ in there if (path := images / f"{name}.png").is_file()]
+    drawn, first = [], experiment.files[0]
+    for file in there:
+        record = read_result(results / f"{file}.json")
+        for name, draw in experiment.made_from(experiment.plots, file, record).items():
+            own = name if file in experiment.files else name.replace(first, file) if first in name else file
+            draw(record, images / f"{own}.png")
+            drawn.append(images / f"{own}.png")
+    return [path for path in drawn if path.is_file()]
 
 
 def subplots(
@@ -135,6 +141,26 @@ def overlay(axes: Axes, picture: Any, heat: Any, title: str = "") -> None:
         spread = torch.nn.functional.interpolate(torch.as_tensor(heat)[None, None], size, mode="bicubic")[0, 0]
         axes.imshow(spread.clamp_min(0) / spread.max(), cmap="inferno", alpha=0.7, vmin=0, vmax=1)
     axes.set_title(title, fontsize=9)
+
+
+def draw_maps(maps: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draw square maps in one colour scale: white weighs as equal weights would, red more, blue less."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import TwoSlopeNorm
+
+    columns = min(4, len(maps))
+    rows = math.ceil(len(maps) / columns)
+    figure, grid = subplots(rows, columns, 0.6 + 2.4 * columns, 2.5 * rows)
+    # A scale that hardly leaves 1 would paint noise.
+    scale = TwoSlopeNorm(1.0, vmin=0.0, vmax=max(1.1, *(max(values) for values in maps.values())))
+    for axes, (name, values) in zip(grid.flat, maps.items(), strict=False):
+        side = math.isqrt(len(values))
+        axes.imshow([values[side * row : side * (row + 1)] for row in range(side)], cmap="RdBu_r", norm=scale)
+        axes.set_title(name, fontsize=8)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    figure.colorbar(ScalarMappable(scale, "RdBu_r"), ax=grid, shrink=0.8, label="weight, relative to equal weights")
+    save(figure, path)
 
 
 def legend_below(figure: Figure, handles: Sequence[Any] = (), columns: int = 0) -> None:

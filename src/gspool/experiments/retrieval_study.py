@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ import torch
 
 from gspool import losses
 from gspool.data.splits import LARGEST_SEED
-from gspool.evaluation import PROTOCOLS
+from gspool.evaluation import PROTOCOLS, RunResult
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import Run, RunStore
-from gspool.experiments.arguments import numbers_of
-from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions, result_name
+from gspool.experiments.experiment import Experiment, Record, RunOptions, numbers_of, result_name
 from gspool.experiments.retrieval_figures import by_variant, joined_figures, place, runs_of, variant_figures
-from gspool.experiments.retrieval_training import SEEDS_APART, embeddings_of, make_worker
-from gspool.experiments.retrieval_variants import DATA, SEEDS, Variant
+from gspool.experiments.retrieval_training import DATA, SEEDS, SEEDS_APART, Variant, embeddings_of, make_worker
 from gspool.files import sha256_of
 from gspool.models import create_backbone
 from gspool.pooling.registry import layer_class
@@ -255,9 +252,12 @@ def figures_of_variant(study: Study, runs: Sequence[Run], gap: Sequence[Run]) ->
     cache, asked = RunStore(study.folder / "joined.jsonl"), {"variant": figures["variant"], "runs": sorted(used)}
     joined = cache.get(asked)
     if joined is None and kept:
-        results = {where: each.result for where, each in kept.items()}
-        _, labels, gallery = next(iter(kept.values()))
-        joined = joined_figures(results, protocol.folds, labels, gallery, study.options.device) or {}
+        metrics, one = {place(run): run.found["metrics"] for run in runs}, next(iter(kept.values()))
+        results = {
+            where: RunResult(each["embeddings"], metrics[where], each.get("gallery")) for where, each in kept.items()
+        }
+        gallery = one.get("gallery_labels")
+        joined = joined_figures(results, protocol.folds, one["labels"], gallery, study.options.device) or {}
         cache.put(asked, joined)
     return {**figures, "joined": joined or None}
 
@@ -290,17 +290,43 @@ def missing_of(record: Record, variants: Sequence[Variant], seeds: Sequence[int]
     return f"{len(left)} of {len(wanted)} trainings" if left else ""
 
 
-def run_experiment(experiment: Experiment, study: Study, shown: Sequence[Variant]) -> None:
-    """Train what is missing of an experiment, write its result, and print its tables."""
-    record = run_study(study, experiment.command(study.options), [variant.name for variant in shown])
-    draw_beside(experiment, study, record)
-    print("\n\n".join(experiment.source(part).make(record) for part in experiment.tables.values()))
+def study_experiment(
+    name: str,
+    protocol: str,
+    variants: Callable[[Any], Sequence[Variant]],
+    *,
+    seeds: tuple[int, ...] = SEEDS,
+    settings: type[StudySettings] = StudySettings,
+    choosing: Sequence[str] = ("folds",),
+    **more: Any,
+) -> Experiment:
+    """Return an experiment that is one study.
 
+    Args:
+        name: of the experiment and its result.
+        protocol: a name of `gspool.evaluation.PROTOCOLS`.
+        variants: takes the settings and returns what they ask for; None asks for all that the result shows.
+        seeds: unless others are asked for.
+        settings: the options of the experiment.
+        choosing: options that choose trainings.
+        more: other fields of the `Experiment`.
+    """
 
-def draw_beside(experiment: Experiment, study: Study, record: Record) -> None:
-    """Draw the figures of a result of other data or another backbone, which have names of their own."""
-    if study.name in experiment.files or find_spec("matplotlib") is None:
-        return
-    for name, plot in experiment.plots.items():
-        if not isinstance(plot, FromFile):
-            plot(record, study.options.images / f"{name.replace(experiment.files[0], study.name)}.png")
+    def study(options: RunOptions) -> Study:
+        return study_of(name, options, protocol, variants(options.settings), seeds)
+
+    def run(options: RunOptions) -> None:
+        run_study(study(options), experiment.command(options), [each.name for each in variants(None)])
+
+    experiment = Experiment(
+        name=name,
+        files=(name,),
+        needs=("cub",),
+        run=run,
+        settings=settings,
+        check=lambda options: check_study(study(options), choosing),
+        missing=lambda record: missing_of(record, variants(None), seeds),
+        parallel=True,
+        **more,
+    )
+    return experiment

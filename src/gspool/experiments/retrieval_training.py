@@ -1,4 +1,4 @@
-"""One training of a retrieval study on the engine: configuration, data on the device, shared starts, what it found."""
+"""One training of a retrieval benchmark: the variant, its configuration, data on the device, what it found."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gspool import data as data_sets
-from gspool.evaluation import PROTOCOLS, RunResult
-from gspool.experiments.retrieval_variants import Variant, train_config
+from gspool.evaluation import PROTOCOLS
 from gspool.models import create_backbone
 from gspool.pooling import GSP
 from gspool.training import FitResult, TrainConfig, fit
@@ -23,23 +23,130 @@ from gspool.training.build import build_model
 from gspool.training.checkpoint import BEST, LAST, PREVIOUS
 from gspool.training.fit import EMBEDDINGS
 from gspool.training.gpu_data import TensorSet
+from gspool.training.presets import conventional, fair
 from gspool.training.run_folder import MODEL, RESULT
 from gspool.training.sets import on_device
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
     from torch import Tensor
 
     from gspool.data.image_set import Split
     from gspool.executor.run_store import Run
     from gspool.experiments.retrieval_study import Study
 
+DATA = ("cub", "cars196", "sop", "inshop")
+LOSSES = ("c2", "pnca", "ms", "triplet", "panchor", "xbm+c1")
+# Losses with proxies: 32 classes of one image, a warm-up epoch, epsilon 0.5 (Supp. "Hyperparameters").
+PROXY_LOSSES = ("pnca", "panchor")
+# The layers of Table 2.
+POOLINGS = ("gap", "gsp", "delf", "gemean", "gemean+gsp", "gmp", "gap+gmp", "gmp+gsp")
+# What the paper compares in each protocol: losses, and the two layers.
+COMPARED = {"fair": (("c2", "pnca"), ("gap", "gsp")), "conventional": (("xbm+c1",), ("gap+gmp", "gmp+gsp"))}
+# An ensemble of this size has embeddings this wide; all others of the pooling table have 128 numbers.
+LARGE, WIDE = "64x128", 8192
+# The paper repeats every training three times.
+SEEDS = (0, 1, 2)
 # The seed of a training is this times that of its repeat, plus its fold.
 SEEDS_APART = 1_000
 # Wider embeddings (8,192 numbers of VLAD and OTP) are not kept: no table joins them, and one training's take 100 MB.
 WIDEST = 512
 # Greedy k-center compares every feature with every prototype; this many show what there is to choose from.
 MOST_TOKENS = 4_096
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of a table.
+
+    Args:
+        loss: a name of `gspool.losses`.
+        pooling: a name of `gspool.pooling`.
+        setting: name of what differs from the paper's settings for the two; "" for the paper's.
+        options: options of the pooling layer, instead of the paper's.
+        changes: other values of the configuration by dotted names.
+        tokens: number of training images whose local features the prototypes are chosen from, by k-center, before the
+            first step; 0 leaves the start to the layer.
+    """
+
+    loss: str
+    pooling: str
+    setting: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    tokens: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        return f"{self.loss} {self.pooling} {self.setting}".strip()
+
+    @property
+    def differences(self) -> dict[str, Any]:
+        """Everything that differs from the paper's settings, as plain data."""
+        options = {f"model.pooling_options.{name}": value for name, value in self.options.items()}
+        return {**options, **self.changes, **({"tokens": self.tokens} if self.tokens else {})}
+
+    @property
+    def draws_own_embedding(self) -> bool:
+        """Whether it would draw another embedding than GSP does from the same seed.
+
+        Pairs of ProxyNCA++ with separate draws differ by as much as runs of different seeds, pairs of C2 by half of it.
+        """
+        return self.pooling != "gsp" or "prototypes" in self.options or self.options.get("embedding") == "after"
+
+
+def paper_variants(losses: tuple[str, ...] = LOSSES, poolings: tuple[str, ...] = ("gap", "gsp")) -> list[Variant]:
+    """List the rows of Table 2, loss by loss."""
+    return [Variant(loss, pooling) for loss in losses for pooling in poolings]
+
+
+def layer_variants(losses: tuple[str, ...] = ("c2", "pnca")) -> list[Variant]:
+    """List every layer of the pooling table (Supp. 1.3), ensembles and transformers in the sizes that it names."""
+    plain = ("cbam", "crow", "delf", "gemax", "gemean", "gsop", "solar", "tsmk", "weldon", "gap", "gmp", "gap+gmp")
+    variants = []
+    for loss in losses:
+        variants += [Variant(loss, pooling) for pooling in (*plain, "gsp")]
+        for pooling in ("otp", "vlad"):
+            variants.append(Variant(loss, pooling, "8x16"))
+            variants.append(Variant(loss, pooling, LARGE, {"prototypes": 64}, {"model.dim": WIDE}))
+        for layers in (1, 2, 4, 8):
+            variants.append(Variant(loss, "tfm", f"{layers} layer{'s' * (layers > 1)}", {"layers": layers}))
+    return variants
+
+
+def train_config(
+    variant: Variant, data: str, protocol: str, backbone: str, weights: str | None, seed: int, precision: str
+) -> TrainConfig:
+    """Return the configuration of one training: the paper's values for the protocol, with the variant's differences.
+
+    Example:
+        >>> config = train_config(Variant("pnca", "gsp"), "cub", "fair", "keras/resnet50", None, 0, "32-true")
+        >>> config.model.pooling_options["epsilon"], config.schedule.warmup_epochs, config.loss.zsr
+        (0.5, 1.0, 0.1)
+    """
+    config = conventional(data) if protocol == "conventional" else fair(data, proxies=variant.loss in PROXY_LOSSES)
+    if protocol == "conventional" and backbone != "bninception":
+        # Supp. "Training Procedure": batches of 112 and four times the decay for ResNet50.
+        config.data.classes_per_batch, config.optimiser.weight_decay = 28, 4e-4
+    if protocol == "tuning":
+        # Supp. "Training Procedure": ten evaluations without a better one on the small sets, seven on the large.
+        config.trainer.patience = 10 if config.trainer.patience == 15 else 7
+    config.loss.name = variant.loss
+    if variant.loss == "panchor" and data == "sop":
+        config.optimiser.lr = 5e-6
+    selects = "gsp" in variant.pooling
+    config.loss.zsr = 0.1 if selects else 0.0
+    config.model.backbone = backbone
+    config.model.backbone_options = {} if weights is None else {"weights": weights}
+    config.model.pooling = variant.pooling
+    config.model.pooling_options = {**(config.model.pooling_options if selects else {}), **variant.options}
+    config.trainer.seed, config.trainer.precision = seed, precision
+    config.data.resident, config.data.workers = True, 0
+    config.output.embeddings, config.output.report = True, False
+    for name, value in variant.changes.items():
+        section, _, last = name.partition(".")
+        setattr(getattr(config, section), last, value)
+    return config
 
 
 def config_of(study: Study, variant: Variant, fold: int, seed: int) -> TrainConfig:
@@ -49,7 +156,8 @@ def config_of(study: Study, variant: Variant, fold: int, seed: int) -> TrainConf
         variant, chosen.data, study.protocol, chosen.backbone, chosen.weights, own_seed, study.precision
     )
     config.trainer.accelerator = "gpu" if torch.device(study.options.device).type == "cuda" else "cpu"
-    config.trainer.progress = study.options.processes == 1 and study.options.ray is None
+    alone = study.options.processes == 1 and study.options.ray is None
+    config.trainer.progress = alone and not study.options.quick
     config.output.embeddings = config.model.dim <= WIDEST
     if chosen.max_steps:
         config.trainer.max_steps = chosen.max_steps
@@ -157,17 +265,14 @@ def found_of(result: FitResult) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
-def share_embedding(model: Any, other: Any) -> bool:
-    """Let a model start with the embedding of another; return whether their shapes allow it."""
+def share_embedding(model: Any, other: Any) -> None:
+    """Let a model start with the embedding of another, where their shapes allow it."""
     mine, theirs = (getattr(each.head, "embed", None) for each in (model, other))
     if mine is None or theirs is None:
-        return False
+        return
     shapes = [{name: value.shape for name, value in each.state_dict().items()} for each in (mine, theirs)]
-    if shapes[0] != shapes[1]:
-        return False
-    mine.load_state_dict(theirs.state_dict())
-    return True
+    if shapes[0] == shapes[1]:
+        mine.load_state_dict(theirs.state_dict())
 
 
 @torch.no_grad()
@@ -190,21 +295,9 @@ def start_from_tokens(model: Any, images: TensorSet, count: int, seed: int) -> N
     layer.init_prototypes(tokens[chosen])
 
 
-class KeptEmbeddings(NamedTuple):
-    """The test embeddings of a training, as protocols join them, and the classes of the images."""
-
-    result: RunResult
-    labels: Int64[Tensor, " Q"]
-    gallery_labels: Int64[Tensor, " G"] | None
-
-
-def embeddings_of(study: Study, run: Run) -> KeptEmbeddings | None:
-    """Return the test embeddings of a training; None where they are not here."""
+def embeddings_of(study: Study, run: Run) -> dict[str, Tensor] | None:
+    """Return the test embeddings of a training and the classes of the images; None where they are not here."""
     from safetensors.torch import load_file
 
     path = run_folder(study, run.asked) / EMBEDDINGS
-    if not path.is_file():
-        return None
-    kept = load_file(path)
-    result = RunResult(kept["embeddings"], run.found["metrics"], kept.get("gallery"))
-    return KeptEmbeddings(result, kept["labels"], kept.get("gallery_labels"))
+    return load_file(path) if path.is_file() else None

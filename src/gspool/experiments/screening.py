@@ -22,12 +22,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gspool.evaluation.statistics import seed_difference, significance, with_interval
-from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
+from gspool.experiments.experiment import Headline, Record
 from gspool.experiments.plots import curve, legend_below, save, subplots
-from gspool.experiments.retrieval_figures import over_shared_seeds, validation_by_seed
-from gspool.experiments.retrieval_study import Study, StudySettings, check_study, missing_of, run_experiment, study_of
-from gspool.experiments.retrieval_tables import table
-from gspool.experiments.retrieval_variants import Variant
+from gspool.experiments.retrieval_figures import over_shared_seeds, table, validation_by_seed
+from gspool.experiments.retrieval_study import StudySettings, study_experiment
+from gspool.experiments.retrieval_training import Variant
 
 LOSSES = ("c2", "pnca")
 # The paper averages three repeats (Supp., Training Procedure); one of each makes a main effect a mean of eight.
@@ -98,33 +97,19 @@ class ScreeningSettings(StudySettings):
     part: Literal["factorial", "grid", "both"] = "both"
 
 
-def study(options: RunOptions) -> Study:
-    """Return what is to be trained."""
-    chosen = options.settings or ScreeningSettings()
-    return study_of("screening", options, "tuning", all_variants(chosen.part), SEEDS)
-
-
-def run(options: RunOptions) -> None:
-    """Train what is missing and write the figures."""
-    run_experiment(EXPERIMENT, study(options), all_variants())
-
-
 def main_effects(found: Mapping[DesignPoint, float]) -> dict[str, float]:
-    """Return the mean at the high level of each factor minus that at its low level."""
-    effects = {}
-    for factor, (low, high) in FACTORS.items():
-        means = [fmean(value for point, value in found.items() if getattr(point, factor) == at) for at in (high, low)]
-        effects[factor] = means[0] - means[1]
-    return effects
+    """Return the effect of every factor: the mean at its high level minus that at its low level.
 
-
-def fitted_effects(found: Mapping[DesignPoint, float]) -> dict[str, float]:
-    """Fit additive effects by least squares where a point is missing.
-
-    Means would mix the effects: one level of each factor has three points and the other four.
+    Where a point is missing, means would mix the effects, and additive effects are fitted by least squares.
     """
-    high = [[getattr(point, factor) == levels[1] for factor, levels in FACTORS.items()] for point in found]
-    design = np.column_stack([np.ones(len(found)), np.array(high, dtype=float)])
+    if len(found) == len(DESIGN):
+        return {
+            factor: fmean(found[point] for point in found if getattr(point, factor) == high)
+            - fmean(found[point] for point in found if getattr(point, factor) == low)
+            for factor, (low, high) in FACTORS.items()
+        }
+    is_high = [[getattr(point, factor) == levels[1] for factor, levels in FACTORS.items()] for point in found]
+    design = np.column_stack([np.ones(len(found)), np.array(is_high, dtype=float)])
     fitted = np.linalg.lstsq(design, np.array([*found.values()]), rcond=None)[0]
     return dict(zip(FACTORS, fitted[1:].tolist(), strict=True))
 
@@ -151,14 +136,13 @@ def effects_of_seeds(seeds: Sequence[Mapping[DesignPoint, float]]) -> Effects:
     means = {point: fmean(found[point] for found in seeds) for point in DESIGN}
     lowest = min(means, key=means.__getitem__)
     others = [point for point in DESIGN if point is not lowest]
-    whole = [main_effects(found) for found in seeds]
-    without = [fitted_effects({point: found[point] for point in others}) for found in seeds]
     below = fmean(means[point] for point in others) - means[lowest]
-    return Effects(_by_factor(whole), _by_factor(without), lowest, below)
 
+    def effects(points: Sequence[DesignPoint]) -> dict[str, list[float]]:
+        fitted = [main_effects({point: found[point] for point in points}) for found in seeds]
+        return {factor: [each[factor] for each in fitted] for factor in FACTORS}
 
-def _by_factor(seeds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    return {factor: [each[factor] for each in seeds] for factor in FACTORS}
+    return Effects(effects(DESIGN), effects(others), lowest, below)
 
 
 def effects_of(value: Mapping[str, Any], loss: str) -> Effects | None:
@@ -299,19 +283,17 @@ def headlines(value: dict[str, Any]) -> list[Headline]:
     return found
 
 
-EXPERIMENT = Experiment(
-    name="screening",
+EXPERIMENT = study_experiment(
+    "screening",
+    "tuning",
+    lambda chosen: all_variants(chosen.part if chosen else "both"),
+    seeds=SEEDS,
     claim="epsilon matters most, smaller mu and lambda are better, the number of prototypes hardly matters",
     shows="the fractional factorial screening and the search of m and epsilon (Supp., Hyperparameter Selection)",
     cost="54 trainings of CUB, each a few minutes of a GPU",
-    files=("screening",),
-    needs=("cub",),
-    run=run,
     tables={"factorial": factorial, "effects": effects, "lowest": lowest, "grid": grid},
     plots={"screening": draw},
     settings=ScreeningSettings,
-    check=lambda options: check_study(study(options), ("folds", "part")),
-    missing=lambda record: missing_of(record, all_variants(), SEEDS),
+    choosing=("folds", "part"),
     headlines=headlines,
-    parallel=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from gspool.experiments import registry
@@ -38,6 +39,17 @@ def markdown_table(rows: Sequence[Mapping[str, Any]], style: str = "", *, text_c
     return "\n".join([head, "|" + "---|" * text_columns + "---:|" * (len(names) - text_columns), *body])
 
 
+def read_table(text: str) -> list[dict[str, str]]:
+    """Read the rows of a Markdown table, for the terminal or to pick a cell.
+
+    Example:
+        >>> read_table("| layer | x |\\n|---|---:|\\n| gsp | **2** |")
+        [{'layer': 'gsp', 'x': '**2**'}]
+    """
+    head, _, *body = ([each.strip() for each in line.strip("|").split("|")] for line in text.splitlines())
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
 def cell(value: Any, style: str = "") -> str:
     """Format a float, and write everything else as it is."""
     try:
@@ -54,6 +66,16 @@ def plus_minus(mean: float, std: float | None, digits: int = 2) -> str:
         ('20.05 ± 0.15', '6.6')
     """
     return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return mean and standard deviation (n - 1) with two digits, as results keep them; no deviation of one value.
+
+    Example:
+        >>> mean_std([1.0, 2.0, 3.0]), plus_minus(*mean_std([0.5]))
+        ((2.0, 1.0), '0.50')
+    """
+    return round(fmean(values), 2), round(stdev(values), 2) if len(values) > 1 else None
 
 
 def provenance(name: str, record: Mapping[str, Any]) -> str:

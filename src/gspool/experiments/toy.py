@@ -88,7 +88,6 @@ def run(options: RunOptions) -> None:
     toy = toy_picture()
     rows = [summary(toy, selection) for selection in selections(toy)]
     write_result(options.results / "toy.json", rows, command=EXPERIMENT.command(options), seeds=[SEED])
-    print(markdown_table(rows, "g"))
 
 
 def draw(record: Record, path: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -27,14 +27,20 @@ from gspool.data.splits import image_fold
 from gspool.evaluation import zero_shot_prediction
 from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
-from gspool.experiments.cifar_backbone import MapHead, fit_head, map_sets, pretrain_missing, read_backbone
-from gspool.experiments.cifar_stand_in import write_cifar10_stand_in, write_cifar100_stand_in
+from gspool.experiments.cifar import (
+    MapHead,
+    fit_head,
+    map_sets,
+    pretrain_missing,
+    read_backbone,
+    write_cifar10_stand_in,
+    write_cifar100_stand_in,
+)
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
-from gspool.experiments.seeds import missing_seeds, run_seeds
-from gspool.experiments.tables import markdown_table, plus_minus
+from gspool.experiments.runs import missing_seeds, run_seeds
+from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.models.cifar_resnet import Flavour
-from gspool.provenance import write_result
 from gspool.training.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -177,8 +183,9 @@ def run(options: RunOptions) -> None:
 
     (backbone,) = pretrain_missing([FLAVOUR], root, folder, options)
     worker = partial(make_worker, root, folder, options.device, chosen.backend)
-    seeds, found, runs = run_seeds(options, path, store, SEEDS, jobs, worker)
-    write_result(
+    done = run_seeds(options, path, store, SEEDS, jobs, worker)
+    seeds, found, runs = done
+    done.write(
         path,
         {
             "settings": {name: value for name, value in asdict(usual).items() if name not in ("zsr", "seed")},
@@ -192,9 +199,7 @@ def run(options: RunOptions) -> None:
                 for run in runs
             ],
         },
-        command=EXPERIMENT.command(options, seeds),
-        seeds=seeds,
-        origins=[run.origin for run in runs],
+        EXPERIMENT.command(options, seeds),
     )
 
 
@@ -203,9 +208,8 @@ def summary(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {"regularisation": name}
     for measure, shown in MEASURES.items():
         for kind in KINDS:
-            values = [100 * run[f"{measure}_{kind}"] for run in runs]
-            row[f"{shown}, {kind}"] = round(fmean(values), 2)
-            row[f"{shown}, {kind}, std"] = round(stdev(values), 2) if len(values) > 1 else None
+            mean, std = mean_std([100 * run[f"{measure}_{kind}"] for run in runs])
+            row |= {f"{shown}, {kind}": mean, f"{shown}, {kind}, std": std}
     row["MAP@R of the embedding"] = round(100 * fmean(run["map@r"] for run in runs), 2)
     row["chance"] = round(100 * runs[0]["chance"], 2)
     return row

@@ -1,20 +1,44 @@
-"""Run a few variants with every seed, and write their figures; seeds measured before are kept."""
+"""Trainings of an experiment: one on the training engine, and a few variants with every seed."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from gspool.executor.grid import Worker, run_grid
-from gspool.provenance import read_result
+from gspool.provenance import read_result, write_result
 
 if TYPE_CHECKING:
     from gspool.executor.run_store import Run, RunStore
     from gspool.experiments.experiment import RunOptions
+    from gspool.training import TrainerConfig
 
 # What is asked of every variant with one seed.
 Jobs = Callable[[int], Mapping[str, Mapping[str, Any]]]
+
+
+def on_engine(trainer: TrainerConfig, device: str, seconds: float = 0.0, mixed: bool = False) -> None:
+    """Set device, time limit and progress bar of a training; ``mixed`` uses bf16 on a GPU."""
+    on_gpu = torch.device(device).type == "cuda"
+    trainer.accelerator, trainer.max_seconds = "gpu" if on_gpu else "cpu", seconds
+    trainer.precision = "bf16-mixed" if mixed and on_gpu else "32-true"
+    # Files and worker processes get no progress bar.
+    trainer.progress = sys.stderr.isatty() and parent_process() is None
+
+
+def training_folder(folder: Path, asked: Mapping[str, Any]) -> Path:
+    """Make the folder of a training's checkpoints, by a hash of what is asked for; remove it when the training ends."""
+    key = hashlib.sha256(json.dumps(dict(asked), sort_keys=True).encode()).hexdigest()[:16]
+    place = folder / "trainings" / key
+    place.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 class SeedRuns(NamedTuple):
@@ -23,6 +47,10 @@ class SeedRuns(NamedTuple):
     seeds: tuple[int, ...]
     found: dict[tuple[str, int], dict[str, Any]]
     runs: list[Run]
+
+    def write(self, path: Path, value: Mapping[str, Any], command: str) -> None:
+        """Write the result of these seeds, with the provenance of every run."""
+        write_result(path, value, command=command, seeds=self.seeds, origins=[run.origin for run in self.runs])
 
 
 def run_seeds(

@@ -1,4 +1,4 @@
-"""ResNet20 trained to classify CIFAR-100, and the feature maps that heads learn from while it is frozen.
+"""ResNet20 trained to classify CIFAR-100, the feature maps that heads learn from, and a tiny stand-in for CIFAR.
 
 The collage and zero-shot studies start from it (Supp. 2.2). The paper says only that the backbone is pretrained on
 CIFAR-100; ours gets about 68 % (post-activation) and 71 % (pre-activation) of the test images right, after two minutes
@@ -8,21 +8,24 @@ of training each on one H200.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from gspool import data
+from gspool.data.collage import SHARED
 from gspool.executor import Failure, run_tasks
 from gspool.executor.signals import exit_with_line
-from gspool.experiments.engine import on_engine, training_folder
+from gspool.experiments.runs import on_engine, training_folder
 from gspool.files import write_atomic
 from gspool.models import FeatureMapEmbedder
 from gspool.models.cifar_resnet import Flavour, ResNet20
@@ -69,18 +72,13 @@ def map_sets(backbone: Backbone, sets: Mapping[Split, ImageSet], device: torch.d
     }
 
 
-class ChannelStatistics(NamedTuple):
-    """Mean and standard deviation of every channel."""
-
-    mean: Float[Tensor, "C 1 1"]
-    std: Float[Tensor, "C 1 1"]
-
-
-def channel_statistics(maps: Float16[Tensor, "N C h w"], most: int = 2_000) -> ChannelStatistics:
-    """Measure the channels of the first maps; a constant channel is only centred."""
+def channel_statistics(
+    maps: Float16[Tensor, "N C h w"], most: int = 2_000
+) -> tuple[Float[Tensor, "C 1 1"], Float[Tensor, "C 1 1"]]:
+    """Return mean and deviation of every channel of the first maps; a constant channel is only centred."""
     some = maps[:most].float()
     std = some.std((0, 2, 3))[:, None, None]
-    return ChannelStatistics(some.mean((0, 2, 3))[:, None, None], torch.where(std > 0, std, 1.0))
+    return some.mean((0, 2, 3))[:, None, None], torch.where(std > 0, std, 1.0)
 
 
 class MapHead(FeatureMapEmbedder):
@@ -93,7 +91,7 @@ class MapHead(FeatureMapEmbedder):
         dim: int,
         *,
         unit: bool = False,
-        statistics: ChannelStatistics | None = None,
+        statistics: tuple[Tensor, Tensor] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(channels, pooling, dim, **options)
@@ -103,7 +101,8 @@ class MapHead(FeatureMapEmbedder):
         """Embed maps that are stored in half precision, in single precision."""
         maps = images.float()
         if self.statistics is not None:
-            maps = (maps - self.statistics.mean) / self.statistics.std
+            mean, std = self.statistics
+            maps = (maps - mean) / std
         elif self.unit:
             maps = F.normalize(maps, dim=1)
         return super().embed(maps)
@@ -160,15 +159,13 @@ class Classifier(nn.Module):
         return self.linear(self.backbone(self.normalisation(pixels)).mean((2, 3)))
 
 
-class Pretrained(NamedTuple):
-    """The weights of a backbone, as the bytes of a safetensors file, and how they came about."""
+def pretrain(
+    root: Path | None, folder: Path, device: str, settings: PretrainingSettings
+) -> tuple[bytes, dict[str, Any]]:
+    """Train a backbone to classify CIFAR-100: shifted and flipped images, SGD, one cycle of the learning rate.
 
-    weights: bytes
-    description: dict[str, Any]
-
-
-def pretrain(root: Path | None, folder: Path, device: str, settings: PretrainingSettings) -> Pretrained:
-    """Train a backbone to classify CIFAR-100: shifted and flipped images, SGD, one cycle of the learning rate."""
+    Returns the bytes of a safetensors file, and how the weights in it came about.
+    """
     from safetensors.torch import save
 
     splits: tuple[Split, ...] = ("train", "test")
@@ -196,7 +193,7 @@ def pretrain(root: Path | None, folder: Path, device: str, settings: Pretraining
     shutil.rmtree(place)
     weights = {name: value.detach().cpu().contiguous() for name, value in network.backbone.state_dict().items()}
     known = {**asdict(settings), "accuracy": outcome.best_value, "seconds": round(outcome.seconds, 1)}
-    return Pretrained(save(weights), known)
+    return save(weights), known
 
 
 def weights_file(folder: Path, flavour: Flavour) -> Path:
@@ -227,7 +224,68 @@ def pretrain_missing(
             if isinstance(made, Failure):
                 raise RuntimeError(f"the training of ResNet20 ({task.flavour}) failed: {made.message}")
             path = weights_file(folder, task.flavour)
-            write_atomic(path, made.weights)
+            weights, description = made
+            write_atomic(path, weights)
             # Written last: where it is, the weights are complete.
-            write_atomic(path.with_suffix(".json"), json.dumps(made.description, indent=1).encode())
+            write_atomic(path.with_suffix(".json"), json.dumps(description, indent=1).encode())
     return [json.loads(weights_file(folder, flavour).with_suffix(".json").read_text()) for flavour in flavours]
+
+
+FOLDER_100, FOLDER_10 = "cifar-100-python", "cifar-10-batches-py"
+SUPER_CLASSES, SUB_CLASSES = 20, 5
+
+
+def write_cifar100_stand_in(root: Path, images: int = 10, test_images: int = 4, seed: int = 0) -> Path:
+    """Write a CIFAR-100 of coloured noise: 20 super-classes of 5 classes, one colour a super-class.
+
+    Returns the folder that `gspool.data` takes as the root. An existing stand-in is kept.
+    """
+    folder = root / FOLDER_100
+    if (folder / "meta").exists():
+        return root
+    folder.mkdir(parents=True, exist_ok=True)
+    coarse_names = sorted([*SHARED, *(f"thing_{number:02d}" for number in range(SUPER_CLASSES - len(SHARED)))])
+    fine_names = [f"{coarse}_{sub}" for coarse in coarse_names for sub in range(SUB_CLASSES)]
+    draws = np.random.default_rng(seed)
+    colours = _colours(len(coarse_names), draws)
+    for part, count in (("train", images), ("test", test_images)):
+        fine = np.repeat(np.arange(len(fine_names)), count)
+        coarse = fine // SUB_CLASSES
+        content = {
+            "data": _noise(colours[coarse], draws),
+            "fine_labels": fine.tolist(),
+            "coarse_labels": coarse.tolist(),
+        }
+        _write(folder / part, content)
+    _write(folder / "meta", {"fine_label_names": fine_names, "coarse_label_names": coarse_names})
+    return root
+
+
+def write_cifar10_stand_in(root: Path, images: int = 4, test_images: int = 8, seed: int = 0) -> Path:
+    """Write a CIFAR-10 of coloured noise: ``images`` of a class in each of its five batches."""
+    folder = root / FOLDER_10
+    if (folder / "batches.meta").exists():
+        return root
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"thing {number}" for number in range(10)]
+    draws = np.random.default_rng(seed)
+    colours = _colours(len(names), draws)
+    for part, count in (*((f"data_batch_{number}", images) for number in range(1, 6)), ("test_batch", test_images)):
+        labels = np.repeat(np.arange(len(names)), count)
+        _write(folder / part, {"data": _noise(colours[labels], draws), "labels": labels.tolist()})
+    _write(folder / "batches.meta", {"label_names": names})
+    return root
+
+
+def _colours(number: int, draws: np.random.Generator) -> Any:
+    return draws.integers(0, 256, (number, 3))
+
+
+def _noise(colours: Any, draws: np.random.Generator) -> Any:
+    """Return rows of 3,072 bytes, the red plane first, each around one colour."""
+    shade = draws.integers(-40, 41, (len(colours), 3, 1024))
+    return np.clip(colours[:, :, None] + shade, 0, 255).astype(np.uint8).reshape(len(colours), 3072)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_bytes(pickle.dumps(content, protocol=2))

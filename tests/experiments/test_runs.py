@@ -9,7 +9,7 @@ import pytest
 
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.seeds import SeedRuns, missing_seeds, run_seeds
+from gspool.experiments.runs import SeedRuns, run_seeds
 from gspool.provenance import write_result
 
 VARIANTS = ("gap", "gsp")
@@ -60,7 +60,3 @@ def test_time_that_is_over_before_a_seed_is_complete_is_an_error(tmp_path: Path)
     with pytest.raises(ValueError, match="give more --seconds"):
         run(tmp_path, seconds=1e-9)
     assert not (tmp_path / "study.json").exists()
-
-
-def test_missing_seeds_are_named() -> None:
-    assert missing_seeds((0, 1, 2))({"seeds": [1]}) == "2 of 3 seeds (0, 2)"
