@@ -14,7 +14,14 @@ from PIL import Image
 from gspool import Embedder
 from gspool.search import explain
 from gspool.search.explanation.image import Explanation
-from gspool.search.explanation.overlay import css_colour, owners_over, prototype_colour, weights_over
+from gspool.search.explanation.overlay import (
+    FLAT_ENTROPY,
+    common_scale,
+    css_colour,
+    owners_over,
+    prototype_colour,
+    weights_over,
+)
 from gspool.search.explanation.shared import shared_prototypes
 
 
@@ -183,12 +190,16 @@ def test_comparisons_that_mean_nothing_are_refused() -> None:
         shared_prototypes(histogram([1.0]), histogram([1.0]), top=0)
 
 
-def test_every_pixel_has_the_colour_of_the_token_that_covers_it() -> None:
-    image = torch.full((3, 7, 10), 100, dtype=torch.uint8)
+def with_plan(plan: torch.Tensor, *size: int) -> Explanation:
+    image = torch.full((3, *size), 100, dtype=torch.uint8)
+    return Explanation(image, torch.ones(1), plan.sum(0), plan.argmax(0), plan.sum((1, 2)), plan)
+
+
+def test_on_the_grid_every_pixel_has_the_colour_of_the_token_that_covers_it() -> None:
     plan = torch.zeros(3, 2, 3)
     plan[2, 0, 0], plan[1, 1, 2] = 0.6, 0.4
-    explanation = Explanation(image, torch.ones(1), plan.sum(0), plan.argmax(0), plan.sum((1, 2)), plan)
-    drawn = owners_over(explanation)
+    explanation = with_plan(plan, 7, 10)
+    drawn = owners_over(explanation, grid=True)
     strongest = 0.3 * 100 + 0.7 * np.array(prototype_colour(2))
     np.testing.assert_allclose(drawn[0, 0], strongest, atol=1)
     weaker = 0.7 * 0.4 / 0.6
@@ -199,9 +210,58 @@ def test_every_pixel_has_the_colour_of_the_token_that_covers_it() -> None:
         for column in range(10):
             same = (row * 2 // 7, column * 3 // 10) == (0, 0)
             assert (drawn[row, column].tolist() == drawn[0, 0].tolist()) == same
-    alone = owners_over(explanation, only=[1])
+    alone = owners_over(explanation, only=[1], grid=True)
     assert alone[0, 0].tolist() == [100, 100, 100]
     assert alone[6, 9].tolist() == drawn[6, 9].tolist()
+
+
+@pytest.mark.parametrize("over", [owners_over, lambda each, **how: weights_over(each.image, each.weights, **how)])
+def test_smooth_maps_pass_through_the_tokens_and_have_no_edges(over) -> None:
+    generator = torch.Generator().manual_seed(0)
+    plan = torch.rand(2, 3, 4, generator=generator) ** 3 * torch.tensor([1.0, 0.01])[:, None, None]
+    explanation = with_plan(plan / plan.sum(), 27, 36)
+    smooth, cells = over(explanation).astype(int), over(explanation, grid=True).astype(int)
+    assert np.array_equal(smooth[4::9, 4::9], cells[4::9, 4::9])
+    assert np.abs(np.diff(smooth, axis=1)).max() < 0.5 * np.abs(np.diff(cells, axis=1)).max()
+
+
+def test_prototypes_with_less_than_their_even_share_are_not_coloured() -> None:
+    plan = torch.zeros(3, 1, 3)
+    plan[0, 0, 0], plan[1, 0, 1], plan[2, 0, 2] = 0.40, 0.35, 0.25
+    explanation = with_plan(plan, 3, 9)
+    assert explanation.prominent == [0, 1]
+    coloured = np.ptp(owners_over(explanation, grid=True)[0, 1::3], axis=-1) > 0
+    assert coloured.tolist() == [True, True, False]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 300))
+def test_even_attributes_are_all_coloured(prototypes: int) -> None:
+    assert len(histogram([1 / prototypes] * prototypes).prominent) == prototypes
+
+
+def test_one_scale_gives_the_same_weight_the_same_colour_in_every_image() -> None:
+    image = torch.full((3, 2, 4), 128, dtype=torch.uint8)
+    maps = [torch.tensor([[0.1, 0.2, 0.3, 0.4]]), torch.tensor([[0.0, 0.1, 0.2, 0.7]])]
+    scale = common_scale(maps)
+    assert scale == pytest.approx(4 * 0.7)
+    first, second = (weights_over(image, each, scale, grid=True)[0].tolist() for each in maps)
+    assert first[:2] == second[1:3]
+    assert weights_over(image, maps[1], scale, grid=True).tolist() == weights_over(image, maps[1], grid=True).tolist()
+
+
+@pytest.mark.parametrize(("epsilon", "flat"), [(0.01, True), (200.0, False)])
+def test_nearly_uniform_weights_are_faded_and_told(epsilon: float, flat: bool) -> None:
+    explanation = explain(model_with("gsp", prototypes=4, epsilon=epsilon), some_image())
+    assert (explanation.entropy >= FLAT_ENTROPY) == flat
+    assert ("smaller mu or a larger epsilon" in (explanation.caveat or "")) == flat
+    grey = explanation.image.float().mean(0).numpy()[..., None]
+    for drawn in (weights_over(explanation.image, explanation.weights), owners_over(explanation)):
+        assert (np.abs(drawn - grey).max() < 60) == flat
+
+
+def test_average_pooling_is_not_told_to_change_epsilon() -> None:
+    assert "epsilon" not in explain(model_with("gap"), some_image()).caveat
 
 
 def test_heat_rises_with_the_weight() -> None:

@@ -23,7 +23,7 @@ def inside(tmp_path, monkeypatch):
 def test_an_image_becomes_a_picture(model_folder, pictures, inside, capsys) -> None:
     assert run("explain", [str(model_folder), str(pictures / "ant/0.png")]) == 0
     told = capsys.readouterr().out
-    assert "0.png: entropy of the weights 0." in told
+    assert "0.png: the weights are nearly uniform (entropy 0.99" in told
     assert "wrote   explanation.png" in told
     with Image.open(inside / "explanation.png") as picture:
         assert picture.format == "PNG"
@@ -46,7 +46,18 @@ def test_two_images_tell_what_they_share(model_folder, pictures, inside, capsys)
     page = (inside / "deep/why.html").read_text()
     assert "What they share" in page
     assert "http" not in page
-    assert page.count("data:image/png;base64,") == 1
+    # Three pictures of each image, and what is shared in it.
+    assert page.count("data:image/png;base64,") == 8
+    assert "times the average weight" in page
+
+
+def test_the_grid_is_drawn_on_request(model_folder, pictures, inside) -> None:
+    for name, options in (("smooth", []), ("grid", ["--grid"])):
+        for kind in ("png", "html"):
+            arguments = [str(pictures / "ant/0.png"), "--out", f"{name}.{kind}", *options]
+            assert run("explain", [str(model_folder), *arguments]) == 0
+    for kind in ("png", "html"):
+        assert (inside / f"smooth.{kind}").read_bytes() != (inside / f"grid.{kind}").read_bytes()
 
 
 def test_figures_for_the_terminal_come_alone(model_folder, pictures, inside, capsys) -> None:
