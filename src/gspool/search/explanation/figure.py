@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SIDE = 2.6  # inches of one panel
 BAR = 0.16  # inches of a bar with its number, the least that can be read
+SCALE = 0.5  # inches of the colour bar below all panels
 FONT = 9
 
 
@@ -70,7 +71,7 @@ def explanation_png(
     caveats = [each.caveat for each in explanations if each.caveat]
     if caveats:
         figure.suptitle(textwrap.fill(caveats[0], 32 * columns), fontsize=FONT)
-    _draw_scale(figure, axes, heat)
+    draw_scale(figure, axes, heat)
     return figure_bytes(figure, "png")
 
 
@@ -81,11 +82,11 @@ def map_scales(explanations: Sequence[Explanation]) -> tuple[float, float | None
 
 
 def blank_figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
-    """Return a figure of empty panels of so many inches, without pyplot, whose state is global."""
+    """Return a figure of empty panels of so many inches and room for a scale, without pyplot, whose state is global."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure = Figure(figsize=(width * columns, height * rows + SCALE), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
@@ -141,7 +142,8 @@ def _name_bars(axis: Any, prototypes: Sequence[int], even: float, title: str) ->
     axis.set_title(title, fontsize=FONT)
 
 
-def _draw_scale(figure: Any, axes: Any, largest: float) -> None:
+def draw_scale(figure: Any, axes: Any, largest: float) -> None:
+    """Add a colour bar of the weights below all panels."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 

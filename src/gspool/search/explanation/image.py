@@ -113,7 +113,10 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
         if waiting is not None:
             return whole._replace(missing=waiting)
         return whole if pooled.attributes is None else whole._replace(attributes=pooled.attributes[0].cpu())
-    plan = transport_plan(model, tokens)[0].unflatten(1, grid).cpu()
+    layer = cast("GSP", prototype_layer(model))
+    # The layer itself never holds the plan.
+    plan = solved_plan(layer, functional.distance(layer.prototypes, tokens))[0].unflatten(1, grid).cpu()
+    plan = plan / plan.sum()
     return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
 
 
@@ -165,13 +168,6 @@ def as_model_sees(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> UIn
             f"{tuple(image.shape)}; take one image of a batch with images[0]"
         )
     return image
-
-
-def transport_plan(model: Embedder, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B M N"]:
-    """Solve (P2) as the layer does, and return the plan, which the layer itself never holds; scaled to sum to 1."""
-    layer = cast("GSP", prototype_layer(model))
-    plan = solved_plan(layer, functional.distance(layer.prototypes, tokens))
-    return plan / plan.sum((1, 2), keepdim=True)
 
 
 def solved_plan(layer: GSP, cost: Float[Tensor, "B M N"]) -> Float[Tensor, "B M N"]:

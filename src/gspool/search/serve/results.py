@@ -32,8 +32,9 @@ STYLE = (
     + """
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 12px; }
 .card { margin: 0; border: 1px solid var(--border-color-primary); border-radius: 8px; overflow: hidden; }
-.card img { width: 100%; aspect-ratio: 1; object-fit: contain; display: block; background: #8881; }
+.card img, .panel img { width: 100%; aspect-ratio: 1; object-fit: contain; display: block; background: #8881; }
 .card figcaption { padding: 6px 8px; font-size: 13px; line-height: 1.35; overflow-wrap: anywhere; }
+.score { font-variant-numeric: tabular-nums; font-weight: 600; }
 .small { opacity: .7; font-size: 12px; }
 """
 )
