@@ -123,17 +123,16 @@ def test_the_mode_of_the_model_is_left_as_it_was() -> None:
     assert not model.training
 
 
-def test_average_pooling_has_even_weights_and_no_prototypes() -> None:
-    explanation = explain(model_with("gap"), some_image())
+@pytest.mark.parametrize(("pooling", "options"), [("gap", {}), ("gsp", {"prototypes": 4, "warm_start": 100})])
+def test_without_prototypes_or_before_they_are_set_weights_are_even(pooling: str, options: dict[str, int]) -> None:
+    explanation = explain(model_with(pooling, **options), some_image())
     assert explanation.entropy == pytest.approx(1.0)
     assert explanation.owners is explanation.attributes is explanation.plan is None
-
-
-def test_prototypes_that_are_not_set_yet_are_not_shown() -> None:
-    explanation = explain(model_with("gsp", prototypes=4, warm_start=100), some_image())
-    assert explanation.owners is None
-    assert explanation.attributes is None
-    assert explanation.entropy == pytest.approx(1.0)
+    assert explanation.prominent == []
+    # What to change is another thing here than mu and epsilon.
+    assert "epsilon" not in explanation.caveat
+    with pytest.raises(ValueError, match="has no prototypes"):
+        owners_over(explanation)
 
 
 def test_a_layer_without_weights_says_so() -> None:
@@ -247,6 +246,9 @@ def test_one_scale_gives_the_same_weight_the_same_colour_in_every_image() -> Non
     assert scale == pytest.approx(4 * 0.7)
     first, second = (weights_over(image, each, scale, grid=True)[0].tolist() for each in maps)
     assert first[:2] == second[1:3]
+    # Heat rises with the weight.
+    assert len({*map(sum, second)}) == 4
+    assert [*map(sum, second)] == sorted(map(sum, second))
     assert weights_over(image, maps[1], scale, grid=True).tolist() == weights_over(image, maps[1], grid=True).tolist()
 
 
@@ -260,28 +262,8 @@ def test_nearly_uniform_weights_are_faded_and_told(epsilon: float, flat: bool) -
         assert (np.abs(drawn - grey).max() < 60) == flat
 
 
-def test_average_pooling_is_not_told_to_change_epsilon() -> None:
-    assert "epsilon" not in explain(model_with("gap"), some_image()).caveat
-
-
-def test_heat_rises_with_the_weight() -> None:
-    image = torch.full((3, 4, 8), 128, dtype=torch.uint8)
-    drawn = weights_over(image, torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
-    brightness = drawn.sum(-1)[0, ::2].astype(int).tolist()
-    assert brightness == sorted(brightness)
-    assert len(set(brightness)) == 4
-
-
-def test_owners_of_a_model_without_prototypes_cannot_be_drawn() -> None:
-    with pytest.raises(ValueError, match="has no prototypes"):
-        owners_over(explain(model_with("gap"), some_image()))
-
-
-def test_a_hundred_prototypes_have_a_hundred_colours() -> None:
+def test_every_prototype_has_a_colour_of_its_own_and_those_of_few_are_far_apart() -> None:
     assert len({css_colour(number) for number in range(128)}) == 128
-
-
-def test_colours_of_few_prototypes_are_far_apart() -> None:
     colours = np.array([prototype_colour(number) for number in range(32)], dtype=float)
     between = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + 1000 * np.eye(32)
     assert between.min() > 25
