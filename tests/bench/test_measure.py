@@ -27,9 +27,9 @@ def test_every_layer_can_be_measured_in_every_type(dtype, backward):
 
 
 def test_a_larger_map_costs_more():
-    settings = Settings(layers=("gsp",), **TINY | {"sizes": ((2, 2), (32, 32)), "channels": 64, "repeats": 5})
+    settings = Settings(layers=("gsp",), **TINY | {"sizes": ((2, 2), (64, 64)), "channels": 64, "repeats": 15})
     small, large = (row for row in measure(settings).rows if row.title == "gsp")
-    assert (small.size, large.size) == ("2x2", "32x32")
+    assert (small.size, large.size) == ("2x2", "64x64")
     # The quickest of the repeats: beside other work the median is that of waiting for a core.
     assert large.alone.time.low > 2 * small.alone.time.low
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from gspool import pooling
-from gspool.bench.settings import LayerSpec, Settings, read_layers
+from gspool.bench.settings import UNIT, LayerSpec, Settings, read_layers
 from gspool.bench.timing import (
     HALF,
     Spread,
@@ -76,6 +76,10 @@ class Measured(NamedTuple):
     refused: list[Refused]
     busy: float | None
 
+    def unit_of(self, row: Row) -> Row:
+        """Return average pooling on the same map."""
+        return next(each for each in self.rows if each.title == UNIT and each.size == row.size)
+
 
 def measure(settings: Settings, progress: Progress | None = None) -> Measured:
     """Measure what pooling layers cost on this machine.
@@ -101,13 +105,11 @@ def measure(settings: Settings, progress: Progress | None = None) -> Measured:
         raise ValueError(f"time is measured on cpu and cuda, got {settings.device}")
     busy = load_per_core()
     keep_freed_pages()
-    backbone, maps = None, (make_features(settings, size, device) for size in settings.sizes)
-    if settings.model is not None:
-        backbone, images, features = make_network(settings.model, settings, device)
-        maps = (each for each in [features])
+    network = None if settings.model is None else make_network(settings.model, settings, device)
+    maps = (make_features(settings, size, device) for size in settings.sizes)
     rows: list[Row] = []
     refused: list[Refused] = []
-    for features in maps:
+    for features in maps if network is None else [network[2]]:
         # A map [B, C, H, W], or tokens [B, N, C].
         is_map = features.ndim == 4
         size = "x".join(str(length) for length in (features.shape[2:] if is_map else features.shape[1:2]))
@@ -116,11 +118,11 @@ def measure(settings: Settings, progress: Progress | None = None) -> Measured:
         steps = {spec.title: _tried(spec.title, layer, features, settings) for spec, layer, _ in layers}
         alone = _costs(steps, settings, device, f"layers at {size}", progress)
         whole: dict[str, Cost] = {}
-        if backbone is not None and settings.model is not None:
-            networks = {spec.title: torch.nn.Sequential(backbone, layer) for spec, layer, _ in layers}
+        if settings.model is not None and network is not None:
+            backbone, images, _ = network
             steps = {
-                title: _tried(settings.model, network, images, settings, inputs_learn=False)
-                for title, network in networks.items()
+                spec.title: _tried(settings.model, torch.nn.Sequential(backbone, layer), images, settings, False)
+                for spec, layer, _ in layers
             }
             with readable_failures(settings.model, settings.torch_dtype, device):
                 whole = _costs(steps, settings, device, settings.model, progress)
@@ -150,11 +152,7 @@ def _tried(title: str, module: nn.Module, inputs: Tensor, settings: Settings, in
 
 
 def make_features(settings: Settings, size: tuple[int, int], device: torch.device) -> Float[Tensor, "B C H W"]:
-    """Draw feature maps, positive as after the last ReLU of a backbone.
-
-    Raises:
-        ValueError: if they do not fit into memory.
-    """
+    """Draw feature maps, positive as after the last ReLU of a backbone."""
     shape = (settings.batch, settings.channels, *size)
     try:
         drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0)).relu_()
@@ -169,12 +167,7 @@ def make_features(settings: Settings, size: tuple[int, int], device: torch.devic
 def make_network(
     name: str, settings: Settings, device: torch.device
 ) -> tuple[nn.Module, Float[Tensor, "B 3 H W"], Float[Tensor, "B C h w"]]:
-    """Create a backbone with random weights and images; return both, and the features in their own layout and dtype.
-
-    Raises:
-        ValueError: if there is no such backbone, or it cannot run with these images, type or memory.
-        ImportError: if `gspool[train]` is not installed.
-    """
+    """Create a backbone with random weights and images; return both, and the features in their own layout and dtype."""
     # Imported here, because everything else needs torch alone.
     from gspool.models import create_backbone
 
@@ -193,13 +186,7 @@ def make_network(
 def make_layers(
     specs: Sequence[LayerSpec], features: Tensor, channels: int, settings: Settings
 ) -> tuple[list[tuple[LayerSpec, PoolingLayer, str | None]], list[Refused]]:
-    """Create the layers, each with its backend; with ``all`` backends, those that cannot run here are left out.
-
-    Raises:
-        WrongArgumentsError: if a layer refuses an option.
-        ValueError: if a backend cannot run here, with the reason, or its kernels are wrong.
-        ImportError: if a layer needs a library that is missing.
-    """
+    """Create the layers, each with its backend; with ``all`` backends, those that cannot run here are left out."""
     made, refused = [], []
     for spec in specs:
         # An option that a layer refuses is a wrong argument.

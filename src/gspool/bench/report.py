@@ -88,26 +88,22 @@ def _cells(cost: Cost, batch: int, *ratios: str) -> list[str]:
     ]
 
 
-def _unit_of(row: Row, measured: Measured) -> Row:
-    """Find average pooling on the same map."""
-    return next(each for each in measured.rows if each.title == UNIT and each.size == row.size)
-
-
 def closing(measured: Measured) -> str:
     """Summarise in a line the cost of GSP, or else of the last layer named, instead of average pooling."""
     others = [row for row in measured.rows if row.title != UNIT]
     if not others:
         return "Only gap was measured; name a layer to compare, --layers gsp"
     chosen = [row for row in others if row.name == SWAP] or [row for row in others if row.title == others[-1].title]
-    lines = []
-    for size in dict.fromkeys(row.size for row in chosen):
-        # Of several backends or settings, the fastest.
-        row = min((each for each in chosen if each.size == size), key=lambda each: each.alone.time.median)
-        lines.append(_swap(row, _unit_of(row, measured), measured))
-    return " ".join(lines)
+    # Of several backends or settings, the fastest on each map.
+    fastest = [
+        min((row for row in chosen if row.size == size), key=lambda row: row.alone.time.median)
+        for size in dict.fromkeys(row.size for row in chosen)
+    ]
+    return " ".join(_swap(row, measured) for row in fastest)
 
 
-def _swap(row: Row, unit: Row, measured: Measured) -> str:
+def _swap(row: Row, measured: Measured) -> str:
+    unit = measured.unit_of(row)
     ours, theirs = row.alone.time, unit.alone.time
     added = ours.median - theirs.median
     more = f"{abs(added):.3g} ms {'longer' if added >= 0 else 'less'} per step of {measured.settings.batch} images"
@@ -140,7 +136,7 @@ def write_record(path: Path, measured: Measured, command: str) -> None:
 
 def numbers(row: Row, measured: Measured) -> dict[str, Any]:
     """Return a row as plain numbers; those of the whole network, if there is one, begin with ``network_``."""
-    unit, batch = _unit_of(row, measured), measured.settings.batch
+    unit, batch = measured.unit_of(row), measured.settings.batch
     found: dict[str, Any] = {"layer": row.title, "backend": row.backend, "parameters": row.parameters}
     found |= {"channels": row.channels, "map": row.size, **_cost(row.alone, unit.alone, batch)}
     if row.network is not None and unit.network is not None:
