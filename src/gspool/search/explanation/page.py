@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gspool.search.explanation.figure import map_scales, short
 from gspool.search.explanation.overlay import COLOURS, bar_colour, css_colour, owners_over, weights_over
@@ -157,10 +157,8 @@ def _sentence(text: str) -> str:
 
 def as_png(picture: Image.Image, side: int, enlarge: bool = False) -> bytes:
     """Return a picture as PNG, its longer side at most ``side``; exactly that, with ``enlarge``."""
-    factor = side / max(picture.size)
-    if factor < 1 or enlarge:
-        size = (max(round(picture.width * factor), 1), max(round(picture.height * factor), 1))
-        picture = picture.resize(size, Image.Resampling.LANCZOS)
+    if enlarge or max(picture.size) > side:
+        picture = ImageOps.contain(picture, (side, side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return buffer.getvalue()
