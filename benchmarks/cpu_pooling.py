@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gspool.bench.timing import Budget, in_turns, keep_freed_pages
+from gspool.bench.timing import in_turns, keep_freed_pages
 from gspool.functional import clip_norm, distance, gsp_pool, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
 from gspool.provenance import write_result
@@ -141,7 +141,7 @@ def step(problem: Problem, function: Callable[..., tuple[torch.Tensor, torch.Ten
 
 
 def medians(runs: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    times = in_turns(runs, torch.device("cpu"), Budget(repeats=repeats))
+    times = in_turns(runs, torch.device("cpu"), repeats=repeats)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

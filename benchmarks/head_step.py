@@ -30,7 +30,7 @@ from torch.nn.functional import normalize
 
 from cpu_pooling import from_transport, product_distance
 from gspool import losses, pooling
-from gspool.bench.timing import Budget, in_turns, keep_freed_pages, load_per_core
+from gspool.bench.timing import in_turns, keep_freed_pages, load_per_core
 from gspool.functional import Pooled
 from gspool.functional.published import closed_form_transport
 from gspool.pooling.embedding import EmbedThenPool
@@ -106,7 +106,7 @@ def measure(chosen: argparse.Namespace, layout: str, frozen: bool) -> dict[str, 
     }
     cpu_times: dict[str, list[float]] = {name: [] for name in steps}
     runs = {name: counted(step, cpu_times[name]) for name, step in steps.items()}
-    wall_times = in_turns(runs, torch.device(chosen.device), Budget(repeats=chosen.repeats))
+    wall_times = in_turns(runs, torch.device(chosen.device), repeats=chosen.repeats)
     row: dict[str, Any] = {
         "features": f"{layout}, {'frozen' if frozen else 'learned'}",
         "threads": torch.get_num_threads(),

@@ -18,7 +18,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gspool import pooling
-from gspool.bench.timing import Budget, TrainingStep, in_turns
+from gspool.bench.timing import Step, in_turns
 from gspool.provenance import write_result
 
 # Layers with several sizes in the paper's table.
@@ -64,8 +64,8 @@ def main() -> None:
     # Counted on the CPU, because the counter cannot see inside a fused kernel.
     counted = {name: operations(layer, features[:2].cpu()) for name, layer in made.items()}
     made = {name: layer.to(device) for name, layer in made.items()}
-    steps = {name: TrainingStep(layer, features) for name, layer in made.items()}
-    times = in_turns(steps, device, Budget(repeats=arguments.repeats))
+    steps = {name: Step(layer, features) for name, layer in made.items()}
+    times = in_turns(steps, device, repeats=arguments.repeats)
     medians = {name: statistics.median(each) for name, each in times.items()}
     rows = [
         {

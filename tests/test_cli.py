@@ -55,14 +55,14 @@ def test_train_warns_of_gsp_that_has_only_averaged(config_file, warm_start, told
     assert all("lower --model.pooling_options.warm_start" in line and "--trainer.max_steps" in line for line in warned)
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate"])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_is_a_page_with_examples(command, capsys):
     with pytest.raises(SystemExit) as status:
         cli.main([command, "--help"])
     assert status.value.code == 0
     page = capsys.readouterr().out
-    assert page.count(f"    gspool {command}") >= 3
-    assert "--data.name" in page
+    assert page.count(f"    gspool {command}") >= 2
+    assert "options:" in page
 
 
 def test_help_of_evaluate_says_what_its_examples_pass_as_data(capsys):

@@ -135,25 +135,23 @@ def test_no_task_starts_no_process() -> None:
     assert list(run_tasks(broken_worker, [], Executor(2))) == []
 
 
-def test_what_a_task_raises_is_its_result_elsewhere_and_raised_here() -> None:
-    found = dict(run_tasks(partial(made, refuses_odd), range(4), Executor(2)))
-    assert (found[0], found[2]) == (0, 2)
-    for number in (1, 3):
-        assert isinstance(found[number], Failure)
-        assert f"{number} is odd" in found[number].message
+@pytest.mark.parametrize(
+    ("make_worker", "message", "failing"),
+    [
+        (partial(made, refuses_odd), "{} is odd", (1, 3)),
+        (broken_worker, "there is no data set", (0, 1, 2, 3)),
+        (make_unpicklable, "pickle", (1, 2, 3)),
+    ],
+)
+def test_what_a_task_raises_is_its_result_and_the_others_go_on(make_worker, message: str, failing) -> None:
+    found = dict(run_tasks(make_worker, range(4), Executor(2)))
+    assert {number for number, result in found.items() if isinstance(result, Failure)} == {*failing}
+    assert all(message.format(number) in found[number].message for number in failing)
+
+
+def test_in_this_process_it_is_raised() -> None:
     with pytest.raises(ValueError, match="1 is odd"):
         list(run_tasks(partial(made, refuses_odd), range(4)))
-
-
-def test_a_worker_that_cannot_be_made_fails_its_tasks() -> None:
-    found = dict(run_tasks(broken_worker, range(3), Executor(2)))
-    assert all("there is no data set" in result.message for result in found.values())
-
-
-def test_a_result_that_cannot_be_sent_is_a_failure() -> None:
-    found = dict(run_tasks(make_unpicklable, range(3), Executor(2)))
-    assert found[0] == 0
-    assert all("pickle" in found[number].message for number in (1, 2))
 
 
 def test_a_worker_that_cannot_be_sent_is_raised() -> None:
@@ -219,12 +217,14 @@ def at_work(*words: str) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
 
 
 def read_until(program: subprocess.Popen[str], pids: set[int], word: str) -> None:
-    """Read what the program prints until a line starts with a word; remember the pids of its workers."""
+    """Read what the program prints until a line starts with a word; remember the pids of its
+    processes."""
     assert program.stdout is not None
     for line in program.stdout:
         if line.startswith("begun"):
             pids.add(int(line.split()[1]))
         if line.startswith(word):
+            pids |= children_of(program.pid)
             return
     pytest.fail(f"no {word!r}: {program.stderr and program.stderr.read()}")
 
@@ -260,7 +260,6 @@ def gone(pids: set[int], seconds: float = 30.0) -> bool:
 def test_a_signal_ends_all_processes_and_keeps_what_is_finished(number: int, group: bool, status: int) -> None:
     with at_work("100") as (program, pids):
         read_until(program, pids, "kept 0")
-        pids |= children_of(program.pid)
         (os.killpg if group else os.kill)(program.pid, number)
         _, told = program.communicate(timeout=60)
         assert program.returncode == status
@@ -291,7 +290,6 @@ def test_a_signal_at_any_moment_ends_everything_in_time(attempt: int) -> None:
 def test_a_signal_that_does_not_wake_the_main_thread_is_heard() -> None:
     with at_work("100", "elsewhere") as (program, pids):
         read_until(program, pids, "kept 0")
-        pids |= children_of(program.pid)
         time.sleep(0.5)  # by now it waits for a result
         program.send_signal(signal.SIGINT)
         _, told = program.communicate(timeout=30)
@@ -302,7 +300,6 @@ def test_a_signal_that_does_not_wake_the_main_thread_is_heard() -> None:
 def test_a_second_ctrl_c_kills_tasks_that_do_not_stop() -> None:
     with at_work("100", "stubborn") as (program, pids):
         read_until(program, pids, "kept 0")
-        pids |= children_of(program.pid)
         time.sleep(0.5)
         program.send_signal(signal.SIGINT)
         assert program.stderr is not None
@@ -319,7 +316,6 @@ def test_a_second_ctrl_c_kills_tasks_that_do_not_stop() -> None:
 def test_processes_end_when_their_parent_is_killed() -> None:
     with at_work("100") as (program, pids):
         read_until(program, pids, "kept 0")
-        pids |= children_of(program.pid)
         program.kill()
         assert gone(pids)
 

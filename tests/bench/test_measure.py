@@ -27,9 +27,9 @@ def test_every_layer_can_be_measured_in_every_type(dtype, backward):
 
 
 def test_a_larger_map_costs_more():
-    settings = Settings(layers=("gsp",), **TINY | {"sizes": ((2, 2), (32, 32)), "channels": 64, "repeats": 5})
+    settings = Settings(layers=("gsp",), **TINY | {"sizes": ((2, 2), (64, 64)), "channels": 64, "repeats": 15})
     small, large = (row for row in measure(settings).rows if row.title == "gsp")
-    assert (small.size, large.size) == ("2x2", "32x32")
+    assert (small.size, large.size) == ("2x2", "64x64")
     # The quickest of the repeats: beside other work the median is that of waiting for a core.
     assert large.alone.time.low > 2 * small.alone.time.low
 
@@ -70,11 +70,6 @@ def test_a_backend_that_cannot_run_is_left_out_openly_where_all_were_asked_for()
     assert "need a CUDA device" in refused.reason
 
 
-def test_a_backend_that_cannot_run_is_refused_where_it_was_asked_for():
-    with pytest.raises(ValueError, match="backend='triton' cannot run here"):
-        measure(Settings(layers=("gsp",), backend="triton", **TINY))
-
-
 def test_kernels_that_compute_something_wrong_are_not_timed(monkeypatch):
     layer, features = GSP(16, prototypes=4), torch.rand(2, 16, 3, 3)
     check_kernels(layer, features)
@@ -97,28 +92,7 @@ def test_the_kernels_themselves_pass_the_check_by_the_interpreter():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"batch": 0}, "batch must be at least 1, got 0"),
-        ({"channels": -1}, "channels must be at least 1"),
-        ({"repeats": 0}, "repeats must be at least 1"),
-        ({"sizes": ((0, 3),)}, "a size is a height and a width of at least 1, got 0x3"),
-        ({"sizes": ()}, "at least one layer and one size"),
-        ({"seconds": 0.0}, "must be positive, got 0"),
-        ({"dtype": "int8"}, "dtype must be one of float32, bfloat16, float16, float64, got 'int8'"),
-        ({"backend": "cuda"}, "backend must be one of auto, torch, triton, all"),
-        ({"pixels": (32, 32)}, "name one, such as timm/resnet50"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        Settings(**TINY | wrong)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
         ({"device": "meta"}, "time is measured on cpu and cuda, got meta"),
-        ({"layers": ("gsp:mu=3",)}, "must lie in"),
         ({"model": "resnet21"}, "there is no backbone 'resnet21'"),
         ({"batch": 10**9}, "do not fit into memory; use a smaller batch"),
     ],

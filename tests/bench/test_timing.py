@@ -12,10 +12,8 @@ from gspool.bench import timing
 from gspool.bench.timing import (
     LEAST_REPEATS,
     WARM_UP,
-    Budget,
-    InferenceStep,
     Spread,
-    TrainingStep,
+    Step,
     in_turns,
     milliseconds,
     peak_memory,
@@ -28,7 +26,7 @@ CPU = torch.device("cpu")
 def test_all_take_turns_so_that_a_slow_moment_hits_all_of_them():
     calls = []
     runs = {name: lambda name=name: calls.append(name) for name in "abc"}
-    in_turns(runs, CPU, Budget(repeats=4))
+    in_turns(runs, CPU, repeats=4)
     assert "".join(calls) == "abc" * (WARM_UP + 4)
 
 
@@ -39,7 +37,7 @@ def test_the_first_rounds_are_not_counted():
         calls.append(None)
         time.sleep(0.05 if len(calls) <= WARM_UP else 0.0)
 
-    times = in_turns({"it": cold_at_first}, CPU, Budget(repeats=5))["it"]
+    times = in_turns({"it": cold_at_first}, CPU, repeats=5)["it"]
     assert len(times) == 5
     assert Spread.of(times).median < 25
 
@@ -47,7 +45,7 @@ def test_the_first_rounds_are_not_counted():
 def test_a_budget_of_seconds_is_kept_for_each_that_takes_part():
     runs = {name: lambda: time.sleep(0.002) for name in "ab"}
     begun = time.perf_counter()
-    times = in_turns(runs, CPU, Budget(seconds=0.1))
+    times = in_turns(runs, CPU, seconds=0.1)
     assert time.perf_counter() - begun >= 0.2
     assert len(times["a"]) == len(times["b"]) >= LEAST_REPEATS
 
@@ -59,7 +57,7 @@ def test_a_step_longer_than_the_budget_is_warmed_up_once_and_timed_five_times():
         calls.append(None)
         time.sleep(0.01)
 
-    times = in_turns({"slow": slow}, CPU, Budget(seconds=0.001))["slow"]
+    times = in_turns({"slow": slow}, CPU, seconds=0.001)["slow"]
     assert len(times) == LEAST_REPEATS
     assert len(calls) == LEAST_REPEATS + 1
 
@@ -70,7 +68,7 @@ def test_milliseconds_are_milliseconds():
 
 def test_progress_goes_from_nothing_towards_all():
     told = []
-    in_turns({"it": lambda: None}, CPU, Budget(repeats=4), told.append)
+    in_turns({"it": lambda: None}, CPU, repeats=4, progress=told.append)
     assert told == [0.0, 0.25, 0.5, 0.75]
 
 
@@ -101,7 +99,7 @@ def test_how_busy_the_machine_was_is_counted_by_core(monkeypatch):
 
 def test_a_training_step_leaves_the_gradients_of_one_step_however_often_it_is_made():
     layer, inputs = nn.Linear(5, 3), torch.randn(4, 5)
-    step = TrainingStep(layer, inputs)
+    step = Step(layer, inputs)
     for _ in range(3):
         step()
     torch.testing.assert_close(step.inputs.grad, step.incoming @ layer.weight)
@@ -112,28 +110,25 @@ def test_a_training_step_leaves_the_gradients_of_one_step_however_often_it_is_ma
 
 
 def test_images_of_a_network_want_no_gradient():
-    step = TrainingStep(nn.Linear(5, 3), torch.randn(4, 5), inputs_learn=False)
+    step = Step(nn.Linear(5, 3), torch.randn(4, 5), inputs_learn=False)
     step()
     assert step.inputs.grad is None
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_training_in_a_half_type_is_mixed_precision(dtype):
-    step = TrainingStep(nn.Linear(5, 3), torch.randn(4, 5, dtype=dtype), dtype)
+@pytest.mark.parametrize(
+    ("dtype", "weights"),
+    [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64, torch.float64)],
+)
+def test_training_in_a_half_type_is_mixed_precision(dtype, weights):
+    step = Step(nn.Linear(5, 3), torch.randn(4, 5, dtype=dtype), dtype)
     step()
-    assert step.module.weight.dtype == step.module.weight.grad.dtype == torch.float32
+    assert step.module.weight.dtype == step.module.weight.grad.dtype == weights
     assert step.forward().dtype == dtype
-
-
-def test_training_in_float64_is_float64_throughout():
-    step = TrainingStep(nn.Linear(5, 3), torch.randn(4, 5, dtype=torch.float64), torch.float64)
-    step()
-    assert step.module.weight.grad.dtype == torch.float64
 
 
 def test_inference_has_the_type_throughout_no_graph_and_evaluation_mode():
     module = nn.Sequential(nn.Linear(5, 3), nn.Dropout(0.5))
-    step = InferenceStep(module, torch.randn(4, 5, dtype=torch.bfloat16), torch.bfloat16)
+    step = Step(module, torch.randn(4, 5, dtype=torch.bfloat16), torch.bfloat16, backward=False)
     assert not module.training
     assert step.forward().dtype == torch.bfloat16
     assert not step.forward().requires_grad
@@ -141,34 +136,23 @@ def test_inference_has_the_type_throughout_no_graph_and_evaluation_mode():
 
 
 def test_memory_is_counted_on_a_gpu_alone():
-    assert peak_memory(TrainingStep(nn.Linear(5, 3), torch.randn(4, 5)), CPU) is None
+    assert peak_memory(Step(nn.Linear(5, 3), torch.randn(4, 5)), CPU) is None
 
 
-class Stubborn(nn.Module):
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self.error = error
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        raise self.error
-
-
-def tried(error: Exception, dtype: torch.dtype) -> None:
-    with readable_failures("cbam", dtype, CPU):
-        TrainingStep(Stubborn(error), torch.zeros(1), dtype)
-
-
-def test_a_type_that_cannot_be_computed_in_is_said_in_words():
-    error = RuntimeError("not implemented for 'Half'\nand a long trace")
-    with pytest.raises(ValueError, match=r"cbam cannot run in float16 on cpu \(not implemented for 'Half'\); use"):
-        tried(error, torch.float16)
-
-
-def test_a_fault_in_float32_keeps_its_traceback():
-    with pytest.raises(RuntimeError, match="a fault"):
-        tried(RuntimeError("a fault"), torch.float32)
-
-
-def test_a_full_memory_is_said_in_words():
-    with pytest.raises(ValueError, match="cbam does not fit into the memory of cpu; use a smaller batch"):
-        tried(torch.OutOfMemoryError("tried to allocate"), torch.float32)
+@pytest.mark.parametrize(
+    ("error", "dtype", "kind", "message"),
+    [
+        (
+            RuntimeError("no 'Half'\ntrace"),
+            torch.float16,
+            ValueError,
+            r"cbam cannot run in float16 on cpu \(no 'Half'\)",
+        ),
+        # A fault in float32 is a bug, and keeps its traceback.
+        (RuntimeError("a fault"), torch.float32, RuntimeError, "a fault"),
+        (torch.OutOfMemoryError("full"), torch.float32, ValueError, "cbam does not fit into the memory of cpu"),
+    ],
+)
+def test_failures_that_a_user_can_change_are_said_in_words(error, dtype, kind, message):
+    with pytest.raises(kind, match=message), readable_failures("cbam", dtype, CPU):
+        raise error

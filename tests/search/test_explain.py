@@ -14,7 +14,14 @@ from PIL import Image
 from gspool import Embedder
 from gspool.search import explain
 from gspool.search.explanation.image import Explanation
-from gspool.search.explanation.overlay import css_colour, owners_over, prototype_colour, weights_over
+from gspool.search.explanation.overlay import (
+    FLAT_ENTROPY,
+    common_scale,
+    css_colour,
+    owners_over,
+    prototype_colour,
+    weights_over,
+)
 from gspool.search.explanation.shared import shared_prototypes
 
 
@@ -116,17 +123,16 @@ def test_the_mode_of_the_model_is_left_as_it_was() -> None:
     assert not model.training
 
 
-def test_average_pooling_has_even_weights_and_no_prototypes() -> None:
-    explanation = explain(model_with("gap"), some_image())
+@pytest.mark.parametrize(("pooling", "options"), [("gap", {}), ("gsp", {"prototypes": 4, "warm_start": 100})])
+def test_without_prototypes_or_before_they_are_set_weights_are_even(pooling: str, options: dict[str, int]) -> None:
+    explanation = explain(model_with(pooling, **options), some_image())
     assert explanation.entropy == pytest.approx(1.0)
     assert explanation.owners is explanation.attributes is explanation.plan is None
-
-
-def test_prototypes_that_are_not_set_yet_are_not_shown() -> None:
-    explanation = explain(model_with("gsp", prototypes=4, warm_start=100), some_image())
-    assert explanation.owners is None
-    assert explanation.attributes is None
-    assert explanation.entropy == pytest.approx(1.0)
+    assert explanation.prominent == []
+    # What to change is another thing here than mu and epsilon.
+    assert "epsilon" not in explanation.caveat
+    with pytest.raises(ValueError, match="has no prototypes"):
+        owners_over(explanation)
 
 
 def test_a_layer_without_weights_says_so() -> None:
@@ -183,12 +189,16 @@ def test_comparisons_that_mean_nothing_are_refused() -> None:
         shared_prototypes(histogram([1.0]), histogram([1.0]), top=0)
 
 
-def test_every_pixel_has_the_colour_of_the_token_that_covers_it() -> None:
-    image = torch.full((3, 7, 10), 100, dtype=torch.uint8)
+def with_plan(plan: torch.Tensor, *size: int) -> Explanation:
+    image = torch.full((3, *size), 100, dtype=torch.uint8)
+    return Explanation(image, torch.ones(1), plan.sum(0), plan.argmax(0), plan.sum((1, 2)), plan)
+
+
+def test_on_the_grid_every_pixel_has_the_colour_of_the_token_that_covers_it() -> None:
     plan = torch.zeros(3, 2, 3)
     plan[2, 0, 0], plan[1, 1, 2] = 0.6, 0.4
-    explanation = Explanation(image, torch.ones(1), plan.sum(0), plan.argmax(0), plan.sum((1, 2)), plan)
-    drawn = owners_over(explanation)
+    explanation = with_plan(plan, 7, 10)
+    drawn = owners_over(explanation, grid=True)
     strongest = 0.3 * 100 + 0.7 * np.array(prototype_colour(2))
     np.testing.assert_allclose(drawn[0, 0], strongest, atol=1)
     weaker = 0.7 * 0.4 / 0.6
@@ -199,29 +209,61 @@ def test_every_pixel_has_the_colour_of_the_token_that_covers_it() -> None:
         for column in range(10):
             same = (row * 2 // 7, column * 3 // 10) == (0, 0)
             assert (drawn[row, column].tolist() == drawn[0, 0].tolist()) == same
-    alone = owners_over(explanation, only=[1])
+    alone = owners_over(explanation, only=[1], grid=True)
     assert alone[0, 0].tolist() == [100, 100, 100]
     assert alone[6, 9].tolist() == drawn[6, 9].tolist()
 
 
-def test_heat_rises_with_the_weight() -> None:
-    image = torch.full((3, 4, 8), 128, dtype=torch.uint8)
-    drawn = weights_over(image, torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
-    brightness = drawn.sum(-1)[0, ::2].astype(int).tolist()
-    assert brightness == sorted(brightness)
-    assert len(set(brightness)) == 4
+@pytest.mark.parametrize("over", [owners_over, lambda each, **how: weights_over(each.image, each.weights, **how)])
+def test_smooth_maps_pass_through_the_tokens_and_have_no_edges(over) -> None:
+    generator = torch.Generator().manual_seed(0)
+    plan = torch.rand(2, 3, 4, generator=generator) ** 3 * torch.tensor([1.0, 0.01])[:, None, None]
+    explanation = with_plan(plan / plan.sum(), 27, 36)
+    smooth, cells = over(explanation).astype(int), over(explanation, grid=True).astype(int)
+    assert np.array_equal(smooth[4::9, 4::9], cells[4::9, 4::9])
+    assert np.abs(np.diff(smooth, axis=1)).max() < 0.5 * np.abs(np.diff(cells, axis=1)).max()
 
 
-def test_owners_of_a_model_without_prototypes_cannot_be_drawn() -> None:
-    with pytest.raises(ValueError, match="has no prototypes"):
-        owners_over(explain(model_with("gap"), some_image()))
+def test_prototypes_with_less_than_their_even_share_are_not_coloured() -> None:
+    plan = torch.zeros(3, 1, 3)
+    plan[0, 0, 0], plan[1, 0, 1], plan[2, 0, 2] = 0.40, 0.35, 0.25
+    explanation = with_plan(plan, 3, 9)
+    assert explanation.prominent == [0, 1]
+    coloured = np.ptp(owners_over(explanation, grid=True)[0, 1::3], axis=-1) > 0
+    assert coloured.tolist() == [True, True, False]
 
 
-def test_a_hundred_prototypes_have_a_hundred_colours() -> None:
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 300))
+def test_even_attributes_are_all_coloured(prototypes: int) -> None:
+    assert len(histogram([1 / prototypes] * prototypes).prominent) == prototypes
+
+
+def test_one_scale_gives_the_same_weight_the_same_colour_in_every_image() -> None:
+    image = torch.full((3, 2, 4), 128, dtype=torch.uint8)
+    maps = [torch.tensor([[0.1, 0.2, 0.3, 0.4]]), torch.tensor([[0.0, 0.1, 0.2, 0.7]])]
+    scale = common_scale(maps)
+    assert scale == pytest.approx(4 * 0.7)
+    first, second = (weights_over(image, each, scale, grid=True)[0].tolist() for each in maps)
+    assert first[:2] == second[1:3]
+    # Heat rises with the weight.
+    assert len({*map(sum, second)}) == 4
+    assert [*map(sum, second)] == sorted(map(sum, second))
+    assert weights_over(image, maps[1], scale, grid=True).tolist() == weights_over(image, maps[1], grid=True).tolist()
+
+
+@pytest.mark.parametrize(("epsilon", "flat"), [(0.01, True), (200.0, False)])
+def test_nearly_uniform_weights_are_faded_and_told(epsilon: float, flat: bool) -> None:
+    explanation = explain(model_with("gsp", prototypes=4, epsilon=epsilon), some_image())
+    assert (explanation.entropy >= FLAT_ENTROPY) == flat
+    assert ("smaller mu or a larger epsilon" in (explanation.caveat or "")) == flat
+    grey = explanation.image.float().mean(0).numpy()[..., None]
+    for drawn in (weights_over(explanation.image, explanation.weights), owners_over(explanation)):
+        assert (np.abs(drawn - grey).max() < 60) == flat
+
+
+def test_every_prototype_has_a_colour_of_its_own_and_those_of_few_are_far_apart() -> None:
     assert len({css_colour(number) for number in range(128)}) == 128
-
-
-def test_colours_of_few_prototypes_are_far_apart() -> None:
     colours = np.array([prototype_colour(number) for number in range(32)], dtype=float)
     between = np.linalg.norm(colours[:, None] - colours[None], axis=-1) + 1000 * np.eye(32)
     assert between.min() > 25

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
@@ -10,6 +9,8 @@ import torch
 from PIL import Image
 
 from gspool import Embedder
+from gspool.data.image_source import SelectedImages
+from gspool.search import explain, explain_command
 from gspool.search.commands import run
 from gspool.search.explanation.page import explanation_page
 
@@ -23,7 +24,7 @@ def inside(tmp_path, monkeypatch):
 def test_an_image_becomes_a_picture(model_folder, pictures, inside, capsys) -> None:
     assert run("explain", [str(model_folder), str(pictures / "ant/0.png")]) == 0
     told = capsys.readouterr().out
-    assert "0.png: entropy of the weights 0." in told
+    assert "0.png: the weights are nearly uniform (entropy 0.99" in told
     assert "wrote   explanation.png" in told
     with Image.open(inside / "explanation.png") as picture:
         assert picture.format == "PNG"
@@ -46,7 +47,18 @@ def test_two_images_tell_what_they_share(model_folder, pictures, inside, capsys)
     page = (inside / "deep/why.html").read_text()
     assert "What they share" in page
     assert "http" not in page
-    assert page.count("data:image/png;base64,") == 1
+    # Three pictures of each image, and what is shared in it.
+    assert page.count("data:image/png;base64,") == 8
+    assert "times the average weight" in page
+
+
+def test_the_grid_is_drawn_on_request(model_folder, pictures, inside) -> None:
+    for name, options in (("smooth", []), ("grid", ["--grid"])):
+        for kind in ("png", "html"):
+            arguments = [str(pictures / "ant/0.png"), "--out", f"{name}.{kind}", *options]
+            assert run("explain", [str(model_folder), *arguments]) == 0
+    for kind in ("png", "html"):
+        assert (inside / f"smooth.{kind}").read_bytes() != (inside / f"grid.{kind}").read_bytes()
 
 
 def test_figures_for_the_terminal_come_alone(model_folder, pictures, inside, capsys) -> None:
@@ -86,28 +98,12 @@ def test_prototypes_become_a_page(model_folder, pictures, inside, capsys) -> Non
     assert len(figures["prototypes"]) == 8
 
 
-def test_a_data_set_is_taken_by_its_name(model_folder, inside, capsys) -> None:
-    arguments = ["--prototypes", "glyphs", "--split", "validation", "--progress", "false", "--json", "-"]
-    # Generated images are 64 pixels, those that the model was made for.
-    from gspool.search import explain_command
-
-    class Few:
-        def __init__(self, images) -> None:
-            self.images = images
-
-        def __len__(self) -> int:
-            return 3
-
-        def __getitem__(self, index: int):
-            return self.images[index]
-
-        def describe(self, index: int) -> str:
-            return self.images.describe(index)
-
+def test_a_data_set_is_taken_by_its_name(model_folder, inside, capsys, monkeypatch) -> None:
+    # Three of its images are enough.
     source = explain_command.image_source
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explain_command, "image_source", lambda place, split: Few(source(place, split)))
-        assert run("explain", [str(model_folder), *arguments]) == 0
+    monkeypatch.setattr(explain_command, "image_source", lambda *place: SelectedImages(source(*place), torch.arange(3)))
+    arguments = ["--prototypes", "glyphs", "--split", "validation", "--progress", "false", "--json", "-"]
+    assert run("explain", [str(model_folder), *arguments]) == 0
     assert json.loads(capsys.readouterr().out)["prototypes"][0]["regions"][0]["image"].startswith("glyph ")
 
 
@@ -116,30 +112,16 @@ def test_a_data_set_is_taken_by_its_name(model_folder, inside, capsys) -> None:
     [
         (["no-such.png"], "there is no no-such.png"),
         (["--prototypes", "no-such-folder"], "there is no no-such-folder"),
+        (["words.png"], "words.png: the content is not one of JPEG"),
+        (["words.png"] * 33, "at most 32 images fit into one picture, got 33"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(model_folder, inside, capsys, arguments: list[str], words: str) -> None:
+    (inside / "words.png").write_text("words")
     assert run("explain", [str(model_folder), *arguments]) == 1
     assert words in capsys.readouterr().err
 
 
-def test_too_many_images_for_a_picture_are_refused(model_folder, pictures, inside, capsys) -> None:
-    images = [str(pictures / "ant/0.png")] * 33
-    assert run("explain", [str(model_folder), *images]) == 1
-    assert "at most 32 images fit into one picture, got 33" in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_picture_is_named(model_folder, inside, capsys) -> None:
-    (inside / "words.png").write_text("words")
-    assert run("explain", [str(model_folder), "words.png"]) == 1
-    assert "words.png: the content is not one of JPEG" in capsys.readouterr().err
-
-
 def test_names_are_text_on_the_page(small_model) -> None:
-    from gspool.search import explain
-
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 64), "teal").save(buffer, "PNG")
-    with Image.open(buffer) as picture:
-        explanation = explain(small_model, picture)
+    explanation = explain(small_model, Image.new("RGB", (64, 64), "teal"))
     assert "<script>" not in explanation_page(["<script>alert(1)</script>"], [explanation])

@@ -82,7 +82,7 @@ def test_a_dropped_picture_finds_its_neighbours(browser, server, query) -> None:
     assert [title.split(",")[0] for title in titles] == ["as the model sees it", "weights", "prototypes"]
     # Different pictures, and the prototypes in colour.
     assert len({picture.tobytes() for picture in weights}) == 3
-    assert np.ptp(weights[2].astype(int), axis=-1).max() > 40
+    assert np.ptp(weights[2].astype(int), axis=-1).max() > 20
     assert len(all_of(browser, "#why .bar")) == 8
 
     for choice, different in (("weights", True), ("prototypes", True), ("pictures", False)):

@@ -10,6 +10,7 @@ from PIL import Image
 from gspool import Embedder
 from gspool.search import embed_corpus, open_index, picture, search_images
 from gspool.search.corpus.sources import list_images
+from gspool.search.explanation.figure import SCALE
 from gspool.search.picture import draw_answers
 from gspool.search.query import Answer
 
@@ -73,7 +74,7 @@ def test_the_picture_shows_queries_neighbours_and_weights(small_model, pictures,
     answers = [*search_images(small_model, index, pictures / "ant", k=3)][:2]
     weighed = []
 
-    def black(image, weights):
+    def black(image, weights, scale):
         weighed.append((image, weights))
         return np.zeros((*image.shape[1:], 3), dtype=np.uint8)
 
@@ -95,8 +96,8 @@ def test_the_picture_shows_queries_neighbours_and_weights(small_model, pictures,
 
 
 def _cells(path) -> np.ndarray:
-    """Cut a picture of four lines and four columns into its cells."""
-    drawn = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    """Cut a picture of four lines and four columns, without the scale below them, into its cells."""
+    drawn = np.asarray(Image.open(path).convert("RGB")).astype(int)[: -round(110 * SCALE)]
     height, width = (length // 4 for length in drawn.shape[:2])
     return drawn[: 4 * height, : 4 * width].reshape(4, height, 4, width, 3)
 

@@ -38,6 +38,7 @@ inputs. Training steps are forward and backward, without an optimiser; half type
 float32. GSP's kernels are compared with float64 before they are timed.
 """
 USAGE = "gspool bench [--layers NAME ...] [--size SIZE ...] [--model BACKBONE] [--OPTION VALUE ...]"
+CLEAR_LINE = "\r\033[K"
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
@@ -56,7 +57,6 @@ def bench_command(arguments: Sequence[str]) -> None:
     Raises:
         WrongArgumentsError: if a value is out of range, or the file is not called .json.
         ValueError: as `measure`, and if the file cannot be written.
-        SystemExit: for wrong arguments and after ``--help``.
     """
     given = parse(arguments)
     out, threads = given.pop("out", None), given.pop("threads", None)
@@ -74,7 +74,7 @@ def bench_command(arguments: Sequence[str]) -> None:
     terminal = sys.stderr.isatty()
     measured = measure(settings, progress_line() if terminal else None)
     if terminal:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        print(CLEAR_LINE, end="", file=sys.stderr, flush=True)
     print(shown(measured))
     if out is not None:
         write_record(Path(out), measured, shlex.join(["gspool", "bench", *arguments]))
@@ -91,7 +91,7 @@ def progress_line() -> Progress:
         # Whole percents only: writing at every round would take time from short ones.
         if line != last:
             last = line
-            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+            print(f"{CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)
 
     return show
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from gspool import pooling
-from gspool.bench.settings import LayerSpec, Settings, read_layers
+from gspool.bench.settings import UNIT, LayerSpec, Settings, read_layers
 from gspool.bench.timing import (
     HALF,
-    Budget,
-    InferenceStep,
     Spread,
     Step,
-    TrainingStep,
     in_turns,
     keep_freed_pages,
     load_per_core,
@@ -78,13 +76,9 @@ class Measured(NamedTuple):
     refused: list[Refused]
     busy: float | None
 
-
-class Network(NamedTuple):
-    """A backbone with random weights, a batch of images, and their feature map in its own layout and dtype."""
-
-    backbone: nn.Module
-    images: Float[Tensor, "B 3 H W"]
-    features: Float[Tensor, "B C h w"]
+    def unit_of(self, row: Row) -> Row:
+        """Return average pooling on the same map."""
+        return next(each for each in self.rows if each.title == UNIT and each.size == row.size)
 
 
 def measure(settings: Settings, progress: Progress | None = None) -> Measured:
@@ -112,10 +106,10 @@ def measure(settings: Settings, progress: Progress | None = None) -> Measured:
     busy = load_per_core()
     keep_freed_pages()
     network = None if settings.model is None else make_network(settings.model, settings, device)
-    maps: Iterable[Tensor] = (make_features(settings, size, device) for size in settings.sizes)
+    maps = (make_features(settings, size, device) for size in settings.sizes)
     rows: list[Row] = []
     refused: list[Refused] = []
-    for features in maps if network is None else [network.features]:
+    for features in maps if network is None else [network[2]]:
         # A map [B, C, H, W], or tokens [B, N, C].
         is_map = features.ndim == 4
         size = "x".join(str(length) for length in (features.shape[2:] if is_map else features.shape[1:2]))
@@ -123,13 +117,14 @@ def measure(settings: Settings, progress: Progress | None = None) -> Measured:
         layers, refused = make_layers(specs, features, channels, settings)
         steps = {spec.title: _tried(spec.title, layer, features, settings) for spec, layer, _ in layers}
         alone = _costs(steps, settings, device, f"layers at {size}", progress)
-        whole: Mapping[str, Cost] = {}
-        if network is not None and settings.model is not None:
+        whole: dict[str, Cost] = {}
+        if settings.model is not None and network is not None:
+            backbone, images, _ = network
+            steps = {
+                spec.title: _tried(settings.model, torch.nn.Sequential(backbone, layer), images, settings, False)
+                for spec, layer, _ in layers
+            }
             with readable_failures(settings.model, settings.torch_dtype, device):
-                steps = {
-                    spec.title: _step(torch.nn.Sequential(network.backbone, layer), network.images, settings, False)
-                    for spec, layer, _ in layers
-                }
                 whole = _costs(steps, settings, device, settings.model, progress)
         for spec, layer, backend in layers:
             parameters = sum(parameter.numel() for parameter in layer.parameters())
@@ -139,35 +134,25 @@ def measure(settings: Settings, progress: Progress | None = None) -> Measured:
 
 
 def _costs(
-    steps: Mapping[str, Step], settings: Settings, device: torch.device, title: str, progress: Progress | None
+    steps: dict[str, Step], settings: Settings, device: torch.device, title: str, progress: Progress | None
 ) -> dict[str, Cost]:
     """Time steps in turns, then measure their memory."""
-    budget = Budget(settings.seconds, settings.repeats)
-    times = in_turns(steps, device, budget, None if progress is None else lambda done: progress(title, done))
+    told = None if progress is None else partial(progress, title)
+    times = in_turns(steps, device, settings.seconds, settings.repeats, told)
     return {
         name: Cost(Spread.of(times[name]), len(times[name]), peak_memory(step, device)) for name, step in steps.items()
     }
 
 
-def _step(module: nn.Module, inputs: Tensor, settings: Settings, inputs_learn: bool = True) -> Step:
-    if settings.backward:
-        return TrainingStep(module, inputs, settings.torch_dtype, inputs_learn)
-    return InferenceStep(module, inputs, settings.torch_dtype)
-
-
-def _tried(title: str, layer: PoolingLayer, features: Tensor, settings: Settings) -> Step:
-    with readable_failures(title, settings.torch_dtype, features.device):
-        step = _step(layer, features, settings)
+def _tried(title: str, module: nn.Module, inputs: Tensor, settings: Settings, inputs_learn: bool = True) -> Step:
+    with readable_failures(title, settings.torch_dtype, inputs.device):
+        step = Step(module, inputs, settings.torch_dtype, backward=settings.backward, inputs_learn=inputs_learn)
         step()
     return step
 
 
 def make_features(settings: Settings, size: tuple[int, int], device: torch.device) -> Float[Tensor, "B C H W"]:
-    """Draw feature maps, positive as after the last ReLU of a backbone.
-
-    Raises:
-        ValueError: if they do not fit into memory.
-    """
+    """Draw feature maps, positive as after the last ReLU of a backbone."""
     shape = (settings.batch, settings.channels, *size)
     try:
         drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0)).relu_()
@@ -179,13 +164,10 @@ def make_features(settings: Settings, size: tuple[int, int], device: torch.devic
         ) from error
 
 
-def make_network(name: str, settings: Settings, device: torch.device) -> Network:
-    """Create a backbone and run it once.
-
-    Raises:
-        ValueError: if there is no such backbone, or it cannot run with these images, type or memory.
-        ImportError: if `gspool[train]` is not installed.
-    """
+def make_network(
+    name: str, settings: Settings, device: torch.device
+) -> tuple[nn.Module, Float[Tensor, "B 3 H W"], Float[Tensor, "B C h w"]]:
+    """Create a backbone with random weights and images; return both, and the features in their own layout and dtype."""
     # Imported here, because everything else needs torch alone.
     from gspool.models import create_backbone
 
@@ -197,29 +179,25 @@ def make_network(name: str, settings: Settings, device: torch.device) -> Network
     mixed = settings.backward and settings.torch_dtype in HALF
     dtype = torch.float32 if mixed else settings.torch_dtype
     images = drawn.to(device, dtype, memory_format=settings.memory_format)
-    with readable_failures(name, settings.torch_dtype, device):
-        step = _step(backbone, images, settings, inputs_learn=False)
-        step()
-        return Network(backbone, images, step.forward().detach())
+    step = _tried(name, backbone, images, settings, inputs_learn=False)
+    return backbone, images, step.forward().detach()
 
 
 def make_layers(
     specs: Sequence[LayerSpec], features: Tensor, channels: int, settings: Settings
 ) -> tuple[list[tuple[LayerSpec, PoolingLayer, str | None]], list[Refused]]:
-    """Create the layers, each with its backend; with ``all`` backends, those that cannot run here are left out.
-
-    Raises:
-        WrongArgumentsError: if a layer refuses an option.
-        ValueError: if a backend cannot run here, with the reason, or its kernels are wrong.
-        ImportError: if a layer needs a library that is missing.
-    """
+    """Create the layers, each with its backend; with ``all`` backends, those that cannot run here are left out."""
     made, refused = [], []
     for spec in specs:
         # An option that a layer refuses is a wrong argument.
         with checking_arguments():
             layer = pooling.create(spec.name, channels, **spec.options).to(features.device)
+        inside = _gsp_of(layer)
+        backend = None
         try:
-            backend = _backend_of(layer, features)
+            if inside is not None:
+                by_kernels = uses_kernels(inside.backend, len(inside.prototypes), features, inside.prototypes)
+                backend = "triton" if by_kernels else "torch"
         except ValueError as error:
             if settings.backend != "all":
                 raise
@@ -229,15 +207,6 @@ def make_layers(
             check_kernels(layer, features)
         made.append((spec, layer, backend))
     return made, refused
-
-
-def _backend_of(layer: PoolingLayer, features: Tensor) -> str | None:
-    """Return the backend that a layer would use, ``torch`` or ``triton``; None if it has no choice."""
-    inside = _gsp_of(layer)
-    if inside is None:
-        return None
-    by_kernels = uses_kernels(inside.backend, inside.prototypes.shape[0], features, inside.prototypes)
-    return "triton" if by_kernels else "torch"
 
 
 def check_kernels(layer: PoolingLayer, features: Float[Tensor, "B C H W"]) -> None:
@@ -264,7 +233,7 @@ def check_kernels(layer: PoolingLayer, features: Float[Tensor, "B C H W"]) -> No
 
 
 def _results(layer: PoolingLayer, features: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    step = TrainingStep(layer, features, dtype)
+    step = Step(layer, features, dtype)
     output = step.forward()
     incoming = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
     return output.detach(), torch.autograd.grad(output, step.inputs, incoming)[0]

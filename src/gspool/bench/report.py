@@ -67,37 +67,25 @@ def table(measured: Measured) -> str:
         # The choice of auto is shown if there was one.
         chosen = f" ({row.backend})" if row.backend is not None and gpu and settings.backend == "auto" else ""
         cells = [row.title + chosen, *([row.size] if several else [])]
-        cells += [*_times(row.alone, settings.batch), f"{found['times_gap']:.2f}", *_memory(row.alone)]
+        cells += _cells(row.alone, settings.batch, f"{found['times_gap']:.2f}")
         if row.network is not None:
             more, share = 100 * (found["network_times_gap"] - 1), found["share_percent"]
-            cells += [*_times(row.network, settings.batch), f"{more:+.1f} %", f"{share:.2g} %", *_memory(row.network)]
+            cells += _cells(row.network, settings.batch, f"{more:+.1f} %", f"{share:.2g} %")
         lines.append(cells)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
-        )
-        for line in lines
-    )
+    return "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)
 
 
-def _times(cost: Cost, batch: int) -> list[str]:
+def _cells(cost: Cost, batch: int, *ratios: str) -> list[str]:
     time, rate = cost.time, 1e3 * batch / cost.time.median
     digits = 3 if time.median < 10 else 1
     return [
         f"{time.median:.{digits}f}",
         f"{time.low:.{digits}f}-{time.high:.{digits}f}",
         f"{rate:,.0f}" if rate > 10 else f"{rate:,.2f}",
+        *ratios,
+        *([] if cost.memory is None else [f"{cost.memory / 2**20:,.1f}"]),
     ]
-
-
-def _memory(cost: Cost) -> list[str]:
-    return [] if cost.memory is None else [f"{cost.memory / 2**20:,.1f}"]
-
-
-def _unit_of(row: Row, measured: Measured) -> Row:
-    """Find average pooling on the same map."""
-    return next(each for each in measured.rows if each.title == UNIT and each.size == row.size)
 
 
 def closing(measured: Measured) -> str:
@@ -106,29 +94,29 @@ def closing(measured: Measured) -> str:
     if not others:
         return "Only gap was measured; name a layer to compare, --layers gsp"
     chosen = [row for row in others if row.name == SWAP] or [row for row in others if row.title == others[-1].title]
-    lines = []
-    for size in dict.fromkeys(row.size for row in chosen):
-        # Of several backends or settings, the fastest.
-        row = min((each for each in chosen if each.size == size), key=lambda each: each.alone.time.median)
-        lines.append(_swap(row, _unit_of(row, measured), measured))
-    return " ".join(lines)
+    # Of several backends or settings, the fastest on each map.
+    fastest = [
+        min((row for row in chosen if row.size == size), key=lambda row: row.alone.time.median)
+        for size in dict.fromkeys(row.size for row in chosen)
+    ]
+    return " ".join(_swap(row, measured) for row in fastest)
 
 
-def _swap(row: Row, unit: Row, measured: Measured) -> str:
+def _swap(row: Row, measured: Measured) -> str:
+    unit = measured.unit_of(row)
     ours, theirs = row.alone.time, unit.alone.time
     added = ours.median - theirs.median
     more = f"{abs(added):.3g} ms {'longer' if added >= 0 else 'less'} per step of {measured.settings.batch} images"
     words = f"{row.title} instead of gap, map {row.size}: {more}, {ours.median / theirs.median:.2f} times GAP"
-    if ours.overlaps(theirs):
-        words += " (within the spread)"
-    if row.network is None or unit.network is None:
-        return f"{words}."
-    ours, theirs = row.network.time, unit.network.time
-    words += (
-        f"; the whole step of {measured.settings.model} takes {ours.median:.4g} ms with it and "
-        f"{theirs.median:.4g} ms with gap, {100 * (ours.median / theirs.median - 1):+.1f} %"
-    )
-    return f"{words} (within the spread)." if ours.overlaps(theirs) else f"{words}."
+    words += " (within the spread)" * ours.overlaps(theirs)
+    if row.network is not None and unit.network is not None:
+        ours, theirs = row.network.time, unit.network.time
+        words += (
+            f"; the whole step of {measured.settings.model} takes {ours.median:.4g} ms with it and "
+            f"{theirs.median:.4g} ms with gap, {100 * (ours.median / theirs.median - 1):+.1f} %"
+        )
+        words += " (within the spread)" * ours.overlaps(theirs)
+    return f"{words}."
 
 
 def write_record(path: Path, measured: Measured, command: str) -> None:
@@ -148,7 +136,7 @@ def write_record(path: Path, measured: Measured, command: str) -> None:
 
 def numbers(row: Row, measured: Measured) -> dict[str, Any]:
     """Return a row as plain numbers; those of the whole network, if there is one, begin with ``network_``."""
-    unit, batch = _unit_of(row, measured), measured.settings.batch
+    unit, batch = measured.unit_of(row), measured.settings.batch
     found: dict[str, Any] = {"layer": row.title, "backend": row.backend, "parameters": row.parameters}
     found |= {"channels": row.channels, "map": row.size, **_cost(row.alone, unit.alone, batch)}
     if row.network is not None and unit.network is not None:

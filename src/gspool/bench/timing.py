@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import nn
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 HALF = (torch.bfloat16, torch.float16)
 # Rounds that are not counted: caches fill, libraries choose their kernels, Triton compiles.
@@ -22,31 +21,42 @@ WARM_UP = 3
 LEAST_REPEATS = 5
 
 
-class TrainingStep:
-    """Forward and backward of a module, without an optimiser.
+class Step:
+    """Forward and backward of a module without an optimiser, or inference.
 
-    Half types are mixed precision: weights stay float32, the forward pass runs under autocast. ``inputs_learn`` says
-    whether the inputs need a gradient, as a layer's features do and a network's images do not.
+    Training in a half type is mixed precision: weights stay float32, the forward pass runs under autocast. Inference
+    is in evaluation mode, without a graph, with weights of the type. ``inputs_learn`` says whether the inputs of
+    training need a gradient, as a layer's features do and a network's images do not.
 
     Example:
-        >>> step = TrainingStep(nn.Linear(4, 2), torch.ones(3, 4))
+        >>> step = Step(torch.nn.Linear(4, 2), torch.ones(3, 4))
         >>> step()
         >>> step.inputs.grad.shape
         torch.Size([3, 4])
     """
 
     def __init__(
-        self, module: nn.Module, inputs: Tensor, dtype: torch.dtype = torch.float32, inputs_learn: bool = True
+        self,
+        module: nn.Module,
+        inputs: Tensor,
+        dtype: torch.dtype = torch.float32,
+        *,
+        backward: bool = True,
+        inputs_learn: bool = True,
     ) -> None:
-        self.module = module.train().to(torch.float32 if dtype in HALF else dtype)
-        self.inputs = inputs.detach().clone().requires_grad_(inputs_learn)
-        self.dtype = dtype
-        self.incoming = torch.randn_like(self.forward())
+        self.dtype, self.backward, self.mixed = dtype, backward, backward and dtype in HALF
+        self.module = module.train(backward).to(torch.float32 if self.mixed else dtype)
+        self.inputs = inputs.detach().clone().requires_grad_(inputs_learn) if backward else inputs
+        self.incoming = torch.randn_like(self.forward()) if backward else None
 
     def forward(self) -> Tensor:
         """Run the forward pass."""
-        half = self.dtype in HALF
-        with torch.autocast(self.inputs.device.type, self.dtype if half else torch.bfloat16, enabled=half):
+        # One of the two: a context costs microseconds, which count for a small layer.
+        with (
+            torch.autocast(self.inputs.device.type, self.dtype if self.mixed else torch.bfloat16, enabled=self.mixed)
+            if self.backward
+            else torch.inference_mode()
+        ):
             output: Tensor = self.module(self.inputs)
             return output
 
@@ -57,52 +67,11 @@ class TrainingStep:
 
     def __call__(self) -> None:
         """Run one step."""
-        self.forget()
-        self.forward().backward(self.incoming)
-
-
-class InferenceStep:
-    """Forward of a module in evaluation mode, without a graph; in a half type its weights have that type too."""
-
-    def __init__(self, module: nn.Module, inputs: Tensor, dtype: torch.dtype = torch.float32) -> None:
-        self.module = module.eval().to(dtype)
-        self.inputs = inputs
-
-    def forward(self) -> Tensor:
-        """Run the step and return its output."""
-        with torch.inference_mode():
-            output: Tensor = self.module(self.inputs)
-            return output
-
-    def forget(self) -> None:
-        """Do nothing: there are no gradients."""
-
-    def __call__(self) -> None:
-        """Run one step."""
-        self.forward()
-
-
-Step = TrainingStep | InferenceStep
-
-
-class Budget(NamedTuple):
-    """How long to time: ``seconds`` for each step, five rounds at least; or exactly ``repeats`` rounds."""
-
-    seconds: float = 1.0
-    repeats: int | None = None
-
-    def spent(self, rounds: int, seconds: float, runs: int) -> float:
-        """Return the fraction of the budget that is spent, 1 or more at its end.
-
-        Example:
-            >>> Budget(seconds=1.0).spent(rounds=20, seconds=1.0, runs=4)
-            0.25
-            >>> Budget(repeats=10).spent(rounds=5, seconds=99.0, runs=4)
-            0.5
-        """
-        if self.repeats is not None:
-            return rounds / self.repeats
-        return min(rounds / LEAST_REPEATS, seconds / (self.seconds * runs))
+        if self.backward:
+            self.forget()
+            self.forward().backward(self.incoming)
+        else:
+            self.forward()
 
 
 class Spread(NamedTuple):
@@ -128,33 +97,42 @@ class Spread(NamedTuple):
 def in_turns(
     runs: Mapping[str, Callable[[], object]],
     device: torch.device,
-    budget: Budget,
+    seconds: float = 1.0,
+    repeats: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> dict[str, list[float]]:
     """Time all runs, one after the other, round after round, and return the milliseconds of each.
 
-    ``progress`` is called with the fraction done before every round.
+    Args:
+        runs: what to time, by name.
+        device: where they run.
+        seconds: for each run, five rounds at least.
+        repeats: exactly this many rounds instead.
+        progress: called with the fraction done before every round.
 
     Example:
-        >>> times = in_turns({"sum": lambda: sum(range(9))}, torch.device("cpu"), Budget(repeats=7))
+        >>> times = in_turns({"sum": lambda: sum(range(9))}, torch.device("cpu"), repeats=7)
         >>> len(times["sum"])
         7
     """
+    seconds *= len(runs)
     begun = time.perf_counter()
     for _ in range(WARM_UP):
         for run in runs.values():
             milliseconds(run, device)
         # One round that is longer than the whole budget has warmed up everything.
-        if budget.repeats is None and time.perf_counter() - begun > budget.seconds * len(runs):
+        if repeats is None and time.perf_counter() - begun > seconds:
             break
     times: dict[str, list[float]] = {name: [] for name in runs}
-    begun, rounds = time.perf_counter(), 0
-    while (done := budget.spent(rounds, time.perf_counter() - begun, len(runs))) < 1:
+    begun, rounds, done = time.perf_counter(), 0, 0.0
+    while done < 1:
         if progress is not None:
             progress(done)
         for name, run in runs.items():
             times[name].append(milliseconds(run, device))
         rounds += 1
+        past = time.perf_counter() - begun
+        done = min(rounds / LEAST_REPEATS, past / seconds) if repeats is None else rounds / repeats
     return times
 
 

@@ -7,6 +7,7 @@ waits for ever where one is killed at the wrong moment.)
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -22,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from gspool.executor.signals import Noted, blocked_signals, noted_signals
-from gspool.executor.worker import AHEAD, TRIES, Failure, LazyWorker
+from gspool.executor.worker import AHEAD, TRIES, Failure, attempt
 
 # Seconds between the request to stop and the end by force: long enough to write a checkpoint.
 PATIENCE = 15.0
@@ -199,10 +200,10 @@ def _serve(make_worker: Callable[[], Any], pipe: Any, parent: int) -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    worker = LazyWorker(make_worker)
+    make_once = functools.cache(make_worker)
     try:
         while True:
-            result = worker(pipe.recv())
+            result = attempt(make_once, pipe.recv())
             try:
                 pipe.send(result)
             except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from gspool.executor.signals import noted_signals
-from gspool.executor.worker import AHEAD, TRIES, Executor, Failure, LazyWorker
+from gspool.executor.worker import AHEAD, TRIES, Executor, Failure, attempt
 
 LOCAL = "local"
 _END = object()
@@ -21,12 +22,10 @@ class _Actor:
     """A worker on Ray. It gets the function that makes it with every task: Ray may have started it again."""
 
     def __init__(self) -> None:
-        self.worker: LazyWorker | None = None
+        self.make_once = functools.cache(lambda reference: import_ray().get(reference)())
 
     def do(self, make_worker: list[Any], task: Any) -> Any:
-        if self.worker is None:
-            self.worker = LazyWorker(lambda: import_ray().get(make_worker[0])())
-        return self.worker(task)
+        return attempt(functools.partial(self.make_once, make_worker[0]), task)
 
 
 def run_on_ray(

@@ -29,7 +29,6 @@ class RunStore:
     Args:
         path: the file, JSON lines.
         result: ``results/NAME.json``, which may be missing.
-        keys: names of ``asked`` that identify a run; all of them unless given.
         device: recorded in the provenance of new runs.
         libraries: their versions are recorded too.
 
@@ -47,19 +46,18 @@ class RunStore:
         path: Path,
         result: Path | None = None,
         *,
-        keys: Sequence[str] | None = None,
         device: str = "cpu",
         libraries: Sequence[str] = (),
     ) -> None:
-        self.path, self._keys, self._device, self._libraries = path, keys, device, libraries
+        self.path, self._device, self._libraries = path, device, libraries
         self._runs: dict[str, Run] = {}
         self._origin: dict[str, Any] | None = None
         for run in [*_of_result(result), *_of_file(path)]:
-            self._runs[self._key(run.asked)] = run
+            self._runs[_key(run.asked)] = run
 
     def get(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return what a run found; None where it has not been done."""
-        run = self._runs.get(self._key(asked))
+        run = self._runs.get(_key(asked))
         return None if run is None else run.found
 
     def put(self, asked: Mapping[str, Any], found: Mapping[str, Any]) -> None:
@@ -77,16 +75,16 @@ class RunStore:
         with self.path.open("ab", buffering=0) as file:
             file.write(line if _ends_whole(self.path) else b"\n" + line)
             os.fsync(file.fileno())
-        self._runs[self._key(asked)] = run
+        self._runs[_key(asked)] = run
 
     def runs(self, asked: Iterable[Mapping[str, Any]] | None = None) -> list[Run]:
         """Return the finished runs among those asked for, in that order, or all of them."""
-        keys = self._runs if asked is None else [self._key(each) for each in asked]
+        keys = self._runs if asked is None else [_key(each) for each in asked]
         return [self._runs[key] for key in keys if key in self._runs]
 
-    def _key(self, asked: Mapping[str, Any]) -> str:
-        chosen = asked if self._keys is None else {name: asked.get(name) for name in self._keys}
-        return json.dumps(dict(chosen), sort_keys=True)
+
+def _key(asked: Mapping[str, Any]) -> str:
+    return json.dumps(dict(asked), sort_keys=True)
 
 
 def _of_file(path: Path) -> list[Run]:

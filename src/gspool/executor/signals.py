@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from gspool.terminal.signals import handle_signals
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -22,31 +23,6 @@ class Noted:
     def __init__(self) -> None:
         self.number: int | None = None
         self.count = 0
-
-
-@contextmanager
-def _handled(
-    numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], None]
-) -> Iterator[Callable[[], None]]:
-    """Handle signals in here; yield a function that restores the former handlers.
-
-    Outside the main thread nothing is changed: Python delivers no signals there. Signals that are ignored stay so, as
-    for a command in the background of a shell.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    former = {each: signal.getsignal(each) for each in numbers} if main else {}
-    former = {each: before for each, before in former.items() if before not in (signal.SIG_IGN, None)}
-
-    def restore() -> None:
-        for each, before in former.items():
-            signal.signal(each, before)
-
-    for each in former:
-        signal.signal(each, handler)
-    try:
-        yield restore
-    finally:
-        restore()
 
 
 @contextmanager
@@ -71,7 +47,7 @@ def noted_signals(call: Callable[[], object]) -> Iterator[Noted]:
             signal.raise_signal(number)
         call()
 
-    with _handled(SIGNALS, note) as restore:
+    with handle_signals(SIGNALS, note) as restore:
         yield noted
     if noted.number is not None:
         signal.raise_signal(noted.number)
@@ -94,7 +70,7 @@ def exit_with_line(line: Callable[[], str]) -> Iterator[None]:
         raise TerminatedError
 
     try:
-        with _handled((signal.SIGTERM,), terminate):
+        with handle_signals((signal.SIGTERM,), terminate):
             yield
     except BaseException as stop:
         number = _signal_of(stop)

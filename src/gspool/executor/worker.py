@@ -34,18 +34,9 @@ class Failure(NamedTuple):
     message: str
 
 
-class LazyWorker:
-    """A worker that is made with its first task, so that an error while it is made is the result of a task."""
-
-    def __init__(self, make_worker: Callable[[], Callable[[Any], Any]]) -> None:
-        self.make_worker = make_worker
-        self.worker: Callable[[Any], Any] | None = None
-
-    def __call__(self, task: Any) -> Any:
-        """Do a task; what it raises is returned as a `Failure`."""
-        try:
-            if self.worker is None:
-                self.worker = self.make_worker()
-            return self.worker(task)
-        except Exception:
-            return Failure(traceback.format_exc())
+def attempt(make_worker: Callable[[], Callable[[Any], Any]], task: Any) -> Any:
+    """Do a task; what it raises, or the making of the worker, is returned as a `Failure`."""
+    try:
+        return make_worker()(task)
+    except Exception:
+        return Failure(traceback.format_exc())

@@ -21,6 +21,7 @@ Show why a model gives an image its embedding: where the pooling looks, and whic
 
     gspool explain runs/NAME bird.jpg                              explanation.png
     gspool explain runs/NAME bird.jpg other.jpg --out why.html     two images: also the prototypes they share
+    gspool explain runs/NAME bird.jpg --grid                       the cells of the tokens instead of smooth maps
     gspool explain runs/NAME pictures/*.jpg --json figures.json    the numbers, for a program
     gspool explain runs/NAME --prototypes pictures/                prototypes.html: what each prototype stands for
     gspool explain runs/NAME --prototypes glyphs                   the same on the test classes of a data set
@@ -52,6 +53,7 @@ def explain_command(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", metavar="FILE", type=str, default=None, help="A .png or .html file to write.")
     parser.add_argument("--json", metavar="FILE", type=str, default=None, help="Write the numbers; - for the terminal.")
     parser.add_argument("--top", type=int, default=8, help="How many prototypes, or regions of each, are shown.")
+    parser.add_argument("--grid", action="store_true", help="Draw the cells of the tokens instead of smooth maps.")
     parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU if there is one.")
     parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
     given = parser.parse_args(list(arguments))
@@ -95,9 +97,9 @@ def _explain_images(model: Embedder, given: Any) -> None:
         lines.append(f"shared: overlap {shared.overlap:.1%} of the prototypes, cosine {shared.similarity:.3f}")
     picture = None
     if given.out is not None and given.out.lower().endswith(".html"):
-        picture = explanation_page(names, explanations, shared, given.top).encode()
+        picture = explanation_page(names, explanations, shared, given.top, given.grid).encode()
     elif given.out is not None:
-        picture = explanation_png(names, explanations, shared, given.top)
+        picture = explanation_png(names, explanations, shared, given.top, given.grid)
     _write(given, lines, picture, explanation_figures([*map(printable, paths)], explanations, shared))
 
 
@@ -127,7 +129,7 @@ def image_source(place: str, split: Split) -> ImageSource:
 
 
 def _summary(explanation: Any) -> str:
-    line = f"entropy of the weights {explanation.entropy:.4f} (1 is average pooling)"
+    line = explanation.caveat or f"entropy of the weights {explanation.entropy:.4f} (1 is average pooling)"
     if explanation.attributes is None:
         return f"{line}; {explanation.missing}"
     first = ", ".join(f"{number} ({value:.1%})" for number, value in explanation.most_used(3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -16,6 +16,31 @@ _LINES = {signal.SIGINT: (INTERRUPTED, b"\ninterrupted\n"), signal.SIGTERM: (TER
 
 class Terminated(SystemExit):
     """Raised in the main thread by SIGTERM, so that temporary files are removed and locks released."""
+
+
+@contextmanager
+def handle_signals(
+    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[Callable[[], None]]:
+    """Handle signals in here; yield a function that restores the former handlers.
+
+    Outside the main thread nothing is changed: Python delivers no signals there. Signals that are ignored stay so, as
+    for a command in the background of a shell.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    former = {each: signal.getsignal(each) for each in numbers} if main else {}
+    former = {each: before for each, before in former.items() if before not in (signal.SIG_IGN, None)}
+
+    def restore() -> None:
+        for each, before in former.items():
+            signal.signal(each, before)
+
+    for each in former:
+        signal.signal(each, handler)
+    try:
+        yield restore
+    finally:
+        restore()
 
 
 @contextmanager
@@ -46,17 +71,8 @@ def exit_on_signals(*, at_once: bool = False) -> Iterator[None]:
             os._exit(status)
         raise Terminated(status)
 
-    usual: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL}
+    usual: dict[signal.Signals, Any] = {signal.SIGTERM: signal.SIG_DFL}
     if at_once:
         usual[signal.SIGINT] = signal.default_int_handler
-    # Only the main thread may set handlers.
-    is_main = threading.current_thread() is threading.main_thread()
-    ours = [number for number, handler in usual.items() if is_main and signal.getsignal(number) is handler]
-    for number in ours:
-        signal.signal(number, leave)
-    try:
+    with handle_signals([each for each, handler in usual.items() if signal.getsignal(each) is handler], leave):
         yield
-    finally:
-        for number in ours:
-            if signal.getsignal(number) is leave:
-                signal.signal(number, usual[number])

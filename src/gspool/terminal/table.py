@@ -1,4 +1,4 @@
-"""Tables of metrics."""
+"""Tables for the terminal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from collections.abc import Mapping, Sequence
 
 def show_table(title: str, rows: Mapping[str, Mapping[str, float]]) -> None:
     """Print metrics in percent, one row for each model."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{title}, percent", title_justify="left")
-    table.add_column("")
-    names = list(next(iter(rows.values())))
-    for name in names:
-        table.add_column(name.upper(), justify="right")
-    for row, metrics in rows.items():
-        table.add_row(row, *(f"{100 * metrics[name]:.2f}" for name in names))
-    Console().print(table)
+    names = [*next(iter(rows.values()))]
+    percent = [
+        {"": row, **{name.upper(): f"{100 * metrics[name]:.2f}" for name in names}} for row, metrics in rows.items()
+    ]
+    show_rows(f"{title}, percent", percent)
 
 
 def show_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
@@ -15,6 +14,7 @@ from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import PoolThenEmbed
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import as_tokens
+from gspool.search.explanation.overlay import FLAT_ENTROPY, normalised_entropy
 from gspool.search.model_source import as_input, evaluating
 
 if TYPE_CHECKING:
@@ -43,10 +43,23 @@ class Explanation(NamedTuple):
     @property
     def entropy(self) -> float:
         """Compute how even the weights are: 1 is average pooling, 0 a single token."""
-        weights = self.weights.flatten().double()
-        if len(weights) == 1:
-            return 1.0
-        return float(torch.special.entr(weights).sum() / math.log(len(weights)))
+        return normalised_entropy(self.weights)
+
+    @property
+    def caveat(self) -> str | None:
+        """Return a sentence with the remedy if the weights are nearly uniform, so that the maps mean little."""
+        if self.entropy < FLAT_ENTROPY:
+            return None
+        remedy = "" if self.plan is None else "; train with a smaller mu or a larger epsilon to make GSP select"
+        return f"the weights are nearly uniform (entropy {self.entropy:.4f}), so the maps mean little{remedy}"
+
+    @property
+    def prominent(self) -> list[int]:
+        """Return the prototypes with at least their even share of the mass, 1 / M; none without attributes."""
+        if self.attributes is None:
+            return []
+        # Rounding must not drop a prototype of exactly even share.
+        return (self.attributes >= 0.9999 / len(self.attributes)).nonzero().flatten().tolist()
 
     def most_used(self, top: int) -> list[tuple[int, float]]:
         """Return the prototypes with the largest attributes, at most ``top`` of them; none without attributes."""
@@ -100,7 +113,10 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
         if waiting is not None:
             return whole._replace(missing=waiting)
         return whole if pooled.attributes is None else whole._replace(attributes=pooled.attributes[0].cpu())
-    plan = transport_plan(model, tokens)[0].unflatten(1, grid).cpu()
+    layer = cast("GSP", prototype_layer(model))
+    # The layer itself never holds the plan.
+    plan = solved_plan(layer, functional.distance(layer.prototypes, tokens))[0].unflatten(1, grid).cpu()
+    plan = plan / plan.sum()
     return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
 
 
@@ -152,13 +168,6 @@ def as_model_sees(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> UIn
             f"{tuple(image.shape)}; take one image of a batch with images[0]"
         )
     return image
-
-
-def transport_plan(model: Embedder, tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B M N"]:
-    """Solve (P2) as the layer does, and return the plan, which the layer itself never holds; scaled to sum to 1."""
-    layer = cast("GSP", prototype_layer(model))
-    plan = solved_plan(layer, functional.distance(layer.prototypes, tokens))
-    return plan / plan.sum((1, 2), keepdim=True)
 
 
 def solved_plan(layer: GSP, cost: Float[Tensor, "B M N"]) -> Float[Tensor, "B M N"]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import colorsys
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from jaxtyping import Float, UInt8
     from torch import Tensor
@@ -20,8 +22,13 @@ if TYPE_CHECKING:
 GOLDEN_TURN = 0.6180339887498949
 # Hues come near again after 8, 13, 21 turns; six tones of lightness and saturation tell those apart.
 TONES = ((0.50, 0.90), (0.30, 0.85), (0.74, 0.90), (0.45, 0.45), (0.60, 0.60), (0.40, 1.00))
-# The share of the picture that shows through at the largest weight.
-SEEN_THROUGH = 0.3
+# The share of a heat map or a prototype's colour over the picture, and that of a map whose weights are nearly uniform.
+COVER, FADED_COVER = 0.7, 0.15
+COLOURS = "inferno"
+# Above this normalised entropy weights are nearly uniform. On 7 x 7 tokens 0.99 is a standard deviation of 28 % of the
+# mean: less than a token changes when the image is shifted by a few pixels, so that a map of it is mostly noise.
+# A hard selection of 95 % of the tokens (mu = 0.95), the weakest that means something, stays below it.
+FLAT_ENTROPY = 0.99
 
 
 def prototype_colour(prototype: int) -> tuple[int, int, int]:
@@ -46,8 +53,44 @@ def css_colour(prototype: int) -> str:
     return "#{:02x}{:02x}{:02x}".format(*prototype_colour(prototype))
 
 
-def weights_over(image: UInt8[Tensor, "3 H W"], weights: Float[Tensor, "h w"]) -> UInt8[np.ndarray, "H W 3"]:
-    """Draw weights over an image as a heat map: black is no weight, bright the largest.
+def bar_colour(explanation: Explanation, prototype: int) -> str:
+    """Return the colour of a prototype in a histogram: grey if it has less than its even share in this image."""
+    return css_colour(prototype) if prototype in explanation.prominent else "#bbbbbb"
+
+
+def normalised_entropy(weights: Float[Tensor, "h w"]) -> float:
+    """Compute how even weights are: 1 is average pooling, 0 a single token.
+
+    Example:
+        >>> normalised_entropy(torch.full((2, 2), 0.25)), normalised_entropy(torch.tensor([[0.0, 1.0]]))
+        (1.0, 0.0)
+    """
+    if weights.numel() == 1:
+        return 1.0
+    return float(torch.special.entr(weights.double()).sum() / math.log(weights.numel()))
+
+
+def common_scale(maps: Iterable[Float[Tensor, "h w"]]) -> float:
+    """Return the largest value of several maps, each in units of its own average: the scale of a figure of them.
+
+    Example:
+        >>> common_scale([torch.tensor([[0.5, 0.5]]), torch.tensor([[0.25, 0.75]])])
+        1.5
+    """
+    return max(float(_relative(each).max()) for each in maps)
+
+
+def weights_over(
+    image: UInt8[Tensor, "3 H W"], weights: Float[Tensor, "h w"], scale: float | None = None, grid: bool = False
+) -> UInt8[np.ndarray, "H W 3"]:
+    """Draw weights over an image as a heat map: black is no weight, bright the largest; faded if nearly uniform.
+
+    Args:
+        image: the image as the model sees it.
+        weights: of the tokens, sum 1.
+        scale: the weight that is brightest, as a multiple of the average weight; the largest of this map unless given.
+            Maps of one figure share the `common_scale` of all.
+        grid: draw the cells of the tokens instead of interpolating between their centres.
 
     Example:
         >>> image = torch.full((3, 4, 4), 200, dtype=torch.uint8)
@@ -57,53 +100,67 @@ def weights_over(image: UInt8[Tensor, "3 H W"], weights: Float[Tensor, "h w"]) -
     """
     from matplotlib import colormaps
 
-    heat = 255 * colormaps["inferno"](_stretched(_relative(weights), image.shape[1:]))[..., :3]
-    return _mixed(_as_grey(image), heat, np.array(1 - SEEN_THROUGH))
+    strength = _resized(_relative(weights)[None], image, grid)[0] / (scale or common_scale([weights]))
+    heat = 255 * colormaps[COLOURS](strength.clamp(0, 1).numpy())[..., :3]
+    return _mixed(image, heat, np.array(_cover(weights)))
 
 
-def owners_over(explanation: Explanation, only: Sequence[int] | None = None) -> UInt8[np.ndarray, "H W 3"]:
+def owners_over(
+    explanation: Explanation, only: Sequence[int] | None = None, scale: float | None = None, grid: bool = False
+) -> UInt8[np.ndarray, "H W 3"]:
     """Colour every place by the prototype that owns it, the stronger the larger its weight (Fig. 4).
+
+    Prototypes that have less than their even share of the mass, 1 / M, are not coloured. Nearly uniform weights are
+    drawn faded.
 
     Args:
         explanation: of a model with prototypes.
         only: colour the places of these prototypes only, for example those that two images share.
+        scale: see `weights_over`; of the mass that the prototypes take, which in the background role is not the weight.
+        grid: draw the cells of the tokens instead of interpolating between their centres.
 
     Raises:
         ValueError: if the explanation has no owners.
     """
     if explanation.owners is None or explanation.plan is None:
         raise ValueError("this explanation has no prototypes: its pooling layer must be gsp or built on it")
-    count = explanation.plan.shape[0]
-    palette = torch.tensor([prototype_colour(prototype) for prototype in range(count)], dtype=torch.float64)
-    # The mass that the prototypes take, which is the weight except for the background role.
-    strength = _relative(explanation.plan.sum(0))
-    if only is not None:
-        strength = strength * torch.isin(explanation.owners, torch.as_tensor(list(only), dtype=torch.int64))
-    size = explanation.image.shape[1:]
-    cover = (1 - SEEN_THROUGH) * _stretched(strength, size)[..., None]
-    colour = np.stack([_stretched(palette[explanation.owners, channel], size) for channel in range(3)], axis=-1)
-    return _mixed(_as_grey(explanation.image), colour, cover)
+    taken = explanation.plan.sum(0)
+    shown = [number for number in explanation.prominent if only is None or number in only]
+    # A prototype that owns no token owns nothing between tokens either, or so little that it is not worth the memory.
+    owning = explanation.owners.unique()
+    palette = torch.tensor([prototype_colour(number) for number in owning.tolist()], dtype=torch.float64)
+    owner = _resized(explanation.plan[owning].double(), explanation.image, grid).argmax(0)
+    strength = _resized(_relative(taken)[None], explanation.image, grid)[0] / (scale or common_scale([taken]))
+    coloured = torch.isin(owning, torch.tensor(shown, dtype=torch.int64))[owner]
+    cover = _cover(explanation.weights) * strength.clamp(0, 1) * coloured
+    return _mixed(explanation.image, palette[owner].numpy(), cover[..., None].numpy())
 
 
-def _relative(weights: Float[Tensor, "h w"]) -> Float[Tensor, "h w"]:
-    """Scale by the largest value; zeros stay zeros."""
-    wide = weights.double()
-    return wide / wide.max().clamp_min(torch.finfo(torch.float64).tiny)
+def _relative(values: Float[Tensor, "h w"]) -> Float[Tensor, "h w"]:
+    """Scale values to an average of 1; zeros stay zeros."""
+    wide = values.double()
+    return wide / wide.mean().clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def _stretched(values: Float[Tensor, "h w"], size: Sequence[int]) -> Float[np.ndarray, "H W"]:
-    """Return for every pixel the value of its token, without smoothing, which would show more than there is."""
-    rows = torch.arange(size[0]) * values.shape[0] // size[0]
-    columns = torch.arange(size[1]) * values.shape[1] // size[1]
-    return values.double()[rows][:, columns].numpy()
+def _cover(weights: Float[Tensor, "h w"]) -> float:
+    return COVER if normalised_entropy(weights) < FLAT_ENTROPY else FADED_COVER
 
 
-def _as_grey(image: UInt8[Tensor, "3 H W"]) -> Float[np.ndarray, "H W 1"]:
-    """Remove the colour of the image, so that the colours drawn over it can be read."""
-    return image.permute(1, 2, 0).cpu().numpy().mean(axis=-1, keepdims=True, dtype=np.float64)
+def _resized(maps: Float[Tensor, "K h w"], image: UInt8[Tensor, "3 H W"], grid: bool) -> Float[Tensor, "K H W"]:
+    """Return maps of tokens at the size of their image.
+
+    Linear interpolation passes through the value of every token and never leaves the range of its neighbours, so that
+    nothing is drawn that no token has; a cubic one would draw rings around a peak.
+    """
+    size = [*image.shape[1:]]
+    if grid:
+        return F.interpolate(maps[None], size, mode="nearest")[0]
+    return F.interpolate(maps[None], size, mode="bilinear", align_corners=False)[0]
 
 
 def _mixed(
-    below: Float[np.ndarray, "H W 1"], above: Float[np.ndarray, "H W 3"], cover: Float[np.ndarray, "H W 1"]
+    image: UInt8[Tensor, "3 H W"], above: Float[np.ndarray, "H W 3"], cover: Float[np.ndarray, "H W 1"]
 ) -> UInt8[np.ndarray, "H W 3"]:
-    return ((1 - cover) * below + cover * above).round().clip(0, 255).astype(np.uint8)
+    """Blend colours over the image without its own colours, so that the drawn ones can be read."""
+    grey = image.permute(1, 2, 0).cpu().numpy().mean(axis=-1, keepdims=True, dtype=np.float64)
+    return ((1 - cover) * grey + cover * above).round().clip(0, 255).astype(np.uint8)

@@ -4,24 +4,47 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gspool.search.explanation.figure import explanation_png
-from gspool.search.explanation.overlay import css_colour
+from PIL import Image, ImageOps
+
+from gspool.search.explanation.figure import map_scales, short
+from gspool.search.explanation.overlay import COLOURS, bar_colour, css_colour, owners_over, weights_over
 from gspool.version import __version__
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import UInt8
+
     from gspool.search.explanation.image import Explanation
     from gspool.search.explanation.shared import Shared
 
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-img { max-width: 100%; height: auto; } table { border-collapse: collapse; }
-th, td { padding: .25rem .9rem; border-bottom: 1px solid #ccc; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+THUMBNAIL = 224  # pixels of a panel
+# Panels and bars of an explanation, also on the page of `gspool serve`; two panels beside each other fit on a phone.
+PANELS_STYLE = """
+.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(240px, 45%), 1fr)); gap: 12px; }
+.panel { margin: 0; text-align: center; }
+.panel img { width: 100%; aspect-ratio: 1; object-fit: contain; display: block; background: #8881; }
+.panel figcaption { font-size: 13px; padding: 4px; }
+.bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: 4px 10px; }
+.bars { align-items: center; align-content: start; font-size: 13px; }
+.bar { height: 12px; border-radius: 6px; }
+.score { font-variant-numeric: tabular-nums; font-weight: 600; }
 .mark { white-space: nowrap; }
 .colour { display: inline-block; width: .9em; height: .9em; border-radius: 50%; vertical-align: -.1em; }
+.scale { display: flex; align-items: center; gap: 8px; font-size: 13px; margin: 8px 0; }
+.scale i { flex: 0 1 160px; min-width: 60px; height: 12px; border-radius: 6px; }
+.caveat { border-left: 4px solid #e0a800; padding-left: .6rem; }
+"""
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1, h2, figcaption { overflow-wrap: anywhere; }
+img { max-width: 100%; height: auto; } table { border-collapse: collapse; display: block; overflow-x: auto; }
+th, td { padding: .25rem .9rem; border-bottom: 1px solid #ccc; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+@media (max-width: 30rem) { body { margin: 1rem auto; } th, td { padding: .25rem .4rem; } }
 @media (prefers-color-scheme: dark) { body { background: #16181d; color: #ddd; } th, td { border-color: #444; } }
 """
 
@@ -31,7 +54,7 @@ def whole_page(title: str, body: str) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
+        f"<title>{html.escape(title)}</title><style>{STYLE}{PANELS_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
         f"{body}\n<p>Written by gspool {__version__}.</p></body></html>\n"
     )
 
@@ -42,36 +65,103 @@ def inline_image(content: bytes, alt: str, kind: str = "png") -> str:
     return f'<img alt="{html.escape(alt, quote=True)}" src="data:image/{kind};base64,{data}">'
 
 
-def colour_mark(prototype: int) -> str:
-    """Return a dot in the colour of a prototype, and its number."""
-    spot = f'<span class="colour" style="background:{css_colour(prototype)}"></span>'
+def colour_mark(prototype: int, colour: str | None = None) -> str:
+    """Return a dot in the colour of a prototype, unless another is given, and its number."""
+    spot = f'<span class="colour" style="background:{colour or css_colour(prototype)}"></span>'
     return f'<span class="mark">{spot} {prototype}</span>'
 
 
 def explanation_page(
-    names: Sequence[str], explanations: Sequence[Explanation], shared: Shared | None = None, top: int = 8
+    names: Sequence[str],
+    explanations: Sequence[Explanation],
+    shared: Shared | None = None,
+    top: int = 8,
+    grid: bool = False,
 ) -> str:
-    """Return the pictures and numbers of explanations as one HTML page."""
-    parts = [inline_image(explanation_png(names, explanations, shared, top), "where the model looks")]
+    """Return the pictures and numbers of explanations as one HTML page; the maps are those of `explanation_png`."""
+    scales = map_scales(explanations)
+    parts = [scale_bar(scales[0])]
     for name, explanation in zip(names, explanations, strict=True):
-        parts.append(
-            f"<h2>{html.escape(name)}</h2>"
-            f"<p>Entropy of the weights {explanation.entropy:.4f}: 1 is average pooling, 0 a single place.</p>"
-        )
-        if explanation.attributes is not None:
-            rows = explanation.most_used(top)
-            parts.append(
-                html_table(("prototype", "share"), [(colour_mark(row), f"{value:.1%}") for row, value in rows])
-            )
+        parts.append(f"<h2>{html.escape(name)}</h2>{explanation_panels(explanation, top, scales, grid)}")
     if shared is not None:
         parts.append(f"<h2>What they share</h2><p>Overlap {shared.overlap:.1%}, cosine {shared.similarity:.3f}.</p>")
-        rows_of_shares = [
+        maps = [
+            (f"in {name}", owners_over(each, shared.prototypes.tolist(), scales[1], grid))
+            for name, each in zip(names, explanations, strict=True)
+            if each.owners is not None
+        ]
+        parts.append(f'<div class="panels">{_panels(maps)}</div>')
+        rows = [
             (colour_mark(number), f"{share:.1%}", f"{first:.1%}", f"{second:.1%}")
             for number, share, first, second in shared.rows()
         ]
-        heads = ("prototype", "shared", html.escape(names[0]), html.escape(names[1]))
-        parts.append(html_table(heads, rows_of_shares))
+        parts.append(html_table(("prototype", "shared", *(html.escape(short(name, 12)) for name in names)), rows))
     return whole_page("Where the model looks", "\n".join(parts))
+
+
+def explanation_panels(
+    explanation: Explanation, top: int = 8, scales: tuple[float, float | None] | None = None, grid: bool = False
+) -> str:
+    """Return the image, its weights, its prototypes and the ``top`` of its attributes side by side, as HTML."""
+    heat, taken = scales or map_scales([explanation])
+    panels = [
+        ("as the model sees it", explanation.image.permute(1, 2, 0).numpy()),
+        (
+            f"weights, entropy {explanation.entropy:.2f}",
+            weights_over(explanation.image, explanation.weights, heat, grid),
+        ),
+    ]
+    if explanation.owners is not None:
+        panels.append(("prototypes", owners_over(explanation, scale=taken, grid=grid)))
+    caveat = "" if explanation.caveat is None else f'<p class="caveat">{_sentence(explanation.caveat)}</p>'
+    return f'{caveat}<div class="panels">{_panels(panels)}{_bars(explanation, top)}</div>'
+
+
+def scale_bar(largest: float) -> str:
+    """Return the colours of the weights with their scale, as HTML."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    colours = ", ".join(to_hex(colormaps[COLOURS](step / 8)) for step in range(9))
+    return (
+        f'<div class="scale">0 <i style="background:linear-gradient(90deg, {colours})"></i> {largest:.1f}'
+        "<span>times the average weight</span></div>"
+    )
+
+
+def _panels(pictures: Sequence[tuple[str, UInt8[np.ndarray, "H W 3"]]]) -> str:
+    return "".join(
+        f'<figure class="panel">{inline_image(as_png(Image.fromarray(pixels), THUMBNAIL, enlarge=True), title)}'
+        f"<figcaption>{html.escape(title)}</figcaption></figure>"
+        for title, pixels in pictures
+    )
+
+
+def _bars(explanation: Explanation, top: int) -> str:
+    if explanation.attributes is None:
+        return f"<p>{_sentence(explanation.missing)}</p>"
+    shares = explanation.most_used(top)
+    largest = max(shares[0][1], 1e-12)
+    rows = "".join(
+        f'<span>{colour_mark(number, colour)}</span><span class="bar" style="width:{100 * value / largest:.1f}%;'
+        f'background:{colour}"></span><span class="score">{value:.1%}</span>'
+        for number, value in shares
+        for colour in [bar_colour(explanation, number)]
+    )
+    return f'<div class="bars">{rows}</div>'
+
+
+def _sentence(text: str) -> str:
+    return html.escape(f"{text[0].upper()}{text[1:]}.")
+
+
+def as_png(picture: Image.Image, side: int, enlarge: bool = False) -> bytes:
+    """Return a picture as PNG, its longer side at most ``side``; exactly that, with ``enlarge``."""
+    if enlarge or max(picture.size) > side:
+        picture = ImageOps.contain(picture, (side, side), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def explanation_figures(

@@ -24,7 +24,8 @@ SIDE = 112  # pixels of a region on the page
 GALLERY_STYLE = """<style>
 .prototype { display: flex; flex-wrap: wrap; align-items: center; gap: .4rem; margin: .6rem 0; }
 .prototype img { width: 112px; height: 112px; border-radius: 6px; flex: none; }
-.number { flex: none; width: 6.5rem; } .number small { opacity: .7; }
+.number { flex: none; width: 6.5rem; padding-left: .5rem; box-sizing: border-box; } .number small { opacity: .7; }
+@media (max-width: 30rem) { .number { width: 100%; } .prototype img { width: 30%; height: auto; } }
 </style>"""
 
 
@@ -35,7 +36,7 @@ def gallery_page(model: Embedder, source: ImageSource, regions: Regions, name: s
     """
     rows = []
     for prototype in regions.use.argsort(descending=True, stable=True).tolist():
-        pictures = "".join(_picture(model, source, regions.grid, prototype, *each) for each in regions.of(prototype))
+        pictures = "".join(_picture(model, source, regions, prototype, each) for each in regions.of(prototype))
         rows.append(
             f'<div class="prototype" id="prototype-{prototype}" style="border-left:6px solid {css_colour(prototype)}">'
             f'<div class="number">{colour_mark(prototype)}<br><small>use {regions.use[prototype]:.1%}</small></div>'
@@ -96,16 +97,10 @@ def region_crop(
 
 
 def _picture(
-    model: Embedder,
-    source: ImageSource,
-    grid: tuple[int, int],
-    prototype: int,
-    image: int,
-    row: int,
-    column: int,
-    distance: float,
+    model: Embedder, source: ImageSource, regions: Regions, prototype: int, region: tuple[int, int, int, float]
 ) -> str:
-    crop = region_crop(seen_image(model, source, image), grid, row, column, prototype_colour(prototype))
+    image, row, column, distance = region
+    crop = region_crop(seen_image(model, source, image), regions.grid, row, column, prototype_colour(prototype))
     buffer = io.BytesIO()
     crop.save(buffer, "JPEG", quality=85)
     words = f"{source.describe(image)}, row {row}, column {column}, distance {distance:.3f}"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from PIL import Image
 
 from gspool.data import BrokenImageError
-from gspool.search.explanation.overlay import css_colour, owners_over, weights_over
-from gspool.search.explanation.page import colour_mark, inline_image
+from gspool.search.explanation.figure import map_scales
+from gspool.search.explanation.overlay import owners_over, weights_over
+from gspool.search.explanation.page import (
+    PANELS_STYLE,
+    THUMBNAIL,
+    as_png,
+    colour_mark,
+    explanation_panels,
+    inline_image,
+    scale_bar,
+)
 from gspool.search.explanation.shared import shared_prototypes
 
 if TYPE_CHECKING:
@@ -19,23 +27,17 @@ if TYPE_CHECKING:
     from gspool.search.serve.lookup import Lookup, Neighbour
 
 View = Literal["pictures", "weights", "prototypes"]
-THUMBNAIL = 224
-STYLE = """
+STYLE = (
+    PANELS_STYLE
+    + """
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 12px; }
 .card { margin: 0; border: 1px solid var(--border-color-primary); border-radius: 8px; overflow: hidden; }
 .card img, .panel img { width: 100%; aspect-ratio: 1; object-fit: contain; display: block; background: #8881; }
 .card figcaption { padding: 6px 8px; font-size: 13px; line-height: 1.35; overflow-wrap: anywhere; }
 .score { font-variant-numeric: tabular-nums; font-weight: 600; }
 .small { opacity: .7; font-size: 12px; }
-.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; }
-.panel { margin: 0; text-align: center; }
-.panel figcaption { font-size: 13px; padding: 4px; }
-.bars { display: grid; grid-template-columns: max-content 1fr max-content; gap: 4px 10px; }
-.bars { align-items: center; align-content: start; font-size: 13px; }
-.bar { height: 12px; border-radius: 6px; }
-.mark { white-space: nowrap; }
-.colour { display: inline-block; width: .9em; height: .9em; border-radius: 50%; vertical-align: -.1em; }
 """
+)
 
 
 def neighbours_html(
@@ -56,7 +58,7 @@ def _card(lookup: Lookup, neighbour: Neighbour, view: View, query: Explanation |
     words = f'<span class="score">{neighbour.score:.3f}</span> {label}'
     try:
         explanation = lookup.explain(lookup.pixels(neighbour.id)) if view != "pictures" and query is not None else None
-        picture = lookup.thumbnail(neighbour.id, size) if explanation is None else _drawn(explanation, view)
+        picture = lookup.thumbnail(neighbour.id, size) if explanation is None else _drawn(explanation, view, query)
     except BrokenImageError as problem:
         # One file that was moved must not take the answer away.
         return f'<figure class="card"><figcaption>{words}{html.escape(str(problem))}</figcaption></figure>'
@@ -71,47 +73,15 @@ def _card(lookup: Lookup, neighbour: Neighbour, view: View, query: Explanation |
     )
 
 
-def _drawn(explanation: Explanation, view: View) -> Image.Image:
-    owned = view == "prototypes" and explanation.owners is not None
-    return Image.fromarray(owners_over(explanation) if owned else weights_over(explanation.image, explanation.weights))
+def _drawn(explanation: Explanation, view: View, query: Explanation | None) -> Image.Image:
+    """Draw the weights or prototypes of a neighbour on the scale of the query."""
+    heat, taken = map_scales([query or explanation])
+    if view == "prototypes" and explanation.owners is not None:
+        return Image.fromarray(owners_over(explanation, scale=taken))
+    return Image.fromarray(weights_over(explanation.image, explanation.weights, heat))
 
 
 def explanation_html(explanation: Explanation, top: int = 8) -> str:
     """Return where the model looked in the query, which prototype owns which place, and the share of each."""
-    panels = [
-        ("as the model sees it", explanation.image.permute(1, 2, 0).numpy()),
-        (f"weights, entropy {explanation.entropy:.2f}", weights_over(explanation.image, explanation.weights)),
-    ]
-    if explanation.owners is not None:
-        panels.append(("prototypes", owners_over(explanation)))
-    figures = "".join(
-        f'<figure class="panel">{inline_image(as_png(Image.fromarray(pixels), THUMBNAIL, enlarge=True), title)}'
-        f"<figcaption>{html.escape(title)}</figcaption></figure>"
-        for title, pixels in panels
-    )
-    return f'<h3>Where the model looks</h3><div class="panels">{figures}{_bars(explanation, top)}</div>'
-
-
-def _bars(explanation: Explanation, top: int) -> str:
-    if explanation.attributes is None:
-        return f"<p>{html.escape(explanation.missing[0].upper() + explanation.missing[1:])}.</p>"
-    shares = explanation.most_used(top)
-    largest = max(shares[0][1], 1e-12)
-    rows = "".join(
-        f'<span>{colour_mark(number)}</span><span class="bar" style="width:{100 * value / largest:.1f}%;'
-        f'background:{css_colour(number)}"></span><span class="score">{value:.1%}</span>'
-        for number, value in shares
-    )
-    return f'<div class="bars">{rows}</div>'
-
-
-def as_png(picture: Image.Image, side: int, enlarge: bool = False) -> bytes:
-    """Return a picture as PNG, its longer side at most ``side``; exactly that, with ``enlarge``."""
-    factor = side / max(picture.size)
-    if factor < 1 or enlarge:
-        size = (max(round(picture.width * factor), 1), max(round(picture.height * factor), 1))
-        # Tokens have sharp edges; keep them in an enlarged map.
-        picture = picture.resize(size, Image.Resampling.NEAREST if factor > 1 else Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    return buffer.getvalue()
+    scale = scale_bar(map_scales([explanation])[0])
+    return f"<h3>Where the model looks</h3>{explanation_panels(explanation, top)}{scale}"
