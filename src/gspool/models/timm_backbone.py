@@ -143,6 +143,12 @@ class TimmBackbone(Backbone):
             taken = [torch.cat((prefix, tokens), dim=1) for tokens, prefix in taken]
         return torch.cat(taken, dim=-1)
 
+    def parameter_blocks(self) -> list[list[str]]:
+        """Return the names of the parameters by depth, as timm orders them: the stem first, the norm with the last."""
+        network: Any = self.network
+        groups = timm.models.group_parameters(network, network.group_matcher())
+        return [[f"network.{name}" for name in groups[depth]] for depth in sorted(groups)]
+
     @property
     def class_tokens(self) -> int:
         """1 for a network with a class token, which timm puts first, else 0."""

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from gspool.files import sha256_of
+from gspool.models.lora import merged_state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,9 +27,9 @@ KINDS = dict.fromkeys(("F64", "F32", "F16", "BF16"), "floating") | dict.fromkeys
 
 
 def write_weights(module: nn.Module, path: Path) -> str:
-    """Write the state of a module as .safetensors, and return the SHA-256 of the file."""
+    """Write the state of a module as .safetensors, adapters merged, and return the SHA-256 of the file."""
     # Copies, because safetensors refuses tensors that share memory, and some networks tie their weights.
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in merged_state(module).items()}
     save_file(weights, path, metadata={"format": "pt"})
     return sha256_of(path)
 
