@@ -66,5 +66,5 @@ def test_what_does_not_fit_is_refused() -> None:
         model_with(Lora(rank=2, targets=["query"]))
     with pytest.raises(ValueError, match="adapters already"):
         model_with(Lora(rank=2)).add_lora(Lora(rank=2))
-    with pytest.raises(ValueError, match="rank must be positive.*-1"):
+    with pytest.raises(ValueError, match=r"rank must be positive.*-1"):
         Lora(rank=-1)
