@@ -16,7 +16,7 @@ from torchvision.models.resnet import BasicBlock
 from gspool.functional import gsp_pool
 from gspool.models.replace import SwappedPooling, replace_pooling
 from gspool.models.replace.choose import choose
-from gspool.models.replace.observe import Watch
+from gspool.models.replace.observe import Inputs, Watch
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import PoolingLayer
 
@@ -69,6 +69,30 @@ def test_resnet_classifies_the_gsp_of_its_last_map() -> None:
     features = model.layer4(model.layer3(model.layer2(model.layer1(x))))
     expected = model.fc(gsp_pool(features.flatten(2).mT, pool.prototypes, 0.3, 5.0).pooled)
     torch.testing.assert_close(model(images), expected)
+
+
+class WithMetadata(Classifier):
+    """A network that takes an image, a category and a scale beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(dim=6)
+        self.category = nn.Embedding(3, 6)
+
+    def forward(self, x: Tensor, category: Tensor, scale: Tensor, flip: bool = False) -> Tensor:
+        features = self.conv(torch.tanh(self.stem(x.flip(-1) if flip else x)))
+        return self.head(features.mean((2, 3)) * scale + self.category(category))
+
+
+@pytest.mark.parametrize("form", ["tuple", "dict"])
+def test_networks_with_several_inputs(form: str) -> None:
+    model = WithMetadata().double()
+    inputs = (IMAGES, torch.tensor([0, 2, 1]), torch.rand(3, 1), True)
+    example = inputs if form == "tuple" else dict(zip(("x", "category", "scale", "flip"), inputs, strict=True))
+    images, category, scale, _ = inputs
+    before = model(images.double(), category, scale.double(), True)
+    replace_pooling(model, "gsp", mu=1.0, prototypes=4, example=example)
+    torch.testing.assert_close(model(images.double(), category, scale.double(), True), before)
+    assert layer_of(model).dim == 6
 
 
 def test_densenet_pools_behind_its_relu() -> None:
@@ -230,7 +254,7 @@ def test_a_map_that_is_given_beside_the_vector_hides_no_pooling() -> None:
 
 def test_a_map_that_is_changed_in_place_after_its_average_is_another_map() -> None:
     model = TakesFromDictionary(SqueezedInPlace(), "map").eval()
-    assert choose(Watch(model).run(model, IMAGES)).function == "mean"
+    assert choose(Watch(model).run(model, Inputs((IMAGES,), {}))).function == "mean"
 
 
 @pytest.mark.parametrize("kind", ["resnet", "convnext", "swin"])
