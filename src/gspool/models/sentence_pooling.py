@@ -109,7 +109,8 @@ class GSPPooling(Module):
         pooling does.
         """
         tokenizer = transformer.tokenizer
-        ids = {getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep", "bos", "eos")} - {None}
+        found = [getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep", "bos", "eos")]
+        ids = {each for each in found if each is not None}
         return cls(
             **{"embedding_dimension": transformer.get_embedding_dimension(), "special_tokens": sorted(ids), **options}
         )
@@ -164,7 +165,7 @@ class GSPPooling(Module):
         Raises:
             ValueError: if the sentences have fewer tokens than there are prototypes.
         """
-        found = model.encode(list(sentences), batch_size=batch_size, output_value=None, show_progress_bar=False)
+        found: Any = model.encode(list(sentences), batch_size=batch_size, output_value=None, show_progress_bar=False)
         tokens = []
         for features in found:
             batch = {name: features[name][None] for name in ("input_ids", "attention_mask") if name in features}

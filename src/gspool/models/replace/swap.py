@@ -184,23 +184,26 @@ def _first_run(model: nn.Module, example: Any, named: str | None) -> tuple[Input
 
 def _as_inputs(example: Any, like: dict[str, Any]) -> Inputs:
     """Return an example as arguments on the device of the network, floating point in its precision."""
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(like["device"], like["dtype"] if value.is_floating_point() else None)
+
+    inputs = Inputs((), {})
     if isinstance(example, torch.Tensor) and example.ndim >= 3 and example.is_floating_point():
-        example = (example,)
-    named = isinstance(example, Mapping)
-    values = list(example.values() if named else example) if isinstance(example, Mapping | tuple | list) else []
-    if not any(isinstance(value, torch.Tensor) for value in values):
+        inputs = Inputs((moved(example),), {})
+    elif isinstance(example, tuple | list):
+        inputs = Inputs(tuple(map(moved, example)), {})
+    elif isinstance(example, Mapping):
+        inputs = Inputs((), {name: moved(value) for name, value in example.items()})
+    if not str(inputs):
         came = [getattr(example, "dtype", type(example).__name__), tuple(getattr(example, "shape", ()))]
         raise ValueError(
             "example must be a floating point batch that the network takes, [B, 3, H, W], or a tuple or dict of its "
             f"inputs, got {came}"
         )
-    moved = [
-        value.to(like["device"], like["dtype"] if value.is_floating_point() else None)
-        if isinstance(value, torch.Tensor)
-        else value
-        for value in values
-    ]
-    return Inputs((), dict(zip(example, moved, strict=True))) if named else Inputs(tuple(moved), {})
+    return inputs
 
 
 def image_sizes(model: nn.Module) -> list[tuple[int, int, int]]:
