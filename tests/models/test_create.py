@@ -59,7 +59,7 @@ def test_a_backbone_must_say_how_it_computes_and_how_wide_it_is() -> None:
     [
         ("small_cnn", {"width": 8, "weights": "f", "pretrained": True, "img_size": 64}, ["pretrained", "img_size"]),
         ("timm/test_resnet", {"pretrained": True, "img_size": 64, "layers": [1], "pixels": {}}, ["img_size", "layers"]),
-        ("timm/test_vit", {"img_size": 64, "layers": [1], "flavour": "x", "drop_path_rate": 0.1}, ["flavour"]),
+        ("timm/test_vit", {"img_size": 64, "layers": [1], "flavour": "x", "embed_dim": 7}, ["flavour"]),
     ],
 )
 def test_options_of_another_backbone_are_named(name: str, options: dict[str, Any], foreign: list[str]) -> None:

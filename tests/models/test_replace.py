@@ -19,34 +19,10 @@ from gspool.models.replace.choose import choose
 from gspool.models.replace.observe import Inputs, Watch
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import PoolingLayer
+from models.networks import TINY_VIT, Classifier, Nothing
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-TINY_VIT = {"embed_dim": 32, "depth": 1, "num_heads": 2, "img_size": 64, "num_classes": 5}
-
-
-@pytest.fixture(autouse=True)
-def repeatable() -> None:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-
-
-class Classifier(nn.Module):
-    """A network that pools by a function, `pooled`, which each test writes as it likes."""
-
-    def __init__(self, dim: int = 6) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, dim, 3, stride=2)
-        self.gate = nn.Linear(dim, dim)
-        self.conv = nn.Conv2d(dim, dim, 1)
-        self.head = nn.Linear(dim, 4)
-
-    def pooled(self, x: Tensor) -> Tensor:
-        return self.conv(x).mean((2, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pooled(torch.tanh(self.stem(x))))
 
 
 IMAGES = torch.randn(3, 3, 24, 20, generator=torch.Generator().manual_seed(1))
@@ -281,13 +257,6 @@ def test_networks_of_transformers(kind: str) -> None:
         assert not torch.allclose(model(images).logits, before)
 
 
-class Nothing(GSP):
-    """To see that the layer stands in the way of the data."""
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return 0 * super().forward(x, mask)
-
-
 def test_a_network_without_classifier() -> None:
     model = timm.create_model("test_convnext", num_classes=0).eval()
     images = torch.randn(2, 3, 64, 64)
@@ -364,11 +333,6 @@ def test_timm_can_still_change_the_number_of_classes() -> None:
     model.reset_classifier(9)
     assert layer_of(model) is layer
     assert model.eval()(torch.randn(2, 3, 64, 64)).shape == (2, 9)
-
-
-def test_the_layer_shows_in_print() -> None:
-    model = replace_pooling(timm.create_model("test_resnet", num_classes=5), "gsp", prototypes=12)
-    assert "(layer): GSP(96, prototypes=12" in repr(model)
 
 
 # --------------------------------------------------------------------------------- copies, files, compilers, exporters

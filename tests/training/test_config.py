@@ -103,6 +103,7 @@ def test_print_config_is_a_config(capsys, tmp_path):
         (["--trainer.max_steps", "many"], "trainer.max_steps"),
         (["--optimiser.name", "sgd"], "--optimiser.name is one of adam, adamw, got sgd"),
         (["--model.freeze", "some"], "freeze must be one of none, batchnorm, all or all-but-N"),
+        (["--preset", "folder", "--model.lora.rank", "8"], "also freezes the adapters of model.lora"),
         (["--data.name", "glyph"], "known are glyphs, folder"),
         (["--trainer.evaluate_every", "0"], "trainer.evaluate_every must be at least 1, got 0"),
         (["--loss.zsr", "2"], "must lie in [0, 1], got 2"),

@@ -190,10 +190,7 @@ class Embedder(nn.Module, ModelHubMixin):
         Raises:
             ValueError: if an option of the model is one that loading would refuse.
         """
-        return pretrained.save(self, Path(save_directory), super().save_pretrained, metrics or {}, hub_options)
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        pretrained.write_files(self, save_directory)
+        return pretrained.save(self, Path(save_directory), metrics or {}, hub_options)
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """Return the model card: use, settings, preprocessing, figures."""

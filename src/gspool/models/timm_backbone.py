@@ -172,8 +172,8 @@ def takes_option(name: str, option: str, value: Any) -> bool:
     try:
         with torch.device("meta"):
             network = timm.create_model(name, num_classes=0, **({} if option == "layers" else {option: value}))
-    except TypeError:
-        return False
+    except Exception as error:  # an option may not fit without the others, which is another error
+        return "unexpected keyword argument" not in str(error)
     return option != "layers" or _returns_blocks(network)
 
 
