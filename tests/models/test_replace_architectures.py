@@ -186,8 +186,14 @@ def test_it_trains_and_its_weights_travel_by_state_dict(built: tuple[Architectur
     told = model.load_state_dict(original, strict=False)
     key = f"{architecture.place}.layer.prototypes"
     assert (told.missing_keys, told.unexpected_keys) == ([key], [])
-
+    swapped(other, architecture, mu=0.3)
+    assert not torch.equal(model.get_parameter(key), other.get_parameter(key))
+    other.load_state_dict(model.state_dict())
     images = torch.randn(4, 3, architecture.size, architecture.size)
+    with torch.no_grad():
+        torch.testing.assert_close(other(images), model.eval()(images), rtol=0, atol=0)
+
+    model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     output = model(images)
     output = output[0] if isinstance(output, tuple) else output
@@ -200,12 +206,6 @@ def test_it_trains_and_its_weights_travel_by_state_dict(built: tuple[Architectur
     old = layer.prototypes.detach().clone()
     optimiser.step()
     assert not torch.equal(layer.prototypes, old)
-
-    swapped(other, architecture, mu=0.3)
-    assert not torch.equal(model.get_parameter(key), other.get_parameter(key))
-    other.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        torch.testing.assert_close(other(images), model.eval()(images), rtol=0, atol=0)
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replace_pooling.md").read_text(encoding="utf-8")
