@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from gspool.models import Backbone, Pixels, create_backbone, list_backbones
+from gspool.models.create import check_backbone_options, foreign_options
 
 
 def test_own_and_timms_names_are_listed_once_and_in_patterns() -> None:
@@ -49,3 +52,17 @@ def test_a_backbone_must_say_how_it_computes_and_how_wide_it_is() -> None:
         Backbone(3, Pixels())(torch.zeros(1, 3, 2, 2))
     with pytest.raises(ValueError, match="positive integer, got 0"):
         Backbone(0, Pixels())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "foreign"),
+    [
+        ("small_cnn", {"width": 8, "weights": "f", "pretrained": True, "img_size": 64}, ["pretrained", "img_size"]),
+        ("timm/test_resnet", {"pretrained": True, "img_size": 64, "layers": [1], "pixels": {}}, ["img_size", "layers"]),
+        ("timm/test_vit", {"img_size": 64, "layers": [1], "flavour": "x", "embed_dim": 7}, ["flavour"]),
+    ],
+)
+def test_options_of_another_backbone_are_named(name: str, options: dict[str, Any], foreign: list[str]) -> None:
+    assert foreign_options(name, options) == foreign
+    with pytest.raises(ValueError, match=f"{name}.*has no option {', '.join(foreign)}"):
+        check_backbone_options(name, options)

@@ -51,23 +51,11 @@ def test_every_pooling_layer_embeds_as_unit_vectors(name: str) -> None:
     assert out.embedding.shape == (2, model.out_dim)
     torch.testing.assert_close(out.embedding.norm(dim=1), torch.ones(2))
     assert out.grid == (8, 8)
-    if out.weights is not None:
-        assert out.weights.shape == (2, 64)
-
-
-def test_gsp_tells_weights_and_attributes() -> None:
-    out = small("gsp", pooling_options={"prototypes": 5}).embed(some_images())
-    assert out.attributes is not None
-    assert out.weights is not None
-    assert out.attributes.shape == (2, 5)
-    torch.testing.assert_close(out.weights.sum(dim=1), torch.ones(2))
-    torch.testing.assert_close(out.attributes.sum(dim=1), torch.ones(2))
-
-
-def test_images_of_bytes_and_of_fractions_embed_alike() -> None:
-    model = small()
-    with torch.no_grad():
-        torch.testing.assert_close(model(some_images()), model(some_images().float() / 255), rtol=1e-4, atol=1e-5)
+    for shares in (out.weights, out.attributes):
+        if shares is not None:
+            torch.testing.assert_close(shares.sum(dim=1), torch.ones(2))
+    assert out.weights is None or out.weights.shape == (2, 64)
+    assert out.attributes is not None or "gsp" not in name
 
 
 def test_without_normalisation_the_pixels_are_taken_as_they_are() -> None:
@@ -77,11 +65,6 @@ def test_without_normalisation_the_pixels_are_taken_as_they_are() -> None:
         assert torch.equal(model(some_images()), bare(pixels))
     with pytest.raises(ValueError, match=r"takes normalised pixels.*transform\(normalise=True\)"):
         bare(some_images())
-
-
-def test_wrong_images_are_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="must lie in"):
-        small()(torch.randn(1, 3, 32, 32) * 2)
 
 
 def test_an_embedding_is_single_precision_under_autocast_and_in_half_models() -> None:
@@ -158,12 +141,3 @@ def test_it_compiles_into_one_graph() -> None:
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(some_images()), model(some_images()))
-
-
-def test_a_copy_is_a_model_of_its_own() -> None:
-    model = small("gap")
-    twin = copy.deepcopy(model)
-    with torch.no_grad():
-        assert torch.equal(model(some_images()), twin(some_images()))
-        next(iter(twin.parameters())).zero_()
-        assert not torch.equal(model(some_images()), twin(some_images()))

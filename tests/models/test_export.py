@@ -29,9 +29,12 @@ def test_a_graph_takes_batches_and_sizes_that_it_was_not_traced_with() -> None:
 
 
 def test_an_archive_carries_its_description_and_runs_without_the_model(tmp_path: Path) -> None:
-    model = small("gap")
+    model = small("gap").train()
     path = tmp_path / "deep" / "model.pt2"
-    save_program(export_program(model, ["embedding"]), path)
+    exported = export_program(model, ["embedding"])
+    assert model.training
+    model.eval()
+    save_program(exported, path)
     told = {"gspool.json": ""}
     graph = torch.export.load(path, extra_files=told).module()
     with torch.no_grad():
@@ -40,12 +43,8 @@ def test_an_archive_carries_its_description_and_runs_without_the_model(tmp_path:
     assert about["model"]["pooling"] == "gap"
     assert about["input"]["type"] == "uint8"
     assert [entry.name for entry in path.parent.iterdir()] == ["model.pt2"]
-
-
-def test_training_mode_is_given_back() -> None:
-    model = small("gap").train()
-    export_program(model, ["embedding"])
-    assert model.training
+    with pytest.raises(ValueError, match=r"call it model\.pt2"):
+        save_program(exported, tmp_path / "model.pth")
 
 
 def test_fractions_and_normalised_pixels_go_in_as_such() -> None:
@@ -164,8 +163,3 @@ def test_an_operator_of_our_own_in_a_graph_is_refused() -> None:
 def test_wrong_wishes_are_refused_in_words(arguments: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         export_program(small("gap"), **arguments)
-
-
-def test_an_archive_has_its_own_ending(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"call it model\.pt2"):
-        save_program(export_program(small("gap"), ["embedding"]), tmp_path / "model.pth")

@@ -90,6 +90,25 @@ def test_what_never_learns_does_not_learn_after_a_thaw() -> None:
     assert not model.backbone.positions.requires_grad
 
 
-def test_an_unknown_setting_is_refused(model: Embedder) -> None:
-    with pytest.raises(ValueError, match="freeze must be one of none, batchnorm, all, got 'bn'"):
-        model.freeze("bn")  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", ["timm/test_vit", "timm/test_resnet"])
+def test_all_but_the_last_blocks_are_frozen_with_their_statistics_and_dropout(name: str) -> None:
+    model = Embedder(name, pooling="gap", dim=8, backbone_options={"img_size": 32} if "vit" in name else {})
+    blocks = model.backbone.parameter_blocks()
+    held = {f"backbone.{parameter}" for block in blocks[:-1] for parameter in block}
+    last = {f"backbone.{parameter}" for parameter in blocks[-1]}
+    moved = moved_by_a_step(model.freeze("all-but-1"))
+    assert moved & last
+    assert not moved & held
+    assert held | last == {f"backbone.{parameter}" for parameter, _ in model.backbone.named_parameters()}
+    first = model.backbone.network.blocks[0] if "vit" in name else model.backbone.network.layer1
+    assert not any(module.training for module in first.modules())
+    assert model.backbone.training
+
+
+@pytest.mark.parametrize("freeze", ["bn", "all-but-0", "all-but-99", "all-but-1"])
+def test_a_setting_that_does_not_fit_is_refused(model: Embedder, freeze: str) -> None:
+    if freeze == "all-but-99":
+        model = Embedder("timm/test_resnet", pooling="gap", dim=8)
+    words = {"all-but-99": "at most 4", "all-but-1": "ResNet20 has no blocks"}
+    with pytest.raises(ValueError, match=words.get(freeze, f"none, batchnorm, all or all-but-N.*{freeze!r}")):
+        model.freeze(freeze)

@@ -10,9 +10,15 @@ import pytest
 import torch
 
 from gspool import pooling
-from gspool.models.export_graph import KEY
-from gspool.models.onnx_check import EQUAL, compare_with_onnx, open_session, read_description
-from gspool.models.onnx_export import export_onnx
+from gspool.models.export import KEY
+from gspool.models.onnx_export import (
+    EQUAL,
+    check_installed,
+    compare_with_onnx,
+    export_onnx,
+    open_session,
+    read_description,
+)
 from models.exported_models import pictures, small
 
 OPTIONS = {"hidden": 8}
@@ -131,14 +137,8 @@ def test_wrong_files_are_refused_in_words(tmp_path: Path) -> None:
         read_description(Foreign())
 
 
-@pytest.mark.parametrize(("library", "words"), [("onnx", "writing ONNX needs onnx"), ("onnxscript", "onnxscript")])
-def test_missing_libraries_are_named(library: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["onnx", "onnxscript", "onnxruntime"])
+def test_missing_libraries_are_named(library: str, exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ImportError, match=rf"{words}.*gspool\[export\]"):
-        export_onnx(small("gap"), tmp_path / "model.onnx")
-
-
-def test_a_missing_runtime_is_named(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"needs onnxruntime.*gspool\[export\]"):
-        open_session(exported)
+    with pytest.raises(ImportError, match=rf"ONNX needs {library}.*gspool\[export\]"):
+        open_session(exported) if library == "onnxruntime" else check_installed()

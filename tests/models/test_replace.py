@@ -16,37 +16,13 @@ from torchvision.models.resnet import BasicBlock
 from gspool.functional import gsp_pool
 from gspool.models.replace import SwappedPooling, replace_pooling
 from gspool.models.replace.choose import choose
-from gspool.models.replace.observe import Watch
+from gspool.models.replace.observe import Inputs, Watch
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import PoolingLayer
+from models.networks import TINY_VIT, Classifier, Nothing
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-TINY_VIT = {"embed_dim": 32, "depth": 1, "num_heads": 2, "img_size": 64, "num_classes": 5}
-
-
-@pytest.fixture(autouse=True)
-def repeatable() -> None:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-
-
-class Classifier(nn.Module):
-    """A network that pools by a function, `pooled`, which each test writes as it likes."""
-
-    def __init__(self, dim: int = 6) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, dim, 3, stride=2)
-        self.gate = nn.Linear(dim, dim)
-        self.conv = nn.Conv2d(dim, dim, 1)
-        self.head = nn.Linear(dim, 4)
-
-    def pooled(self, x: Tensor) -> Tensor:
-        return self.conv(x).mean((2, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pooled(torch.tanh(self.stem(x))))
 
 
 IMAGES = torch.randn(3, 3, 24, 20, generator=torch.Generator().manual_seed(1))
@@ -69,6 +45,30 @@ def test_resnet_classifies_the_gsp_of_its_last_map() -> None:
     features = model.layer4(model.layer3(model.layer2(model.layer1(x))))
     expected = model.fc(gsp_pool(features.flatten(2).mT, pool.prototypes, 0.3, 5.0).pooled)
     torch.testing.assert_close(model(images), expected)
+
+
+class WithMetadata(Classifier):
+    """A network that takes an image, a category and a scale beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(dim=6)
+        self.category = nn.Embedding(3, 6)
+
+    def forward(self, x: Tensor, category: Tensor, scale: Tensor, flip: bool = False) -> Tensor:
+        features = self.conv(torch.tanh(self.stem(x.flip(-1) if flip else x)))
+        return self.head(features.mean((2, 3)) * scale + self.category(category))
+
+
+@pytest.mark.parametrize("form", ["tuple", "dict"])
+def test_networks_with_several_inputs(form: str) -> None:
+    model = WithMetadata().double()
+    inputs = (IMAGES, torch.tensor([0, 2, 1]), torch.rand(3, 1), True)
+    example = inputs if form == "tuple" else dict(zip(("x", "category", "scale", "flip"), inputs, strict=True))
+    images, category, scale, _ = inputs
+    before = model(images.double(), category, scale.double(), True)
+    replace_pooling(model, "gsp", mu=1.0, prototypes=4, example=example)
+    torch.testing.assert_close(model(images.double(), category, scale.double(), True), before)
+    assert layer_of(model).dim == 6
 
 
 def test_densenet_pools_behind_its_relu() -> None:
@@ -230,7 +230,7 @@ def test_a_map_that_is_given_beside_the_vector_hides_no_pooling() -> None:
 
 def test_a_map_that_is_changed_in_place_after_its_average_is_another_map() -> None:
     model = TakesFromDictionary(SqueezedInPlace(), "map").eval()
-    assert choose(Watch(model).run(model, IMAGES)).function == "mean"
+    assert choose(Watch(model).run(model, Inputs((IMAGES,), {}))).function == "mean"
 
 
 @pytest.mark.parametrize("kind", ["resnet", "convnext", "swin"])
@@ -255,13 +255,6 @@ def test_networks_of_transformers(kind: str) -> None:
         torch.testing.assert_close(model(images).logits, before)
         layer_of(model).__class__ = Nothing
         assert not torch.allclose(model(images).logits, before)
-
-
-class Nothing(GSP):
-    """To see that the layer stands in the way of the data."""
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return 0 * super().forward(x, mask)
 
 
 def test_a_network_without_classifier() -> None:
@@ -340,11 +333,6 @@ def test_timm_can_still_change_the_number_of_classes() -> None:
     model.reset_classifier(9)
     assert layer_of(model) is layer
     assert model.eval()(torch.randn(2, 3, 64, 64)).shape == (2, 9)
-
-
-def test_the_layer_shows_in_print() -> None:
-    model = replace_pooling(timm.create_model("test_resnet", num_classes=5), "gsp", prototypes=12)
-    assert "(layer): GSP(96, prototypes=12" in repr(model)
 
 
 # --------------------------------------------------------------------------------- copies, files, compilers, exporters

@@ -38,23 +38,15 @@ def plain(features: np.ndarray, channels_last: bool, kind: str) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["average", "maximum", "average and maximum", "average beside maximum"])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_kind_and_axis_are_recognised(shape: tuple[int, ...], channels_last: bool, kind: str) -> None:
-    features = numbers(shape)
-    given = torch.from_numpy(plain(features.numpy(), channels_last, kind))
-    assert recognise(features, given) == (kind, channels_last)
-
-
-@pytest.mark.parametrize("kind", ["average", "maximum", "average and maximum", "average beside maximum"])
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_adapter_pools_every_layout_as_plain_loops_do(
+def test_kind_and_axis_are_recognised_and_pooled_as_plain_loops_do(
     shape: tuple[int, ...], channels_last: bool, kind: str
 ) -> None:
     features = numbers(shape)
-    expected = torch.from_numpy(plain(features.numpy(), channels_last, kind))
+    given = torch.from_numpy(plain(features.numpy(), channels_last, kind))
+    assert recognise(features, given) == (kind, channels_last)
     channels = shape[-1] if channels_last else shape[1]
     pooling = SwappedPooling(SamePooling(channels, kind), channels_last=channels_last, units=(1, 2))
-    torch.testing.assert_close(pooling(features), expected[:, None, :, None, None])
+    torch.testing.assert_close(pooling(features), given[:, None, :, None, None])
 
 
 def test_kept_dimensions_do_not_matter() -> None:

@@ -14,6 +14,7 @@ from gspool.functional.results import Pooled
 from gspool.models.replace import SwappedPooling, replace_pooling
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import PoolingLayer
+from models.networks import TINY_VIT, Classifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,27 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
-TINY_VIT = {"embed_dim": 32, "depth": 1, "num_heads": 2, "img_size": 64, "num_classes": 5}
-
-
-@pytest.fixture(autouse=True)
-def repeatable() -> None:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-
-
-class Classifier(nn.Module):
-    def __init__(self, dim: int = 6) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, dim, 3, stride=2)
-        self.conv = nn.Conv2d(dim, dim, 1)
-        self.head = nn.Linear(dim, 4)
-
-    def pooled(self, x: Tensor) -> Tensor:
-        return self.conv(x).mean((2, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pooled(torch.tanh(self.stem(x))))
 
 
 class ResidualThenPool(Classifier):
@@ -248,8 +228,10 @@ def test_a_wrong_name(where: str, message: str) -> None:
         ({"tokens": "patches"}, "no class token is read"),
         ({"example": torch.zeros(2, 3, 24, 24, dtype=torch.uint8)}, "floating point batch.*uint8"),
         ({"example": "image.png"}, "floating point batch.*str"),
+        ({"example": {"image": "image.png"}}, "floating point batch.*dict"),
+        ({"example": (IMAGES, IMAGES)}, r"did not run on inputs \(.*\), \(.*a tuple or a dict"),
         ({"example": torch.zeros(24, 24)}, r"floating point batch.*\(24, 24\)"),
-        ({"example": torch.zeros(2, 5, 24, 24)}, r"did not run on images \(2, 5, 24, 24\): .*example="),
+        ({"example": torch.zeros(2, 5, 24, 24)}, r"did not run on inputs \(2, 5, 24, 24\): .*example="),
         ({"example": torch.full((2, 3, 24, 24), float("nan"))}, "not finite"),
         ({"model": Classifier().to("meta")}, "meta device"),
         ({"model": torch.compile(Classifier())}, "already compiled"),

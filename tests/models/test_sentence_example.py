@@ -36,7 +36,8 @@ def test_a_shipped_model_keeps_its_vectors_at_mu_one_and_comes_back_from_disk(
     expected = example.model_with(Pooling(384, "mean")).encode(sentences, show_progress_bar=False)
     vectors = model.encode(sentences, show_progress_bar=False)
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
-    model[1] = GSPPooling(384, mu=0.3, epsilon=20.0, prototypes=4)
+    model[1] = GSPPooling.for_transformer(model[0], mu=0.3, epsilon=20.0, prototypes=4)
+    assert model[1].special_tokens == [model.tokenizer.cls_token_id, model.tokenizer.sep_token_id]
     model[1].init_prototypes(model, sentences)
     vectors = model.encode(sentences, show_progress_bar=False)
     assert abs(vectors - expected).max() > 1e-3

@@ -101,12 +101,29 @@ def test_a_prompt_may_be_left_out(left_padding: bool) -> None:
     assert not torch.allclose(with_prompt(prompted)["sentence_embedding"], alone)
 
 
+def test_special_tokens_take_no_part() -> None:
+    special = [WORDS.index("the"), WORDS.index("you")]
+    pooling = GSPPooling(DIM, prototypes=3, special_tokens=special).eval()
+    marked = embed(pooling, ["the lamp arrived you", "the parcel you", "the you"])
+    plain = embed(pooling, ["lamp arrived", "parcel", "the you"])
+    torch.testing.assert_close(marked["sentence_embedding"], plain["sentence_embedding"])
+    assert marked["token_weights"][0, [0, 3]].eq(0).all()
+    assert marked["token_weights"][2, :2].gt(0).all()  # a sentence of nothing else keeps them
+    with pytest.raises(ValueError, match="input_ids"):
+        pooling({"token_embeddings": torch.zeros(1, 2, DIM)})
+    model = encoder(GSPPooling(DIM, prototypes=2, special_tokens=special))
+    model[1].init_prototypes(model, ["the lamp arrived you", "lamp"])
+    table = model[0].table.weight[[WORDS.index("lamp"), WORDS.index("arrived")]]
+    clipped = table / table.norm(dim=1, keepdim=True).clamp_min(1)
+    assert torch.cdist(model[1].gsp.prototypes, clipped).amin(1).max() < 1e-6
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"prototypes": 3, "mu": 0.4, "epsilon": 7.0},
         {"prototypes": 2, "warm_start": 5, "learn_mu": True, "learn_epsilon": True},
-        {"prototypes": 2, "include_prompt": False},
+        {"prototypes": 2, "include_prompt": False, "special_tokens": [3]},
     ],
 )
 def test_a_saved_module_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) -> None:
@@ -129,6 +146,7 @@ def test_a_saved_module_comes_back_as_it_was(options: dict[str, Any], tmp_path: 
         ({"embedding_dimension": 10**12}, "of another shape|describes no GSPPooling"),
         ({"prototypes": "3"}, "positive integer"),
         ({"mu": None}, "mu|describes no GSPPooling"),
+        ({"special_tokens": ["word"]}, "ids of tokens"),
         ({"cache_folder": "/tmp"}, "unknown keys"),
         ({"weights_sha256": "0" * 64}, "is damaged"),
     ],

@@ -149,12 +149,6 @@ def test_a_damaged_card_is_refused(content: bytes, words: str, tmp_path: Path) -
         read_facts(tmp_path / "README.md")
 
 
-def test_an_onnx_file_in_the_folder_is_told_of(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"")
-    write_hub_folder(tiny(), tmp_path)
-    assert "`model.onnx` in this folder runs in ONNX Runtime" in (tmp_path / "README.md").read_text()
-
-
 def test_a_run_gives_its_model_its_figures_and_its_data(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     place = model_place(run)
@@ -162,6 +156,8 @@ def test_a_run_gives_its_model_its_figures_and_its_data(tmp_path: Path) -> None:
     assert known_facts(place) == CardFacts(METRICS, data="glyphs")
     assert model_place(str(place)) == place
     assert model_place("owner/name") == "owner/name"
+    with pytest.raises(ValueError, match=r"has not finished; .*gspool train --resume"):
+        model_place(a_run(tmp_path / "unfinished", finished=False))
     (run / "result.json").write_text("{")
     with pytest.raises(ValueError, match="damaged files"):
         known_facts(place)
@@ -174,12 +170,9 @@ def test_a_model_by_itself_is_known_by_its_card(tmp_path: Path) -> None:
     assert known_facts(tmp_path / "alone") == CardFacts()
 
 
-def test_an_unfinished_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has not finished; .*gspool train --resume"):
-        model_place(a_run(tmp_path / "run", finished=False))
-
-
 def test_a_hub_that_does_not_answer_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"lacks config\.json, model\.safetensors, README\.md"):
+        push_folder(tmp_path, "me/nothing")
     write_hub_folder(tiny(), tmp_path)
     monkeypatch.setattr("gspool.models.sharing.HfApi", partial(HfApi, endpoint="http://127.0.0.1:9"))
     with pytest.raises(ValueError, match=r"the hub refused me/birds .*hf auth login"):
@@ -194,8 +187,3 @@ def test_a_hub_that_does_not_answer_is_told_in_words(tmp_path: Path, monkeypatch
     monkeypatch.setattr("gspool.models.sharing.HfApi", Broken)
     with pytest.raises(KeyError, match="programmer"):
         push_folder(tmp_path, "me/birds")
-
-
-def test_a_folder_without_a_model_is_not_pushed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"lacks config\.json, model\.safetensors, README\.md"):
-        push_folder(tmp_path, "me/nothing")

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import timm
 import torch
@@ -9,7 +11,8 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import save_file
 from torch import nn
 
-from gspool.models import create_backbone
+from gspool.models import create_backbone, hub
+from gspool.models.hub import available_backbone, cached_backbones
 from gspool.models.timm_features import FeatureForm, form_of
 
 # Name, options, image, the map that must come out: convolutions, channels-last windows, tokens of several kinds.
@@ -103,15 +106,58 @@ def test_weights_of_a_timm_classifier_load_without_its_head(tmp_path: Path) -> N
         assert torch.equal(backbone(pixels), classifier.forward_features(pixels))
 
 
-def test_weights_that_cannot_be_fetched_are_told_with_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_: object, **__: object) -> None:
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the hub with one backbone, on a machine without a network."""
+    snapshot = tmp_path / "models--timm--resnet34.a1_in1k" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").write_bytes(b"")
+    (tmp_path / "models--timm--resnet50.a1_in1k").mkdir()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return tmp_path
+
+
+WAYS = "--model.backbone_options.weights FILE.*--model.backbone_options.pretrained false"
+
+
+def test_weights_that_cannot_be_downloaded_are_refused_with_the_ways_out(cache: Path) -> None:
+    assert cached_backbones() == ["timm/resnet34.a1_in1k"]
+    with pytest.raises(ConnectionError, match=r"timm/resnet18 .*cannot be reached.*timm/resnet34.a1_in1k"):
+        create_backbone("timm/resnet18", pretrained=True)
+    assert available_backbone("timm/resnet18") == "timm/resnet34.a1_in1k"
+    assert available_backbone("timm/resnet34") == "timm/resnet34"
+    assert available_backbone("small_cnn") == "small_cnn"
+    shutil.rmtree(cache)
+    assert cached_backbones() == []
+    with pytest.raises(ConnectionError, match=WAYS):
+        available_backbone("timm/resnet18")
+
+
+def test_a_hub_that_cannot_be_reached_costs_one_question(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unreachable(address: str, timeout: float) -> None:
+        asked.append((address, timeout))
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(hub, "get_hf_file_metadata", unreachable)
+    with pytest.raises(ConnectionError, match="no route to host"):
+        create_backbone("timm/resnet18", pretrained=True)
+    [(address, timeout)] = asked
+    assert "timm/resnet18.a1_in1k" in address
+    assert timeout <= 5
+
+
+def test_a_download_that_breaks_off_is_refused_with_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise LocalEntryNotFoundError("Cannot reach the hub.\nPlease check your connection.")
 
-    monkeypatch.setattr(timm, "create_model", offline)
-    ways = r"--model.backbone_options.weights FILE.*--model.backbone_options.pretrained false\)"
-    with pytest.raises(ConnectionError, match=rf"^the weights of timm/resnet18 could not be downloaded.*{ways}$"):
+    monkeypatch.setattr(timm, "create_model", broken)
+    monkeypatch.setattr(hub, "get_hf_file_metadata", lambda *_, **__: None)
+    with pytest.raises(ConnectionError, match=rf"^the weights of timm/resnet18 could not be downloaded.*{WAYS}"):
         create_backbone("timm/resnet18", pretrained=True)
-    # Without anything to fetch it is another story.
+    # Without a download it is another error.
     with pytest.raises(LocalEntryNotFoundError):
         create_backbone("timm/resnet18")
 

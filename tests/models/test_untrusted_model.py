@@ -21,6 +21,7 @@ from gspool import pooling
 from gspool.models import Embedder, Pixels
 from gspool.models.settings import TIMM_OPTIONS, Settings, check_settings
 
+MISSING = "a key that is missing"
 FUZZ = Path(__file__).with_name("fuzz_config.py")
 
 
@@ -31,8 +32,9 @@ def saved(folder: Path, **settings: Any) -> Path:
 
 
 def change(folder: Path, **changes: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    config = {**json.loads((folder / "config.json").read_text()), **changes}
+    kept = {name: value for name, value in config.items() if value != MISSING}
+    (folder / "config.json").write_text(json.dumps(kept))
 
 
 class RunsCode:
@@ -82,7 +84,12 @@ def test_a_backbone_is_a_plain_name(backbone: object, tmp_path: Path) -> None:
     [
         ({"dim": 10**12}, "dim must be an integer from 1 to"),
         ({"dim": True}, "dim must be an integer"),
+        ({"dim": 9}, r"of another shape: head\.embed\.weight \(file \(8, 96\), model \(9, 96\)\)"),
         ({"dim": 500_000}, "of another shape"),
+        ({"pooling": "gemean"}, r"missing in the file: head\.layer\.|unknown to the model: head\.layer"),
+        ({"pooling": MISSING}, "missing pooling; unknown nothing"),
+        ({"backbone": "timm/test_resnett"}, "did you mean .*timm/test_resnet"),
+        ({"pixels": {"mean": [1, 2]}}, "three in all"),
         ({"pooling_options": {"prototypes": 10**9}}, "'prototypes' must be a finite number of at most"),
         ({"pooling_options": {"prototypes": 10**6}}, "of another shape"),
         ({"pooling_options": {"mu": "/etc/passwd"}}, "plain word that names no file"),
@@ -114,13 +121,14 @@ def test_a_wrong_value_is_refused_in_one_sentence(changes: dict[str, Any], words
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("[]", "got list"),
         ('{"dim": 8, "dim": 9}', "'dim' appears twice"),
         ('{"dim": NaN}', "NaN is not a number"),
         ('{"dim": ' + "[" * 100_000, "not readable as JSON"),
         (" " * 2_000_000, "2,000,000 bytes"),
         ('{"dim": ' + "9" * 10_000 + "}", "not readable as JSON"),
     ],
-    ids=["duplicate key", "NaN", "deep nesting", "huge file", "huge number"],
+    ids=["no object", "duplicate key", "NaN", "deep nesting", "huge file", "huge number"],
 )
 def test_a_hostile_json_text_is_refused(text: str, words: str, tmp_path: Path) -> None:
     folder = saved(tmp_path)
@@ -186,6 +194,8 @@ def test_a_user_may_name_a_file_and_the_saved_model_does_not(tmp_path: Path) -> 
     Embedder("timm/test_resnet", pooling="gap", dim=8, backbone_options=options).save_pretrained(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["backbone_options"] == {"drop_path_rate": 0.1}
+    assert "private" not in (tmp_path / "model" / "README.md").read_text()
+    (tmp_path / "private.safetensors").unlink()
     assert Embedder.from_pretrained(tmp_path / "model").out_dim == 8
 
 

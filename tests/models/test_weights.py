@@ -10,15 +10,21 @@ from torch import nn
 from gspool.models.weights import copy_weights, read_weights
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no weights file at .*absent\.pth"):
-        read_weights(tmp_path / "absent.pth")
-
-
-def test_a_damaged_safetensors_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(b"nonsense" * 10)
-    with pytest.raises(ValueError, match="not a readable safetensors file"):
-        read_weights(tmp_path / "a.safetensors")
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("absent.pth", None, r"no weights file at .*absent\.pth"),
+        ("a.safetensors", b"nonsense" * 10, "not a readable safetensors file"),
+        ("list.pth", [torch.zeros(1)], "holds list, expected a dictionary"),
+    ],
+)
+def test_a_file_that_holds_no_weights_is_refused(name: str, content: object, words: str, tmp_path: Path) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    elif content is not None:
+        torch.save(content, tmp_path / name)
+    with pytest.raises(ValueError, match=words):
+        read_weights(tmp_path / name)
 
 
 class Ran:
@@ -38,12 +44,6 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(tmp_path: Path) -> 
         with pytest.raises(ValueError, match="nothing else is ever unpickled"):
             read_weights(tmp_path / name)
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_file_without_names_is_refused(tmp_path: Path) -> None:
-    torch.save([torch.zeros(1)], tmp_path / "list.pth")
-    with pytest.raises(ValueError, match="holds list, expected a dictionary"):
-        read_weights(tmp_path / "list.pth")
 
 
 def test_half_precision_is_widened_to_the_models_own() -> None:

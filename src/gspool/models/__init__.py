@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gspool.models.embedder import Embedder
     from gspool.models.freezing import Freeze
     from gspool.models.groups import parameter_groups
+    from gspool.models.lora import Lora
     from gspool.models.pixels import Pixels
     from gspool.models.replace import replace_pooling
 
@@ -25,6 +26,7 @@ _HOME = {
     "Embedder": "embedder",
     "FeatureMapEmbedder": "embedded",
     "Freeze": "freezing",
+    "Lora": "lora",
     "Pixels": "pixels",
     "create_backbone": "create",
     "list_backbones": "create",

@@ -56,3 +56,11 @@ class Backbone(nn.Module):
     def features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
         """Compute the feature map and, where the network has them, class and register tokens."""
         return Features(self(pixels))
+
+    def parameter_blocks(self) -> list[list[str]]:
+        """Return the names of the parameters by depth, the stem first, for ``freeze="all-but-N"``.
+
+        Raises:
+            ValueError: if this backbone has no such order; define this method in a backbone of your own.
+        """
+        raise ValueError(f"{type(self).__name__} has no blocks to freeze one by one; use none, batchnorm or all")

@@ -61,18 +61,40 @@ def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = No
     return backbone
 
 
+def foreign_options(name: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the options that a backbone does not take, those of another backbone for example.
+
+    Raises:
+        ValueError: if there is no such backbone of timm.
+
+    Example:
+        >>> foreign_options("small_cnn", {"width": 8, "pretrained": True})
+        ['pretrained']
+        >>> foreign_options("timm/resnet18", {"pretrained": True, "img_size": 224})
+        ['img_size']
+    """
+    if name.startswith(TIMM):
+        from gspool.models.timm_backbone import takes_option
+
+        model = name.removeprefix(TIMM)
+        return [each for each in options if each != "pixels" and not takes_option(model, each, options[each])]
+    return [each for each in options if each not in _own_options(name)] if name in OWN else []
+
+
 def check_backbone_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that one of our own backbones does not have; those of timm are not checked here.
+    """Refuse options that a backbone does not have.
 
     Raises:
         ValueError: if there is such an option, with those it has.
     """
-    if name not in OWN:
-        return
-    known = [*inspect.signature(OWN[name]).parameters, "pixels"]
-    unknown = sorted(set(options) - set(known))
+    unknown = foreign_options(name, options)
     if unknown:
-        raise ValueError(f"backbone {name!r} has no option {', '.join(unknown)}; its options are {', '.join(known)}")
+        hint = f"its options are {', '.join(_own_options(name))}" if name in OWN else "leave it out"
+        raise ValueError(f"backbone {name!r} has no option {', '.join(unknown)}; {hint}")
+
+
+def _own_options(name: str) -> list[str]:
+    return [*inspect.signature(OWN[name]).parameters, "pixels"]
 
 
 def is_published(name: str) -> bool:

@@ -13,8 +13,9 @@ from gspool.models import model_card, pretrained
 from gspool.models.backbone import Backbone, Features
 from gspool.models.create import create_backbone
 from gspool.models.embedded import Embedded, embed_features
-from gspool.models.freezing import Freeze, freeze_parameters, hold_statistics
+from gspool.models.freezing import Freeze, freeze_parameters, hold_statistics, learnable_names
 from gspool.models.groups import parameter_groups
+from gspool.models.lora import Lora, insert_adapters
 from gspool.models.normalisation import PixelNormalisation, check_images
 from gspool.models.pixels import Pixels
 from gspool.models.settings import Settings, portable
@@ -34,7 +35,9 @@ class Embedder(nn.Module, ModelHubMixin):
         dim: length of the embedding; a 1x1 convolution without bias makes it.
         backbone_options: what `create_backbone` takes besides the name, ``{"weights": PATH}`` for example.
         pooling_options: what the pooling layer takes besides its sizes.
-        freeze: ``none``; ``batchnorm``, the backbone's batch norm with its statistics; or ``all``, the whole backbone.
+        freeze: ``none``; ``batchnorm``, the backbone's batch norm with its statistics; ``all``, the whole backbone; or
+            ``all-but-N``, all but its last N blocks (timm).
+        lora: low-rank adapters that learn instead of the weights of the backbone: see `add_lora`.
         normalise: whether the model normalises images for its backbone; otherwise they must be normalised already.
 
     Raises:
@@ -59,6 +62,7 @@ class Embedder(nn.Module, ModelHubMixin):
         backbone_options: Mapping[str, Any] | None = None,
         pooling_options: Mapping[str, Any] | None = None,
         freeze: Freeze = "none",
+        lora: Lora | None = None,
         normalise: bool = True,
     ) -> None:
         super().__init__()
@@ -81,9 +85,10 @@ class Embedder(nn.Module, ModelHubMixin):
         )
         self.normalisation = PixelNormalisation(self.backbone.pixels) if normalise else nn.Identity()
         self.head = create_embedding(pooling, self.backbone.channels, dim, **(pooling_options or {}))
-        # Some networks have parameters that are never trained, fixed positions for example: unfreezing must skip them.
-        self._learnable = frozenset(name for name, p in self.backbone.named_parameters() if p.requires_grad)
+        self._learnable = learnable_names(self.backbone)
         self.freeze(freeze)
+        if lora is not None and lora.rank:
+            self.add_lora(lora)
 
     @property
     def pixels(self) -> Pixels:
@@ -104,6 +109,20 @@ class Embedder(nn.Module, ModelHubMixin):
         freeze_parameters(self.backbone, freeze, self._learnable)
         self.settings = self.settings._replace(freeze=freeze)
         return self.train(self.training)
+
+    def add_lora(self, lora: Lora) -> Self:
+        """Add low-rank adapters to the backbone, which learn instead of its weights; a new adapter changes nothing.
+
+        What is frozen stays so: with ``all-but-2`` the adapters of the last two blocks learn. `save_pretrained` adds
+        what they have learned to the weights, and a loaded model has none.
+
+        Raises:
+            ValueError: if the backbone has no layer of these names.
+            ImportError: if peft is not installed.
+        """
+        insert_adapters(self.backbone, lora)
+        self._learnable = learnable_names(self.backbone)
+        return self.freeze(self.settings.freeze)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode; what is frozen keeps its statistics in either."""
@@ -171,10 +190,7 @@ class Embedder(nn.Module, ModelHubMixin):
         Raises:
             ValueError: if an option of the model is one that loading would refuse.
         """
-        return pretrained.save(self, Path(save_directory), super().save_pretrained, metrics or {}, hub_options)
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        pretrained.write_files(self, save_directory)
+        return pretrained.save(self, Path(save_directory), metrics or {}, hub_options)
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """Return the model card: use, settings, preprocessing, figures."""

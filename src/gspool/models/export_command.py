@@ -8,10 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gspool.models.embedder import Embedder
-from gspool.models.export import Exported, export_program, save_program
-from gspool.models.export_graph import OUTPUTS
-from gspool.models.onnx_check import EQUAL, Comparison, compare_with_onnx
-from gspool.models.onnx_export import check_installed, write_onnx
+from gspool.models.export import OUTPUTS, Exported, export_program, save_program
+from gspool.models.onnx_export import EQUAL, Comparison, check_installed, compare_with_onnx, write_onnx
 from gspool.models.sharing import ONNX, keep_own_card, known_facts, model_place, push_folder, write_hub_folder
 from gspool.terminal.output import check_file_writable, check_writable
 from gspool.terminal.parser import TeachingParser

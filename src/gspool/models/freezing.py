@@ -2,50 +2,94 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import TYPE_CHECKING
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-Freeze = Literal["none", "batchnorm", "all"]
+if TYPE_CHECKING:
+    from gspool.models.backbone import Backbone
+
+Freeze = str
+"""What is frozen of a backbone: ``none``, ``batchnorm``, ``all``, or ``all-but-N``: all but its last N blocks."""
+
+ALL_BUT = re.compile(r"all-but-([1-9][0-9]{0,3})")
 
 
-def freeze_parameters(backbone: nn.Module, freeze: Freeze, learnable: Collection[str]) -> None:
-    """Set which parameters of a backbone are trained: all, all but those of batch norm, or none.
-
-    ``batchnorm`` is the setting of the authors' reference implementation: affine parameters and running statistics of
-    batch norm stay fixed. ``all`` fixes every parameter and statistic. Only names in ``learnable`` are ever trained.
-    The statistics are fixed by `hold_statistics`, which must run after each change of mode.
+def check_freeze(freeze: object) -> None:
+    """Check a setting of what is frozen.
 
     Raises:
         ValueError: if there is no such setting.
     """
-    if freeze not in get_args(Freeze):
-        raise ValueError(f"freeze must be one of {', '.join(get_args(Freeze))}, got {freeze!r}")
-    held = {
-        id(parameter)
-        for module in backbone.modules()
-        if freeze == "all" or (freeze == "batchnorm" and isinstance(module, _BatchNorm))
-        for parameter in module.parameters(recurse=False)
-    }
+    known = ("none", "batchnorm", "all")
+    if not isinstance(freeze, str) or not (freeze in known or ALL_BUT.fullmatch(freeze)):
+        shown = repr(freeze)[:80]
+        raise ValueError(
+            f"freeze must be one of {', '.join(known)} or all-but-N (the last N blocks learn), got {shown}"
+        )
+
+
+def learnable_names(backbone: nn.Module) -> frozenset[str]:
+    """Return the parameters that can be trained; others, fixed positions for example, must stay so after a thaw."""
+    return frozenset(name for name, parameter in backbone.named_parameters() if parameter.requires_grad)
+
+
+def freeze_parameters(backbone: Backbone, freeze: Freeze, learnable: Collection[str]) -> None:
+    """Set which parameters of a backbone are trained: all, all but those of batch norm, the last blocks, or none.
+
+    ``batchnorm`` is the setting of the authors' reference implementation: affine parameters and running statistics of
+    batch norm stay fixed. ``all-but-2`` trains the last two blocks and what follows them. Only names in ``learnable``
+    are ever trained. The statistics are fixed by `hold_statistics`, which must run after each change of mode.
+
+    Raises:
+        ValueError: if there is no such setting, or the backbone has not so many blocks.
+    """
+    check_freeze(freeze)
+    trained = set(learnable)
+    if freeze == "all":
+        trained.clear()
+    elif freeze == "batchnorm":
+        trained -= {
+            f"{path}.{name}".lstrip(".")
+            for path, module in backbone.named_modules()
+            if isinstance(module, _BatchNorm)
+            for name, _ in module.named_parameters(recurse=False)
+        }
+    elif (found := ALL_BUT.fullmatch(freeze)) is not None:
+        blocks, last = backbone.parameter_blocks(), int(found[1])
+        if last >= len(blocks):
+            raise ValueError(
+                f"freeze={freeze!r}: this {type(backbone).__name__} has {len(blocks) - 1} blocks after its stem, so N "
+                f"of all-but-N is at most {len(blocks) - 1}; use freeze='none' to train all of it"
+            )
+        trained.intersection_update(name for block in blocks[-last:] for name in block)
     for name, parameter in backbone.named_parameters():
-        parameter.requires_grad_(name in learnable and id(parameter) not in held)
+        parameter.requires_grad_(name in trained)
 
 
 def hold_statistics(backbone: nn.Module, freeze: Freeze) -> None:
     """Put what is frozen into evaluation mode, where statistics are read and not written.
 
-    A backbone that is frozen as a whole is put there as a whole: dropout and stochastic depth would only add noise to
-    features that cannot adapt to it.
+    What is frozen as a whole is put there as a whole: dropout and stochastic depth would only add noise to features
+    that cannot adapt to it.
     """
+    if freeze == "none":
+        return
     if freeze == "all":
         backbone.eval()
-    elif freeze == "batchnorm":
-        for module in backbone.modules():
-            if isinstance(module, _BatchNorm):
-                module.eval()
+        return
+    for module in backbone.modules():
+        if freeze == "batchnorm":
+            held = isinstance(module, _BatchNorm)
+        else:
+            parameters = list(module.parameters())
+            held = bool(parameters) and not any(parameter.requires_grad for parameter in parameters)
+        if held:
+            module.eval()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Write an embedding model as an ONNX file that describes itself."""
+"""Write an embedding model as an ONNX file that describes itself, and compare it with PyTorch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.models.export import Exported, export_program, write_then_rename
-from gspool.models.export_graph import KEY, Input, Output
+from gspool.models.export import (
+    KEY,
+    Exported,
+    ExportGraph,
+    Input,
+    Output,
+    export_mode,
+    export_program,
+    write_then_rename,
+)
 from gspool.models.onnx_operators import without_missing_operators
 from gspool.version import __version__
 
 if TYPE_CHECKING:
     from gspool.models.embedder import Embedder
+
+# Largest difference of any number of any output that still counts as equal.
+EQUAL = 1e-5
 
 
 class OnnxFile(NamedTuple):
@@ -38,14 +49,8 @@ def export_onnx(
     """Write a model as ONNX, with any batch and, where the backbone allows it, any image size.
 
     The file holds weights, normalisation and, under the metadata key ``gspool``, a JSON description: settings,
-    preprocessing, outputs. `gspool.models.onnx_check.compare_with_onnx` measures the difference to ONNX Runtime.
-
-    Args:
-        model: the embedding model.
-        path: the file, NAME.onnx; weights beyond 2 GB go to NAME.onnx.data beside it.
-        outputs: ``embedding``, ``weights``, ``attributes``, in your order; by default all that the layer has.
-        size: bind the graph to one height and width; by default any size, if the backbone takes more than one.
-        input: ``uint8`` (0 to 255) or ``float32`` (0 to 1); bytes unless the model takes normalised pixels.
+    preprocessing, outputs. `compare_with_onnx` measures the difference to ONNX Runtime. Weights beyond 2 GB go to
+    NAME.onnx.data beside it. ``outputs``, ``size`` and ``input`` are those of `export_program`.
 
     Raises:
         ValueError: as `export_program`; if the name does not end in .onnx; if ONNX lacks an operator of the model.
@@ -54,7 +59,6 @@ def export_onnx(
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> from gspool.models import Embedder
-        >>> from gspool.models.onnx_check import compare_with_onnx
         >>> model = Embedder("small_cnn", pooling="gap", dim=8)
         >>> with TemporaryDirectory() as folder:
         ...     written = export_onnx(model, Path(folder) / "model.onnx", ["embedding"])
@@ -115,3 +119,87 @@ def check_installed() -> None:
         import onnxscript  # noqa: F401
     except ModuleNotFoundError as error:
         raise ImportError(f"writing ONNX needs {error.name}: pip install 'gspool[export]'", name=error.name) from error
+
+
+class Comparison(NamedTuple):
+    """The largest difference of each output, for one shape of images [B, 3, H, W]."""
+
+    shape: tuple[int, int, int, int]
+    differences: dict[str, float]
+
+    @property
+    def largest(self) -> float:
+        """The largest of them; NaN if any of them is."""
+        values = list(self.differences.values())
+        return float("nan") if any(value != value for value in values) else max(values)
+
+
+def compare_with_onnx(
+    model: Embedder, path: str | Path, shapes: Sequence[tuple[int, int, int]] | None = None
+) -> list[Comparison]:
+    """Run random images through the model and through ONNX Runtime on the CPU.
+
+    Args:
+        model: the model that was exported.
+        path: the ONNX file.
+        shapes: (batch, height, width) of each comparison; by default a few around the model's own size.
+
+    Raises:
+        ValueError: if the file was not written by `export_onnx`.
+        ImportError: if onnxruntime is not installed.
+    """
+    session = open_session(path)
+    about = read_description(session)
+    compared = []
+    with export_mode(model):
+        graph = ExportGraph(model, list(about["outputs"]), about["input"]["type"])
+        for seed, (batch, height, width) in enumerate(shapes or default_shapes(model, about["input"]["size"])):
+            images = graph.example(batch, (height, width), seed)
+            ours = graph(images)
+            theirs = session.run(list(about["outputs"]), {about["input"]["name"]: images.cpu().numpy()})
+            differences: dict[str, float] = {
+                name: (mine.cpu().double() - torch.from_numpy(other).double()).abs().max().item()
+                for name, mine, other in zip(graph.outputs, ours, theirs, strict=True)
+            }
+            compared.append(Comparison((batch, 3, height, width), differences))
+    return compared
+
+
+def default_shapes(model: Embedder, size: Sequence[int] | None) -> list[tuple[int, int, int]]:
+    """Choose batches of 1, 2 and 5, and other sizes than the traced one where the graph takes any."""
+    height, width = size or model.pixels.crop
+    if size is not None:
+        return [(1, height, width), (2, height, width), (5, height, width)]
+    return [(1, height, width), (2, 2 * height, width), (5, height, 2 * width)]
+
+
+def open_session(path: str | Path) -> Any:
+    """Open an ONNX file on the CPU.
+
+    Raises:
+        ValueError: if there is no such file.
+        ImportError: if onnxruntime is not installed.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path}; write it with gspool export MODEL --onnx {path}")
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise ImportError("running ONNX needs onnxruntime: pip install 'gspool[export]'", name=error.name) from error
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def read_description(session: Any) -> dict[str, Any]:
+    """Read the description of an ONNX file.
+
+    Raises:
+        ValueError: if it has none that gspool wrote.
+    """
+    written = session.get_modelmeta().custom_metadata_map
+    if KEY not in written:
+        raise ValueError(
+            f"this ONNX file has no metadata {KEY!r} (it has {', '.join(written) or 'none'}); "
+            "write it with gspool export MODEL --onnx FILE"
+        )
+    described: dict[str, Any] = json.loads(written[KEY])
+    return described

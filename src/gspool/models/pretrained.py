@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,14 +37,13 @@ GENERATED = "<!-- Written by gspool. Delete this line to keep the page as it is 
 ROOM_FOR_BUFFERS = 2**30
 
 
-def save(
-    model: Embedder,
-    folder: Path,
-    save_pretrained: Callable[..., str | None],
-    metrics: Mapping[str, float],
-    hub_options: dict[str, Any],
-) -> str | None:
-    """Let huggingface_hub write the files into a temporary folder, then rename them into place."""
+def save(model: Embedder, folder: Path, metrics: Mapping[str, float], hub_options: dict[str, Any]) -> str | None:
+    """Write weights, config with their checksum, and card into a temporary folder, then rename them into place.
+
+    Raises:
+        ValueError: if a setting is one that loading would refuse; nothing is written then.
+    """
+    settings = check_savable(model)
     card = {"metrics": metrics, **(hub_options.pop("model_card_kwargs", None) or {})}
     hub_options.pop("config", None)  # config.json is ours to write
     push, repository = hub_options.pop("push_to_hub", False), hub_options.pop("repo_id", folder.name)
@@ -55,7 +54,9 @@ def save(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        save_pretrained(temporary, model_card_kwargs=card)
+        config = {"gspool": __version__, **settings._asdict(), CHECKSUM: write_weights(model, temporary / WEIGHTS)}
+        (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        model.generate_model_card(**card).save(temporary / CARD)
         for name in (WEIGHTS, CONFIG):
             os.replace(temporary / name, folder / name)
         if not (folder / CARD).exists() or GENERATED in (folder / CARD).read_text(encoding="utf-8"):
@@ -63,17 +64,6 @@ def save(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return model.push_to_hub(repository, model_card_kwargs=card, **hub_options) if push else None
-
-
-def write_files(model: Embedder, folder: Path) -> None:
-    """Write weights and config, with the checksum of the weights in the config.
-
-    Raises:
-        ValueError: if a setting is one that loading would refuse; nothing is written then.
-    """
-    settings = check_savable(model)
-    config = {"gspool": __version__, **settings._asdict(), CHECKSUM: write_weights(model, folder / WEIGHTS)}
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def check_savable(model: Embedder) -> Settings:
@@ -107,7 +97,8 @@ def local_folder(path: str | Path, hub_options: Mapping[str, Any]) -> Path:
             folder = Path(snapshot_download(str(path), allow_patterns=[CONFIG, WEIGHTS, CARD], **hub_options))
         except (HfHubHTTPError, OSError, ValueError) as error:
             raise ValueError(
-                f"there is no local folder {path}, and the Hugging Face hub returned no model of that name ({error})"
+                f"there is no local folder {path}, and the Hugging Face hub returned no model of that name "
+                f"({' '.join(str(error).split())})"
             ) from error
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():

@@ -33,6 +33,7 @@ WEIGHTS = "model.safetensors"
 class GSPPooling(Module):
     """Pool the tokens of a sentence that are near learned prototypes: a replacement of sentence-transformers' Pooling.
 
+    `for_transformer` creates one that fits a transformer and leaves out its special tokens, [CLS] and [SEP].
     Besides ``sentence_embedding`` it adds ``token_weights`` [B, N] (sum 1, 0 on padding) and ``attributes`` [B, M] to
     the features. ``mu = 1`` is mean pooling exactly, so a model that was trained with it can start from there.
 
@@ -46,6 +47,7 @@ class GSPPooling(Module):
         warm_start: pool by averaging until this many sentences were seen in training, then set the prototypes by greedy
             k-center on what came out. 0 starts from random prototypes, or from those of `init_prototypes`.
         include_prompt: whether the tokens of a prompt take part.
+        special_tokens: ids of tokens that take no part; a sentence that has no others keeps them.
 
     Raises:
         ValueError: for values outside their range, and for features that cannot be pooled.
@@ -67,6 +69,7 @@ class GSPPooling(Module):
         "learn_epsilon",
         "warm_start",
         "include_prompt",
+        "special_tokens",
     ]
 
     def __init__(
@@ -79,8 +82,12 @@ class GSPPooling(Module):
         learn_epsilon: bool = False,
         warm_start: int = 0,
         include_prompt: bool = True,
+        special_tokens: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        if not isinstance(special_tokens, list | tuple) or not all(type(each) is int for each in special_tokens):
+            raise ValueError(f"special_tokens are ids of tokens, such as [101, 102], got {special_tokens!r}")
+        self.special_tokens = list(special_tokens)
         self.embedding_dimension, self.include_prompt = embedding_dimension, include_prompt
         self.gsp = GSP(
             embedding_dimension,
@@ -93,6 +100,20 @@ class GSPPooling(Module):
         )
         self.prototypes, self.mu, self.epsilon = prototypes, mu, epsilon
         self.learn_mu, self.learn_epsilon, self.warm_start = learn_mu, learn_epsilon, warm_start
+
+    @classmethod
+    def for_transformer(cls, transformer: Any, **options: Any) -> Self:
+        """Create the module for a Transformer module: its dimension, and its special tokens left out.
+
+        Unknown words and masks are kept, because they stand for words. ``special_tokens=()`` keeps all of them, as mean
+        pooling does.
+        """
+        tokenizer = transformer.tokenizer
+        found = [getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep", "bos", "eos")]
+        ids = {each for each in found if each is not None}
+        return cls(
+            **{"embedding_dimension": transformer.get_embedding_dimension(), "special_tokens": sorted(ids), **options}
+        )
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Pool ``token_embeddings`` under ``attention_mask`` into ``sentence_embedding``.
@@ -119,11 +140,17 @@ class GSPPooling(Module):
     def _mask(self, features: dict[str, Any], tokens: Float[Tensor, "B N D"]) -> Bool[Tensor, "B N"]:
         mask: Tensor = features.get("attention_mask", tokens.new_ones(tokens.shape[:2])).bool()
         length = features.get("prompt_length")
-        if self.include_prompt or length is None:
-            return mask
-        # One number, or a tensor of equal ones; counted from the first real token, because padding may come first.
-        prompt = int(length.flatten()[0]) if isinstance(length, torch.Tensor) else int(length)
-        return mask & (mask.cumsum(1) > prompt)
+        if not self.include_prompt and length is not None:
+            # One number, or a tensor of equal ones; counted from the first real token, because padding may come first.
+            prompt = int(length.flatten()[0]) if isinstance(length, torch.Tensor) else int(length)
+            mask = mask & (mask.cumsum(1) > prompt)
+        if self.special_tokens:
+            if "input_ids" not in features:
+                raise ValueError("special_tokens are found by input_ids, which these features lack; set it to []")
+            ids = features["input_ids"]
+            words = mask & ~torch.isin(ids, ids.new_tensor(self.special_tokens))
+            mask = torch.where(words.any(1, keepdim=True), words, mask)
+        return mask
 
     def get_embedding_dimension(self) -> int:
         """Return the length of a sentence's vector."""
@@ -138,10 +165,13 @@ class GSPPooling(Module):
         Raises:
             ValueError: if the sentences have fewer tokens than there are prototypes.
         """
-        tokens = model.encode(
-            list(sentences), batch_size=batch_size, output_value="token_embeddings", show_progress_bar=False
-        )
-        self.gsp.init_prototypes(torch.cat([each.to(computing_dtype(each)) for each in tokens]))
+        found: Any = model.encode(list(sentences), batch_size=batch_size, output_value=None, show_progress_bar=False)
+        tokens = []
+        for features in found:
+            batch = {name: features[name][None] for name in ("input_ids", "attention_mask") if name in features}
+            vectors = features["token_embeddings"]
+            tokens.append(vectors[self._mask(batch, vectors[None])[0]].to(computing_dtype(vectors)))
+        self.gsp.init_prototypes(torch.cat(tokens))
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Write model.safetensors, with the state of a warm start, and config.json, with its checksum."""

@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from gspool.models.backbone import Backbone
 from gspool.models.create import OWN, TIMM
-from gspool.models.freezing import Freeze
+from gspool.models.freezing import Freeze, check_freeze
 from gspool.models.pixels import Pixels
 from gspool.models.weights import CHECKSUM
 from gspool.pooling import registry
@@ -153,8 +153,7 @@ def check_settings(settings: Settings) -> None:
             raise ValueError(f"{name} must be a {kind.__name__}, got {_short(getattr(settings, name))}")
     if settings.backbone is not None and not _is(BACKBONE, settings.backbone):
         raise ValueError(f"backbone must be a name such as 'timm/resnet50', got {_short(settings.backbone)}")
-    if not isinstance(settings.freeze, str) or settings.freeze not in get_args(Freeze):
-        raise ValueError(f"freeze must be one of {', '.join(get_args(Freeze))}, got {_short(settings.freeze)}")
+    check_freeze(settings.freeze)
     if isinstance(settings.dim, bool) or not isinstance(settings.dim, int) or not 1 <= settings.dim <= LARGEST_NUMBER:
         raise ValueError(f"dim must be an integer from 1 to {LARGEST_NUMBER:,}, got {_short(settings.dim)}")
     if not isinstance(settings.pixels, dict):

@@ -16,6 +16,7 @@ from timm.layers import resample_abs_pos_embed
 from torch import nn
 
 from gspool.models.backbone import Backbone, Features
+from gspool.models.hub import cached_backbones, check_downloadable, ways_without
 from gspool.models.pixels import Pixels
 from gspool.models.timm_features import FeatureForm, dry_run
 from gspool.models.weights import load_weights
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+# Options of timm that say where pretrained weights are.
+OWN_SOURCES = {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}
 OURS_TO_SET = ("num_classes", "in_chans", "features_only")
 
 
@@ -64,6 +67,8 @@ class TimmBackbone(Backbone):
         _check(name, options)
         # A file holds every weight, so nothing is downloaded.
         downloads = pretrained and weights is None
+        if downloads and not OWN_SOURCES & options.keys():
+            check_downloadable(name)
         try:
             network = timm.create_model(name, pretrained=downloads, num_classes=0, **options)
         except TypeError as error:
@@ -72,9 +77,8 @@ class TimmBackbone(Backbone):
             if not downloads:
                 raise
             raise ConnectionError(
-                f"the weights of timm/{name} could not be downloaded ({' '.join(str(error).split()).rstrip('.')}); "
-                "pass a file, weights=FILE (for a run: --model.backbone_options.weights FILE), or start from random "
-                "weights, pretrained=False (for a run: --model.backbone_options.pretrained false)"
+                f"the weights of timm/{name} could not be downloaded ({' '.join(str(error).split()).rstrip('.')}). "
+                f"{ways_without(cached_backbones())}"
             ) from error
         pixels = _pixels_of(network, options.get("img_size"))
         form, idle = _examine(name, options, pixels)
@@ -143,10 +147,40 @@ class TimmBackbone(Backbone):
             taken = [torch.cat((prefix, tokens), dim=1) for tokens, prefix in taken]
         return torch.cat(taken, dim=-1)
 
+    def parameter_blocks(self) -> list[list[str]]:
+        """Return the names of the parameters by depth, as timm orders them: the stem first, the norm with the last."""
+        network: Any = self.network
+        groups = timm.models.group_parameters(network, network.group_matcher())
+        return [[f"network.{name}" for name in groups[depth]] for depth in sorted(groups)]
+
     @property
     def class_tokens(self) -> int:
         """1 for a network with a class token, which timm puts first, else 0."""
         return int(self.form.prefix > 0 and getattr(self.network, "cls_token", None) is not None)
+
+
+def takes_option(name: str, option: str, value: Any) -> bool:
+    """Return whether a model of timm takes an option; it is built on the meta device, without memory.
+
+    Raises:
+        ValueError: if timm has no such model.
+    """
+    _check(name, {})
+    for function in (TimmBackbone, timm.create_model):
+        if option in inspect.signature(function).parameters and option != "layers":
+            return True
+    try:
+        with torch.device("meta"):
+            network = timm.create_model(name, num_classes=0, **({} if option == "layers" else {option: value}))
+    except Exception as error:  # an option may not fit without the others, which is another error
+        return "unexpected keyword argument" not in str(error)
+    return option != "layers" or _returns_blocks(network)
+
+
+def _returns_blocks(network: nn.Module) -> bool:
+    """Return whether a network is a vision transformer that returns the tokens of any block."""
+    takes = inspect.signature(getattr(network, "forward_intermediates", lambda: None)).parameters
+    return "return_prefix_tokens" in takes and hasattr(network, "blocks")
 
 
 def block_indices(name: str, network: nn.Module, form: FeatureForm, layers: Sequence[int]) -> tuple[int, ...]:
@@ -155,8 +189,7 @@ def block_indices(name: str, network: nn.Module, form: FeatureForm, layers: Sequ
     Raises:
         ValueError: if the network is no such transformer, or an index is wrong or named twice.
     """
-    takes = inspect.signature(getattr(network, "forward_intermediates", lambda: None)).parameters
-    if form.layout != "tokens" or "return_prefix_tokens" not in takes:
+    if form.layout != "tokens" or not _returns_blocks(network):
         raise ValueError(
             f"layers are blocks of a vision transformer, such as timm/vit_small_patch14_dinov2, and timm/{name} is "
             "none; leave layers out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from gspool.files import sha256_of
+from gspool.models.lora import merged_state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,13 +23,16 @@ CHECKSUM = "weights_sha256"
 # A counter that older files lack and nothing in these networks reads.
 COUNTER = "num_batches_tracked"
 # The types of safetensors that a network here may have.
-KINDS = dict.fromkeys(("F64", "F32", "F16", "BF16"), "floating") | dict.fromkeys(("I64", "I32", "U8", "BOOL"), "whole")
+TYPES = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool},
+}
 
 
 def write_weights(module: nn.Module, path: Path) -> str:
-    """Write the state of a module as .safetensors, and return the SHA-256 of the file."""
+    """Write the state of a module as .safetensors, adapters merged, and return the SHA-256 of the file."""
     # Copies, because safetensors refuses tensors that share memory, and some networks tie their weights.
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in merged_state(module).items()}
     save_file(weights, path, metadata={"format": "pt"})
     return sha256_of(path)
 
@@ -102,7 +106,7 @@ def copy_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     Raises:
         ValueError: as `load_weights`.
     """
-    check_fit(network, {name: Form(tuple(value.shape), _kind(value)) for name, value in weights.items()}, source)
+    check_fit(network, weights, source)
     not_finite = [name for name, value in weights.items() if value.is_floating_point() and not value.isfinite().all()]
     if not_finite:
         raise ValueError(f"the weights of {source} hold NaN or infinite numbers, in {_first(not_finite)}")
@@ -112,15 +116,8 @@ def copy_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
         raise ValueError(f"the weights of {source} do not fit {type(network).__name__}: {error}") from error
 
 
-class Form(NamedTuple):
-    """The shape of a tensor in a file, and whether it holds floating point or whole numbers (or something else)."""
-
-    shape: tuple[int, ...]
-    kind: str
-
-
-def file_forms(path: Path) -> dict[str, Form]:
-    """Read shapes and types of a .safetensors file from its header; no tensor is loaded.
+def file_forms(path: Path) -> dict[str, Tensor]:
+    """Read the header of a .safetensors file: its tensors on the meta device; none is loaded.
 
     Raises:
         ValueError: if it is not a safetensors file, or holds types that no network here has.
@@ -129,36 +126,37 @@ def file_forms(path: Path) -> dict[str, Form]:
         with safe_open(path, framework="pt") as file:
             header = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             return {
-                name: Form(tuple(each.get_shape()), KINDS.get(each.get_dtype(), each.get_dtype()))
+                name: torch.empty(each.get_shape(), dtype=TYPES[each.get_dtype()], device="meta")
                 for name, each in header.items()
             }
+    except KeyError as error:
+        raise ValueError(f"{path} holds a tensor of another type than {', '.join(TYPES)}: {error}") from error
     except SafetensorError as error:
         raise ValueError(f"{path} is not a readable safetensors file ({error}); download or save it again") from error
 
 
-def check_fit(network: nn.Module, forms: Mapping[str, Form], source: str) -> None:
-    """Check names, shapes and types against a network, which may be on the meta device.
+def check_fit(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Check names, shapes and types against a network; either may be on the meta device.
 
     Raises:
         ValueError: if names are missing or left over, or a shape or type differs; the first few are named.
     """
     own = network.state_dict()
     learned = dict(network.named_parameters(remove_duplicate=False))
-    common = [name for name in own if name in forms]
+    pairs = {name: (weights[name], own[name]) for name in own if name in weights}
     problems = {
-        "missing in the file": [name for name in own if name not in forms and not name.endswith(COUNTER)],
-        "unknown to the model": [name for name in forms if name not in own],
+        "missing in the file": [name for name in own if name not in weights and not name.endswith(COUNTER)],
+        "unknown to the model": [name for name in weights if name not in own],
         "of another shape": [
-            f"{name} (file {forms[name].shape}, model {tuple(own[name].shape)})"
-            for name in common
+            f"{name} (file {tuple(theirs.shape)}, model {tuple(ours.shape)})"
+            for name, (theirs, ours) in pairs.items()
             # The first axis of a buffer may grow (the memory of a warm start), and its module knows how to load it.
-            if forms[name].shape != own[name].shape
-            and (name in learned or forms[name].shape[1:] != own[name].shape[1:])
+            if theirs.shape != ours.shape and (name in learned or theirs.shape[1:] != ours.shape[1:])
         ],
         "of another type": [
-            f"{name} (file {forms[name].kind}, model {_kind(own[name])})"
-            for name in common
-            if forms[name].kind != _kind(own[name])
+            f"{name} (file {_kind(theirs)}, model {_kind(ours)})"
+            for name, (theirs, ours) in pairs.items()
+            if _kind(theirs) != _kind(ours)
         ],
     }
     found = [f"{problem}: {_first(names)}" for problem, names in problems.items() if names]

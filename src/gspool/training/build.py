@@ -36,6 +36,7 @@ def build_model(config: TrainConfig) -> Embedder:
             backbone_options=model.backbone_options,
             pooling_options=model.pooling_options,
             freeze=model.freeze,
+            lora=model.lora,
         )
 
 
@@ -48,7 +49,8 @@ def _loaded_model(place: str, wanted: ModelConfig) -> Embedder:
                 f"the run starts from {place}, whose {name} is {there!r}, and model.{name} is {here!r}; leave "
                 f"--model.{name} out, or start from another model"
             )
-    return model.freeze(wanted.freeze)
+    model.freeze(wanted.freeze)
+    return model.add_lora(wanted.lora) if wanted.lora.rank else model
 
 
 def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, seed: int) -> MetricLoss:

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from gspool.data import list as data_sets
 from gspool.features import FeatureConfig
-from gspool.models import Freeze
+from gspool.models import Freeze, Lora
+from gspool.models.freezing import check_freeze
 
 
 def _refuse(condition: bool, message: str) -> None:
@@ -69,7 +70,9 @@ class ModelConfig:
         pooling: a name of gspool.pooling.list().
         pooling_options: its options, such as mu, epsilon, prototypes, warm_start.
         dim: length of the embedding.
-        freeze: frozen part of the backbone: "none", "batchnorm" (with its statistics) or "all".
+        freeze: frozen part of the backbone: "none", "batchnorm" (with its statistics), "all", or "all-but-N", so that
+            the last N blocks learn, "all-but-2" for example.
+        lora: low-rank adapters that learn instead of the weights of the backbone.
     """
 
     backbone: str = "small_cnn"
@@ -81,6 +84,14 @@ class ModelConfig:
     )
     dim: int = 128
     freeze: Freeze = "none"
+    lora: Lora = field(default_factory=Lora)
+
+    def __post_init__(self) -> None:
+        check_freeze(self.freeze)
+        _refuse(
+            self.freeze == "all" and self.lora.rank > 0,
+            "model.freeze all also freezes the adapters of model.lora; add --model.freeze none",
+        )
 
 
 @dataclass

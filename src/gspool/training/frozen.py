@@ -11,7 +11,7 @@ import torch
 
 from gspool.data import ImageSet
 from gspool.features import extract_tokens
-from gspool.models import Embedder
+from gspool.models import Embedder, Lora
 from gspool.models.device import free_memory
 from gspool.pooling.warm_start import WarmStart
 from gspool.terminal.bar import work_bar
@@ -118,7 +118,7 @@ def token_head(model: Embedder, data: TokenData, config: TrainConfig, device: to
 def head_first(config: TrainConfig) -> TrainConfig:
     """Return the first phase of a run: the head alone, on the tokens of the frozen backbone."""
     first = deepcopy(config)
-    first.model.freeze, first.baseline, first.head.steps = "all", None, 0
+    first.model.freeze, first.model.lora, first.baseline, first.head.steps = "all", Lora(), None, 0
     first.optimiser.lr, first.optimiser.weight_decay, first.optimiser.multipliers = config.head.lr, 0.0, {}
     first.schedule.warmup_epochs = 0.0
     first.trainer.max_steps = config.head.steps

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -81,6 +81,16 @@ def close(value: Tensor, expected: Tensor) -> bool:
         return False
     error = (value - expected).abs().max()
     return bool(error <= RELATIVE_ERROR.get(value.dtype, 2e-5) * expected.abs().max())
+
+
+class Inputs(NamedTuple):
+    """What a network is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __str__(self) -> str:
+        return ", ".join(str(tuple(tensor.shape)) for tensor in _tensors_in([self.args, self.kwargs]))
 
 
 @dataclass
@@ -175,7 +185,7 @@ class Watch(TorchFunctionMode):
         # When a module first returned a map, and its version, which counts what was done to a tensor in place.
         self.maps = WeakTensorKeyDictionary()
 
-    def run(self, model: nn.Module, images: Tensor) -> Observation:
+    def run(self, model: nn.Module, inputs: Inputs) -> Observation:
         """Run the network once and return what happened."""
         handles = []
         for module in self.paths:
@@ -183,7 +193,7 @@ class Watch(TorchFunctionMode):
             handles.append(module.register_forward_hook(self._end, with_kwargs=True))
         try:
             with torch.no_grad(), self:
-                output = model(images)
+                output = model(*inputs.args, **inputs.kwargs)
         finally:
             for handle in handles:
                 handle.remove()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from gspool.models.replace.observe import Call, Kind, Observation, Reduction
+    from gspool.models.replace.observe import Call, Inputs, Kind, Observation, Reduction
 
 # The name of the layer in a module that it was put behind, and so in the state dict: "features.global_pooling.layer".
 ADDED_NAME = "global_pooling"
@@ -199,7 +199,7 @@ def _channel_axes(source: Call, reduction: Reduction) -> list[bool]:
     return [last for last in likely if gives[-1 if last else 1] == reduction.channels]
 
 
-def right_place(model: nn.Module, images: Tensor, before: Observation, reduction: Reduction) -> Place:
+def right_place(model: nn.Module, inputs: Inputs, before: Observation, reduction: Reduction) -> Place:
     """Find a place where the old pooling, put there as a layer, leaves the network as it was.
 
     Raises:
@@ -209,7 +209,7 @@ def right_place(model: nn.Module, images: Tensor, before: Observation, reduction
     for place in places(model, before, reduction):
         same = SamePooling(reduction.channels, reduction.kind)
         try:
-            objection = _objection(before, _trial(model, images, place, same), reduction, same)
+            objection = _objection(before, _trial(model, inputs, place, same), reduction, same)
         except ValueError as error:
             objection = str(error)
         if objection is None:
@@ -225,13 +225,13 @@ def right_place(model: nn.Module, images: Tensor, before: Observation, reduction
     )
 
 
-def put(model: nn.Module, images: Tensor, before: Observation, place: Place, layer: PoolingLayer) -> None:
+def put(model: nn.Module, inputs: Inputs, before: Observation, place: Place, layer: PoolingLayer) -> None:
     """Put the layer there for good, once it has run there.
 
     Raises:
         ValueError: if the layer refuses these features or its result does not fit; the network is then as it was.
     """
-    after = _trial(model, images, place, layer)
+    after = _trial(model, inputs, place, layer)
     gives, gave = ([tuple(output.shape) for output in seen.outputs] for seen in (after, before))
     if gives != gave:
         raise ValueError(
@@ -247,11 +247,11 @@ def put(model: nn.Module, images: Tensor, before: Observation, place: Place, lay
     place.put(SwappedPooling(layer, **place.shapes))
 
 
-def _trial(model: nn.Module, images: Tensor, place: Place, layer: PoolingLayer) -> Observation:
+def _trial(model: nn.Module, inputs: Inputs, place: Place, layer: PoolingLayer) -> Observation:
     """Run the network with the layer in this place, and take it out again."""
     undo = place.put(SwappedPooling(layer, **place.shapes))
     try:
-        return run_watched(model, images)
+        return run_watched(model, inputs)
     finally:
         undo()
 
@@ -277,23 +277,23 @@ def _objection(before: Observation, after: Observation, reduction: Reduction, sa
     return None if all(close(new, old) for new, old in pairs) else "the outputs of the network change"
 
 
-def run_watched(model: nn.Module, images: Tensor, named: str | None = None) -> Observation:
+def run_watched(model: nn.Module, inputs: Inputs, named: str | None = None) -> Observation:
     """Run the network in evaluation mode and note what happens; batch statistics and training flags stay as they are.
 
     Raises:
-        ValueError: if the network does not take these images, or returns numbers that are not finite.
+        ValueError: if the network does not take these inputs, or returns numbers that are not finite.
     """
     with evaluating(model):
         try:
-            seen = Watch(model, named).run(model, images)
-        except Exception as error:  # a network may raise anything for an image that does not fit
+            seen = Watch(model, named).run(model, inputs)
+        except Exception as error:  # a network may raise anything for an input that does not fit
             raise ValueError(
-                f"{type(model).__name__} did not run on images {tuple(images.shape)}: {error}. "
-                "Pass a batch that it takes as example=..."
+                f"{type(model).__name__} did not run on inputs {inputs}: {error}. Pass a batch that it takes as "
+                "example=..., or several inputs as a tuple or a dict"
             ) from error
     if not all(bool(output.isfinite().all()) for output in seen.outputs):
         raise ValueError(
-            f"{type(model).__name__} returned numbers that are not finite on images {tuple(images.shape)}: "
+            f"{type(model).__name__} returned numbers that are not finite on inputs {inputs}: "
             "pass a batch of real, normalised images as example=..."
         )
     return seen

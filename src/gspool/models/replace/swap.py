@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
 from gspool.models.replace.choose import choose, choose_class_token, choose_named
+from gspool.models.replace.observe import Inputs
 from gspool.models.replace.place import SwappedPooling, put, right_place, run_watched
 from gspool.pooling.layer import PoolingLayer
 from gspool.pooling.registry import create
@@ -26,7 +28,7 @@ def replace_pooling(
     model: Model,
     pooling: PoolingLayer | str,
     *,
-    example: Tensor | None = None,
+    example: Tensor | Sequence[Any] | Mapping[str, Any] | None = None,
     where: str | None = None,
     tokens: Literal["patches"] | None = None,
     **options: Any,
@@ -42,7 +44,8 @@ def replace_pooling(
     Args:
         model: a classifier of timm, of torchvision, or your own. It is changed in place. Compile it afterwards.
         pooling: the layer, or its name in `gspool.pooling.list`, then created for the right number of channels.
-        example: images [B, 3, H, W] to run on, if the network does not take the size that it seems to ask for.
+        example: images [B, 3, H, W] to run on, if the network does not take the size that it seems to ask for; for a
+            network with several inputs, a tuple of its arguments or a dict of its keyword arguments.
         where: path of the module to replace (``"head.global_pool"``), if it cannot be found automatically.
         tokens: ``"patches"`` to pool the patch tokens of a transformer that reads its class token. That is another
             model: its classifier was trained on class tokens, and has to be trained again.
@@ -72,7 +75,7 @@ def replace_pooling(
         )
         swapped.layer = layer.to(**_device_and_dtype(model)).train(swapped.training)
         return model
-    images, before = _first_run(model, example, where)
+    inputs, before = _first_run(model, example, where)
     if tokens is not None:
         reduction = choose_class_token(before)
     elif where is not None:
@@ -83,8 +86,8 @@ def replace_pooling(
     layer = _fitting_layer(
         pooling, reduction.channels, torch.Size(reduction.gives[1:]).numel(), str(reduction), options
     )
-    place = right_place(model, images, before, reduction)
-    put(model, images, before, place, layer.to(**_device_and_dtype(model)))
+    place = right_place(model, inputs, before, reduction)
+    put(model, inputs, before, place, layer.to(**_device_and_dtype(model)))
     layer.train(model.training)
     return model
 
@@ -156,28 +159,51 @@ def _fitting_layer(
     return layer
 
 
-def _first_run(model: nn.Module, example: Tensor | None, named: str | None) -> tuple[Tensor, Observation]:
+def _first_run(model: nn.Module, example: Any, named: str | None) -> tuple[Inputs, Observation]:
     """Run the network on the user's example, or on two images of noise in the size that it asks for.
 
     Raises:
-        ValueError: if the example is no floating point batch, or the network does not take it or has no real weights.
+        ValueError: if the example is no input, or the network does not take it or has no real weights.
     """
     like = _device_and_dtype(model)
     if like["device"].type == "meta":
         raise ValueError("the network is on the meta device and computes nothing: give it real weights, to_empty(...)")
     if example is not None:
-        if not isinstance(example, torch.Tensor) or example.ndim < 3 or not example.is_floating_point():
-            came = [getattr(example, "dtype", type(example).__name__), tuple(getattr(example, "shape", ()))]
-            raise ValueError(f"example must be a floating point batch that the network takes, [B, 3, H, W], got {came}")
-        return example.to(**like), run_watched(model, example.to(**like), named)
+        inputs = _as_inputs(example, like)
+        return inputs, run_watched(model, inputs, named)
     refusals = []
     for size in image_sizes(model):
-        images = torch.randn(2, *size, generator=torch.Generator().manual_seed(0)).to(**like)
+        images = torch.randn(2, *size, generator=torch.Generator().manual_seed(0))
+        inputs = _as_inputs(images, like)
         try:
-            return images, run_watched(model, images, named)
+            return inputs, run_watched(model, inputs, named)
         except ValueError as error:
             refusals.append(error)
     raise refusals[0]
+
+
+def _as_inputs(example: Any, like: dict[str, Any]) -> Inputs:
+    """Return an example as arguments on the device of the network, floating point in its precision."""
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(like["device"], like["dtype"] if value.is_floating_point() else None)
+
+    inputs = Inputs((), {})
+    if isinstance(example, torch.Tensor) and example.ndim >= 3 and example.is_floating_point():
+        inputs = Inputs((moved(example),), {})
+    elif isinstance(example, tuple | list):
+        inputs = Inputs(tuple(map(moved, example)), {})
+    elif isinstance(example, Mapping):
+        inputs = Inputs((), {name: moved(value) for name, value in example.items()})
+    if not str(inputs):
+        came = [getattr(example, "dtype", type(example).__name__), tuple(getattr(example, "shape", ()))]
+        raise ValueError(
+            "example must be a floating point batch that the network takes, [B, 3, H, W], or a tuple or dict of its "
+            f"inputs, got {came}"
+        )
+    return inputs
 
 
 def image_sizes(model: nn.Module) -> list[tuple[int, int, int]]:
