@@ -351,7 +351,6 @@ def write_record(
         seeds=list(seeds),
         origins=[run.origin for run in runs],
     )
-    print(heads_table({"value": value}))
 
 
 def chosen_runs(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
