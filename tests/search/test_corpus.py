@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -166,7 +167,7 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
             asked.append(listed)
             yield listed
 
-    ahead = stream.decode_ahead(watched(), small_model, workers=2, ahead=3)
+    ahead = stream.decode_ahead(watched(), partial(stream.decode_one, model=small_model), workers=2, ahead=3)
     first = next(ahead)
     assert len(asked) == 4
     decoded = [first, *ahead]
@@ -174,7 +175,7 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
 
 
 def test_leaving_early_stops_the_threads(small_model, pictures):
-    ahead = stream.decode_ahead(list_images([pictures]), small_model, workers=2, ahead=5)
+    ahead = stream.decode_ahead(list_images([pictures]), partial(stream.decode_one, model=small_model), 2, ahead=5)
     next(ahead)
     ahead.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
