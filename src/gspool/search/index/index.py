@@ -125,41 +125,49 @@ class Index:
         queries = self._checked(vectors)
         if k < 1:
             raise ValueError(f"k is the number of neighbours and must be at least 1, got {k}")
-        if rerank is not None and rerank.check().expand:
-            nearest = self._found(queries, rerank.expand, None, exact)
-            queries = np.stack(
-                [
-                    expand_query(query, self.vectors([hit.row for hit in hits]), rerank.alpha)
-                    for query, hits in zip(queries, nearest, strict=True)
-                ]
-            )
-        if rerank is None or not rerank.whiten:
-            return self._found(queries, k, where, exact)
-        whitened = self.whitening()(queries)
-        candidates = self._found(queries, max(k, CANDIDATES), where, exact)
-        return [self._in_order(query, hits)[:k] for query, hits in zip(whitened, candidates, strict=True)]
-
-    def _found(self, queries: np.ndarray, k: int, where: str | None, exact: bool) -> list[list[Hit]]:
-        approximation = None if exact else self.approximation
+        if rerank is not None:
+            rerank.check()
         found: list[list[Hit]] = []
         for first in range(0, len(queries), QUERIES_AT_ONCE):
             some = queries[first : first + QUERIES_AT_ONCE]
-            hits = _nearest(self.table, some, k, where, approximation, fixed=where is None)
-            if approximation is not None and where is None:
-                # The few partitions that were searched may hold fewer rows than were asked for.
-                for number, few in enumerate(hits):
-                    if len(few) < min(k, len(self)):
-                        hits[number] = _nearest(self.table, some[number, None], k, where, approximation, fixed=False)[0]
-            found += hits
+            if rerank is not None and rerank.expand:
+                some = self._expanded(some, rerank, exact)
+            if rerank is not None and rerank.whiten:
+                found += [hits[:k] for hits in self._whitened(some, max(k, CANDIDATES), where, exact)]
+            else:
+                found += self._nearest(some, k, where, exact)
         return found
 
-    def _in_order(self, whitened: Float32[np.ndarray, " D"], hits: list[Hit]) -> list[Hit]:
-        """Return candidates with their cosines to a whitened query, best first."""
-        if not hits:
-            return []
-        scores = self.whitening()(self.vectors([hit.row for hit in hits])) @ whitened
-        scored = [hit._replace(score=float(score)) for hit, score in zip(hits, scores, strict=True)]
-        return sorted(scored, key=lambda hit: (-hit.score, hit.row))
+    def _nearest(self, queries: np.ndarray, k: int, where: str | None, exact: bool) -> list[list[Hit]]:
+        approximation = None if exact else self.approximation
+        hits = _nearest(self.table, queries, k, where, approximation, fixed=where is None)
+        if approximation is not None and where is None:
+            # The few partitions that were searched may hold fewer rows than were asked for.
+            for number, few in enumerate(hits):
+                if len(few) < min(k, len(self)):
+                    hits[number] = _nearest(self.table, queries[number, None], k, where, approximation, fixed=False)[0]
+        return hits
+
+    def _expanded(self, queries: np.ndarray, rerank: Rerank, exact: bool) -> np.ndarray:
+        nearest = self._nearest(queries, rerank.expand, None, exact)
+        known = self.vectors({hit.row for hits in nearest for hit in hits})
+        return np.stack(
+            [
+                expand_query(query, np.stack([known[hit.row] for hit in hits]), rerank.alpha) if hits else query
+                for query, hits in zip(queries, nearest, strict=True)
+            ]
+        )
+
+    def _whitened(self, queries: np.ndarray, k: int, where: str | None, exact: bool) -> list[list[Hit]]:
+        """Return the nearest vectors with their cosines after whitening, best first."""
+        candidates = self._nearest(queries, k, where, exact)
+        known, whiten = self.vectors({hit.row for hits in candidates for hit in hits}), self.whitening()
+        white = dict(zip(known, whiten(np.array([*known.values()]).reshape(-1, self.settings.dim)), strict=True))
+        scored = [
+            [hit._replace(score=float(query @ white[hit.row])) for hit in hits]
+            for query, hits in zip(whiten(queries), candidates, strict=True)
+        ]
+        return [sorted(hits, key=lambda hit: (-hit.score, hit.row)) for hits in scored]
 
     def whitening(self) -> Whitening:
         """Return PCA whitening learned from the vectors of this index, or from a sample of a large one."""
@@ -172,20 +180,13 @@ class Index:
         request = self.table.search().select([*columns])
         return (request if where is None else request.where(where)).to_arrow()
 
-    def vectors(self, rows: Sequence[int]) -> Float32[np.ndarray, "N D"]:
-        """Return the vectors of rows by their numbers, in the same order.
-
-        Raises:
-            ValueError: if one does not exist.
-        """
-        if not rows:
-            return np.empty((0, self.settings.dim), np.float32)
-        found = self.read(["row", "vector"], f"row IN ({', '.join(map(str, map(int, rows)))})")
-        known = dict(zip(found["row"].to_pylist(), vectors_of(found), strict=True))
-        missing = [row for row in rows if row not in known]
-        if missing:
-            raise ValueError(f"there is no row {missing[0]} in {self.path}")
-        return np.stack([known[row] for row in rows])
+    def vectors(self, rows: Iterable[int]) -> dict[int, Float32[np.ndarray, " D"]]:
+        """Return the vectors of rows by their numbers; a number that does not exist is left out."""
+        numbers = ", ".join(str(int(row)) for row in rows)
+        if not numbers:
+            return {}
+        found = self.read(["row", "vector"], f"row IN ({numbers})")
+        return dict(zip(found["row"].to_pylist(), vectors_of(found), strict=True))
 
     def stored(self, paths: Iterable[str]) -> dict[str, Stored]:
         """Return vectors and labels of the pictures whose files are unchanged since they were embedded, by path."""

@@ -124,7 +124,7 @@ class Lookup:
                 f"{some}{', ...' if len(self.labels) > 5 else ''}"
             )
         known = isinstance(query, int)
-        vector = self.index.vectors([self.picture(query).id])[0] if known else self.embed(query)
+        vector = self.index.vectors([self.picture(query).id])[query] if known else self.embed(query)
         condition = label_filter(labels) if labels else None
         hits = self.index.search(vector[None], k + known, condition, rerank=self.rerank)[0]
         # Rounding makes 1.0000001 of a picture's cosine with itself.
