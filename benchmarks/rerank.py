@@ -29,8 +29,10 @@ VARIANTS = {
     "average query expansion, 5": Rerank(expand=5, alpha=0.0),
     "alpha query expansion, 5": Rerank(expand=5),
     "alpha query expansion, 10": Rerank(expand=10),
-    "whitening": Rerank(whiten=True),
-    "whitening, alpha query expansion, 5": Rerank(expand=5, whiten=True),
+    "whitening, 16 directions": Rerank(whiten=16),
+    "whitening, 32 directions": Rerank(whiten=32),
+    "whitening, 128 directions": Rerank(whiten=128),
+    "whitening, 32 directions, alpha query expansion, 5": Rerank(expand=5, whiten=32),
 }
 
 

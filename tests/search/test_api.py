@@ -79,7 +79,7 @@ def test_matches_are_marked_by_the_threshold_and_neighbours_re_ranked(lookup) ->
     assert [hit.match for hit in marked.search(0, k=3)] == [True, False, False]
     answer = sent(TestClient(create_api(marked, LIMITS)), as_bytes(noise(0)), k=3).json()["neighbours"]
     assert [hit["match"] for hit in answer] == [True, True, False]
-    whitened = Lookup(lookup.model, lookup.index, Rerank(expand=2, whiten=True)).search(0, k=3)
+    whitened = Lookup(lookup.model, lookup.index, Rerank(expand=2, whiten=8)).search(0, k=3)
     assert len(whitened) == 3
     assert [hit.score for hit in whitened] != [hit.score for hit in lookup.search(0, k=3)]
 
@@ -190,6 +190,17 @@ def test_a_file_that_was_moved_is_gone(small_model, tmp_path) -> None:
 def test_hostile_uploads_are_refused_in_words(client, route: str, content: bytes, status: int, words: str) -> None:
     answer = sent(client, content, route)
     assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
+
+
+@pytest.mark.parametrize("size", [(1000, 1000), (12_000, 12_000), (20_000, 20_000), (1, 500_000), (500_000, 1)])
+def test_a_bomb_is_refused_before_it_is_decoded(client, size, monkeypatch) -> None:
+    """Kilobytes that would become megapixels: below and above the sizes at which Pillow warns and refuses."""
+
+    def decoded(*arguments, **options):
+        raise AssertionError("a bomb was decoded")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", decoded)
+    assert sent(client, png_bomb(*size)).status_code == 413
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a.php", "x" * 250 + ".png", "\x00.png", "con.svg"])

@@ -111,14 +111,6 @@ def test_a_picture_that_is_named_twice_is_embedded_once(small_model, pictures, t
     assert (result.embedded, result.rows, result.skipped) == (15, 15, 8)
 
 
-def test_pictures_that_were_added_join_the_others(small_model, pictures, tmp_path):
-    embed_corpus(small_model, pictures, tmp_path / "v.lance")
-    draw_picture(pictures / "aardvark" / "0.png", 99)
-    result = embed_corpus(small_model, pictures, tmp_path / "v.lance")
-    assert (result.embedded, result.skipped, result.rows) == (1, 15, 16)
-    assert rows_of(tmp_path / "v.lance")[-1]["label"] == "aardvark"
-
-
 def test_another_model_or_precision_is_refused_for_a_file(small_model, model_folder, pictures, tmp_path):
     embed_corpus(model_folder, pictures / "ant", tmp_path / "v.lance", device="cpu")
     with pytest.raises(ValueError, match="precision float32 there, bfloat16 here"):
@@ -140,15 +132,6 @@ def test_vectors_leave_memory_as_they_come(small_model, pictures, tmp_path, monk
     monkeypatch.setattr(LanceWriter, "append", lambda self, *rows: (sizes.append(len(rows[0])), append(self, *rows)))
     embed_corpus(small_model, pictures, tmp_path / "v.parquet", batch_size=2)
     assert sizes == [4, 4, 4, 3]
-
-
-def test_a_model_keeps_its_mode(small_model, pictures, tmp_path):
-    small_model.train()
-    try:
-        embed_corpus(small_model, pictures / "ant", tmp_path / "v.parquet")
-        assert small_model.training
-    finally:
-        small_model.eval()
 
 
 def test_wrong_sources_cost_no_time_and_leave_no_file(tmp_path):

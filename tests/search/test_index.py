@@ -136,22 +136,23 @@ def test_re_ranking_is_that_of_a_plain_loop(tmp_path):
     rows = drawn(400, seed=1)
     index = open_index(written(tmp_path / "vectors.lance", rows))
     vectors, asked = rows.vectors.astype(np.float64), drawn(3, seed=2).vectors
-    covariance = np.cov(vectors.T, bias=True)
-    values, directions = np.linalg.eigh(covariance)
-    whitened = (vectors - vectors.mean(0)) @ directions / np.sqrt(values + 0.1 * values.mean())
-    whitened = Drawn(rows.records, whitened)
+    values, directions = np.linalg.eigh(np.cov(vectors.T, bias=True))
+    scale = directions[:, -5:] / np.sqrt(values[-5:])
+    whitened = Drawn(rows.records, (vectors - vectors.mean(0)) @ scale)
     for query in asked:
         near = vectors[slow_search(rows, query, 4, lambda row: True)]
         expanded = query + ((near @ query) ** 2) @ near
         (hits,) = index.search(query, 9, rerank=Rerank(expand=4, alpha=2.0))
         assert [hit.row for hit in hits] == slow_search(rows, expanded, 9, lambda row: True)
-        centred = (query - vectors.mean(0)) @ directions / np.sqrt(values + 0.1 * values.mean())
+        centred = (query - vectors.mean(0)) @ scale
         candidates = {*slow_search(rows, query, 200, lambda row: True)}
-        (hits,) = index.search(query, 9, rerank=Rerank(whiten=True))
+        (hits,) = index.search(query, 9, rerank=Rerank(whiten=5))
         assert [hit.row for hit in hits] == slow_search(whitened, centred, 9, candidates.__contains__)
-        (hits,) = index.search(query, 9, label_filter(["class '3'"]), rerank=Rerank(5, whiten=True))
+        (hits,) = index.search(query, 9, label_filter(["class '3'"]), rerank=Rerank(5, whiten=5))
         assert {hit.label for hit in hits} == {"class '3'"}
-    assert index.search(asked, 2, "row < 0", rerank=Rerank(whiten=True)) == [[], [], []]
+    assert index.search(asked, 2, "row < 0", rerank=Rerank(whiten=5)) == [[], [], []]
+    with pytest.raises(ValueError, match="length 12 have no 13 directions"):
+        index.search(asked, rerank=Rerank(whiten=13))
 
 
 def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, monkeypatch):

@@ -72,6 +72,12 @@ def test_a_batch_is_embedded_as_the_model_does_it(small_model):
     with torch.no_grad():
         expected = small_model(images)
     torch.testing.assert_close(embed_batch(small_model, images).embedding, expected)
+    small_model.train()
+    try:
+        torch.testing.assert_close(embed_batch(small_model, images).embedding, expected)
+        assert small_model.training
+    finally:
+        small_model.eval()
 
 
 def test_half_precision_gives_unit_vectors_in_float32_near_the_full_ones(small_model):

@@ -36,16 +36,6 @@ def test_answers_are_those_of_the_vectors_whatever_the_batch(small_model, pictur
         assert [[hit.row for hit in answer.hits] for answer in answers] == order[:, :4].tolist()
 
 
-def test_a_model_in_training_mode_searches_as_in_evaluation_mode(small_model, pictures, index):
-    expected = [*search_images(small_model, index, pictures, k=4, batch_size=2)]
-    small_model.train()
-    try:
-        assert [*search_images(small_model, index, pictures, k=4, batch_size=2)] == expected
-        assert small_model.training
-    finally:
-        small_model.eval()
-
-
 def test_a_query_may_leave_itself_out(small_model, pictures, index):
     for answer in search_images(small_model, index, pictures, k=3, leave_out_itself=True):
         assert len(answer.hits) == 3

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gspool.search import embed_corpus
 from gspool.search.corpus.sources import list_images
 
 # The tree of these tests holds a file of notes.
@@ -69,15 +68,6 @@ def test_lists_name_paths_from_their_own_folder_and_labels_if_they_have_them(tre
     assert names(list_file) == [("2.JPG", None)]
 
 
-@NOTES_ARE_MEANT
-def test_sources_follow_each_other(tree):
-    assert [name for name, _ in names(tree / "top.jpeg", tree / "a", tree / "top.jpeg")] == [
-        "top.jpeg",
-        "3.webp",
-        "top.jpeg",
-    ]
-
-
 def test_wrong_sources_are_named(tree):
     (tree / "empty").mkdir()
     (tree / "bad.csv").write_text("file,label\n1.png,a\n")
@@ -117,13 +107,3 @@ def test_what_embed_writes_into_the_folder_is_no_picture_left_out(tree, recwarn)
         (tree / name).touch()
     assert names(tree) == before
     assert not recwarn.list
-
-
-def test_pipes_and_devices_in_a_list_are_named_and_never_waited_for(small_model, tmp_path):
-    os.mkfifo(tmp_path / "pipe.png")
-    os.mkfifo(tmp_path / "pipe.csv")
-    lines = ["pipe.png", "/dev/zero", "/dev/stdin", "gone.png", "nul\0.png"]
-    (tmp_path / "list.csv").write_text("\n".join(["path", *lines]) + "\n")
-    result = embed_corpus(small_model, [tmp_path / "list.csv", tmp_path / "pipe.csv"], tmp_path / "v.lance")
-    assert (result.rows, result.bad) == (0, 6)
-    assert result.bad_list.read_text().count("not a regular file") == 4

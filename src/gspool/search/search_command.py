@@ -30,7 +30,7 @@ Find the nearest neighbours of pictures among the vectors that gspool embed wrot
     gspool search runs/NAME query.jpg --index vectors.lance --label ant bee         only neighbours with these labels
     gspool search runs/NAME query.jpg --index vectors.lance --where "width >= 640 AND label IS NOT NULL"
     gspool search runs/NAME queries/ --index vectors.lance --check                  the recall on your own queries
-    gspool search runs/NAME query.jpg --index vectors.lance --expand 5 --whiten     re-ranked
+    gspool search runs/NAME query.jpg --index vectors.lance --expand 5              re-ranked by query expansion
     gspool search --duplicates --index vectors.lance --similarity 0.97              near-identical pictures
 
 Scores are cosines. A query that is in the corpus is not embedded again unless its file has changed. With a threshold,
@@ -166,7 +166,7 @@ def add_ranking_arguments(parser: TeachingParser) -> None:
     """Add the options of re-ranking and of matches, which `gspool serve` has too."""
     parser.add_argument("--expand", type=int, default=0, help="Query expansion: average the query with N neighbours.")
     parser.add_argument("--alpha", type=float, default=3.0, help="Weigh them by cosine to this power; 0 is the mean.")
-    parser.add_argument("--whiten", action="store_true", help="Order neighbours after PCA whitening of the corpus.")
+    parser.add_argument("--whiten", type=int, default=0, help="Order neighbours after PCA whitening of N directions.")
     parser.add_argument("--threshold", type=float | None, default=None, help="The least cosine of a match.")
 
 

@@ -36,10 +36,9 @@ def serve_command(arguments: Sequence[str]) -> None:
         WrongArgumentsError: if an option has an impossible value.
         ValueError: if the model, the vectors and the options do not fit together.
     """
-    parser = _parser()
-    given = parser.parse_args(list(arguments))
+    given = _parser().parse_args(list(arguments))
     if given.index is None:
-        parser.error(
+        raise WrongArgumentsError(
             "--index is needed: the vectors of a corpus, made by gspool embed MODEL IMAGES --out vectors.lance"
         )
     if not 0 <= given.port <= 65535:

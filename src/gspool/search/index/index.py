@@ -75,7 +75,7 @@ class Index:
         self.path = path
         self.settings = settings_of(table.schema, path)
         self.approximation: Approximation | None = read_approximation(table, path)
-        self._whitening: Whitening | None = None
+        self._whitenings: dict[int, Whitening] = {}
 
     def __len__(self) -> int:
         """Count the vectors."""
@@ -133,7 +133,7 @@ class Index:
             if rerank is not None and rerank.expand:
                 some = self._expanded(some, rerank, exact)
             if rerank is not None and rerank.whiten:
-                found += [hits[:k] for hits in self._whitened(some, max(k, CANDIDATES), where, exact)]
+                found += [hits[:k] for hits in self._whitened(some, max(k, CANDIDATES), where, exact, rerank.whiten)]
             else:
                 found += self._nearest(some, k, where, exact)
         return found
@@ -158,10 +158,12 @@ class Index:
             ]
         )
 
-    def _whitened(self, queries: np.ndarray, k: int, where: str | None, exact: bool) -> list[list[Hit]]:
+    def _whitened(
+        self, queries: np.ndarray, k: int, where: str | None, exact: bool, directions: int
+    ) -> list[list[Hit]]:
         """Return the nearest vectors with their cosines after whitening, best first."""
         candidates = self._nearest(queries, k, where, exact)
-        known, whiten = self.vectors({hit.row for hits in candidates for hit in hits}), self.whitening()
+        known, whiten = self.vectors({hit.row for hits in candidates for hit in hits}), self.whitening(directions)
         white = dict(zip(known, whiten(np.array([*known.values()]).reshape(-1, self.settings.dim)), strict=True))
         scored = [
             [hit._replace(score=float(query @ white[hit.row])) for hit in hits]
@@ -169,11 +171,11 @@ class Index:
         ]
         return [sorted(hits, key=lambda hit: (-hit.score, hit.row)) for hits in scored]
 
-    def whitening(self) -> Whitening:
+    def whitening(self, directions: int) -> Whitening:
         """Return PCA whitening learned from the vectors of this index, or from a sample of a large one."""
-        if self._whitening is None:
-            self._whitening = learn_whitening(sample(self, ROWS_TO_WHITEN)[1])
-        return self._whitening
+        if directions not in self._whitenings:
+            self._whitenings[directions] = learn_whitening(sample(self, ROWS_TO_WHITEN)[1], directions)
+        return self._whitenings[directions]
 
     def read(self, columns: Sequence[str], where: str | None = None) -> pa.Table:
         """Return columns of the rows that fulfil an SQL condition; of all rows without one."""

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 # Candidates that are compared again in the whitened space.
 CANDIDATES = 200
-# Added to every variance, as a share of their mean: directions that hold nothing but noise are not blown up.
-DAMPING = 0.1
 
 
 class Rerank(NamedTuple):
@@ -21,16 +19,17 @@ class Rerank(NamedTuple):
     Args:
         expand: replace each query by the mean of it and of as many nearest vectors, and search again.
         alpha: weigh each of those vectors by its cosine to this power; 0 is average query expansion.
-        whiten: order candidates by the cosine after PCA whitening, learned from the vectors of the index.
+        whiten: order candidates by the cosine after PCA whitening of this many leading directions, learned from the
+            vectors of the index; 0 does not. Whitening many directions of few vectors raises noise.
 
     Example:
         >>> Rerank(expand=5).check()
-        Rerank(expand=5, alpha=3.0, whiten=False)
+        Rerank(expand=5, alpha=3.0, whiten=0)
     """
 
     expand: int = 0
     alpha: float = 3.0
-    whiten: bool = False
+    whiten: int = 0
 
     def check(self) -> Rerank:
         """Return the same options.
@@ -38,38 +37,43 @@ class Rerank(NamedTuple):
         Raises:
             ValueError: if a number is negative.
         """
-        for name in ("expand", "alpha"):
+        for name in self._fields:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         return self
 
 
 class Whitening(NamedTuple):
-    """The linear map after which the vectors of a corpus have mean zero and about equal variance in all directions."""
+    """The linear map after which the vectors of a corpus have mean 0 and variance 1 in their leading directions."""
 
     mean: Float32[np.ndarray, " D"]
-    scale: Float32[np.ndarray, "D D"]
+    scale: Float32[np.ndarray, "D W"]
 
-    def __call__(self, vectors: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N D"]:
+    def __call__(self, vectors: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N W"]:
         """Return the whitened vectors, at unit length."""
         return unit((vectors - self.mean) @ self.scale)
 
 
-def learn_whitening(vectors: Float32[np.ndarray, "N D"]) -> Whitening:
-    """Learn PCA whitening from the vectors of a corpus.
+def learn_whitening(vectors: Float32[np.ndarray, "N D"], directions: int) -> Whitening:
+    """Learn PCA whitening of the leading directions from the vectors of a corpus (Jegou and Chum, 2012).
+
+    Raises:
+        ValueError: if there are more directions than numbers in a vector.
 
     Example:
-        >>> vectors = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32) * [1, 5, 20] + 9
-        >>> mean, scale = learn_whitening(vectors)
-        >>> np.round(np.std((vectors - mean) @ scale, axis=0)).tolist()
-        [0.0, 1.0, 1.0]
+        >>> vectors = np.random.default_rng(0).normal(size=(500, 3)) * [1, 5, 20] + 9
+        >>> mean, scale = learn_whitening(vectors, directions=2)
+        >>> np.std((vectors - mean) @ scale, axis=0).round(3).tolist()
+        [1.0, 1.0]
     """
+    if directions > vectors.shape[1]:
+        raise ValueError(f"vectors of length {vectors.shape[1]} have no {directions} directions to whiten")
     mean = vectors.mean(axis=0, dtype=np.float64)
     centred = vectors - mean
-    variances, directions = np.linalg.eigh(centred.T @ centred / len(vectors))
-    damped = variances + DAMPING * variances.mean()
-    scale = directions / np.sqrt(np.maximum(damped, np.finfo(np.float64).tiny))
-    return Whitening(mean.astype(np.float32), scale.astype(np.float32))
+    variances, axes = np.linalg.eigh(centred.T @ centred / len(vectors))
+    # From the smallest on; a corpus of few vectors has none in some.
+    leading = np.maximum(variances[-directions:], np.finfo(np.float32).tiny)
+    return Whitening(mean.astype(np.float32), (axes[:, -directions:] / np.sqrt(leading)).astype(np.float32))
 
 
 def expand_query(

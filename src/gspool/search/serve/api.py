@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -27,6 +26,7 @@ from gspool.search.serve.answers import (
 )
 from gspool.search.serve.docs_page import docs_page
 from gspool.search.serve.lookup import MOST_NEIGHBOURS, Lookup, Neighbour, UnknownPictureError
+from gspool.search.serve.results import as_png
 from gspool.version import __version__
 
 LARGEST_SIDE = 1024
@@ -160,9 +160,7 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
             raise HTTPException(404, str(problem)) from problem
         except BrokenImageError as problem:
             raise HTTPException(410, str(problem)) from problem
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-        return Response(buffer.getvalue(), media_type="image/png")
+        return Response(as_png(image, side), media_type="image/png")
 
     return routes
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gspool.data import BrokenImageError
 from gspool.search.explanation.overlay import css_colour, owners_over, weights_over
@@ -126,11 +126,11 @@ def _bars(explanation: Explanation, top: int) -> str:
 
 def as_png(picture: Image.Image, side: int, enlarge: bool = False) -> bytes:
     """Return a picture as PNG, its longer side at most ``side``; exactly that, with ``enlarge``."""
-    factor = side / max(picture.size)
-    if factor < 1 or enlarge:
-        size = (max(round(picture.width * factor), 1), max(round(picture.height * factor), 1))
+    larger = max(picture.size) > side
+    if larger or enlarge:
         # Tokens have sharp edges; keep them in an enlarged map.
-        picture = picture.resize(size, Image.Resampling.NEAREST if factor > 1 else Image.Resampling.LANCZOS)
+        method = Image.Resampling.LANCZOS if larger else Image.Resampling.NEAREST
+        picture = ImageOps.contain(picture, (side, side), method)
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return buffer.getvalue()
