@@ -144,7 +144,7 @@ def _write_parquet(path: Path, writer: LanceWriter) -> None:
 def _write_npz(path: Path, writer: LanceWriter) -> None:
     """Write one array per column, in memory as a whole, as NumPy reads them too. A missing text is empty, else -1."""
     rows = pa.concat_tables([writer.settings.schema().empty_table().select(COLUMNS), *writer.read()]).sort_by("row")
-    arrays = {name: np.array(rows[name].fill_null(UNKNOWN[name]).to_pylist(), str) for name in TEXTS}
+    arrays: dict[str, Any] = {name: np.array(rows[name].fill_null(UNKNOWN[name]).to_pylist(), str) for name in TEXTS}
     arrays |= {name: rows[name].fill_null(-1).to_numpy() for name in COLUMNS if name not in ("vector", *TEXTS)}
     with path.open("wb") as file:
         np.savez(file, **arrays, vector=vectors_of(rows), settings=np.array(json.dumps(writer.settings._asdict())))

@@ -46,8 +46,8 @@ class OneAnswer(Neighbours):
     """The neighbours of one query of several."""
 
     query: str | int = Field(description="The file name of an image, or the id of a picture of the corpus.")
-    label: str | None = Field(None, description="Of a picture of the corpus, where known.")
-    problem: str | None = Field(None, description="Why there is no answer.")
+    label: str | None = Field(default=None, description="Of a picture of the corpus, where known.")
+    problem: str | None = Field(default=None, description="Why there is no answer.")
 
 
 class ManyNeighbours(BaseModel):

@@ -11,7 +11,7 @@ from gspool.data import BrokenImageError
 from gspool.search.explanation.image import explain
 from gspool.search.images import Limits, open_image, read_pixels
 from gspool.search.index.index import label_filter
-from gspool.search.model_source import embed_batch
+from gspool.search.model_source import check_threshold, embed_batch
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
@@ -114,8 +114,7 @@ class Lookup:
         """
         if not 1 <= k <= MOST_NEIGHBOURS:
             raise ValueError(f"k is the number of neighbours, from 1 to {MOST_NEIGHBOURS}, got {k}")
-        if not -1 <= threshold <= 1:
-            raise ValueError(f"threshold is a cosine and lies in [-1, 1], got {threshold}")
+        check_threshold(threshold)
         unknown = sorted(set(labels) - set(self.labels))
         if unknown:
             some = ", ".join(self.labels[:5]) or "none"
@@ -123,21 +122,23 @@ class Lookup:
                 f"no picture of the corpus has the label {', '.join(unknown[:5])}; it has {len(self.labels)} labels: "
                 f"{some}{', ...' if len(self.labels) > 5 else ''}"
             )
-        known = isinstance(query, int)
-        vector = self.index.vectors([self.picture(query).id])[query] if known else self.embed(query)
         condition = label_filter(labels) if labels else None
-        hits = self.index.search(vector[None], k + known, condition, rerank=self.rerank)[0]
-        # Rounding makes 1.0000001 of a picture's cosine with itself.
-        near = [hit._replace(score=min(hit.score, 1.0)) for hit in hits if not (known and hit.row == query)][:k]
+        if isinstance(query, int):
+            vector = self.index.vectors([self.picture(query).id])[query][None]
+            hits = self.index.search(vector, k + 1, condition, rerank=self.rerank)[0]
+            hits = [hit for hit in hits if hit.row != query][:k]
+        else:
+            hits = self.index.search(self.embed(query)[None], k, condition, rerank=self.rerank)[0]
         return [
             Neighbour(
                 hit.row,
-                hit.score,
+                # Rounding makes 1.0000001 of a picture's cosine with itself.
+                min(hit.score, 1.0),
                 hit.label,
                 os.path.basename(hit.path),
                 None if self.match is None else hit.score >= self.match,
             )
-            for hit in near
+            for hit in hits
             if hit.score >= threshold
         ]
 
