@@ -30,6 +30,8 @@ def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path
     assert [row["row"] for row in rows] == [*range(16)]
     assert (rows[-1]["width"], rows[-1]["height"]) == (90, 70)
     for row in rows:
+        status = os.stat(row["path"])
+        assert (row["size"], row["modified"], row["source"]) == (status.st_size, status.st_mtime_ns, str(pictures))
         image = small_model.pixels.transform()(Image.open(row["path"]).convert("RGB"))
         with torch.no_grad():
             expected = small_model(image[None])[0]

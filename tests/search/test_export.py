@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from gspool.search import open_index
 from gspool.search.index import export
 from gspool.search.index.export import finish_store, open_store, read_settings
 from gspool.search.index.rows import ImageRecord, VectorSettings
-from gspool.search.index.table import LanceWriter, open_table
+from gspool.search.index.table import LanceWriter
 from search.corpus_files import KINDS, rows_of
 
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", 3)
@@ -158,7 +159,7 @@ def test_files_of_others_are_refused(tmp_path):
             read_settings(tmp_path / name)
     (tmp_path / "their.lance").mkdir()
     with pytest.raises(ValueError, match="not a Lance table"):
-        open_table(tmp_path / "their.lance")
+        open_index(tmp_path / "their.lance")
 
 
 def test_a_truncated_archive_is_refused(tmp_path):

@@ -31,6 +31,7 @@ STYLE = """
 /* On a phone: the picture, then what was found, then the settings. */
 @media (max-width: 768px) {
   #question { display: contents; }
+  .cards { grid-template-columns: repeat(auto-fill, minmax(120px, 1fr)); }
   #picture { order: 1; } #answer { order: 2; min-width: 100% !important; } #settings { order: 3; }
 }
 .score { font-variant-numeric: tabular-nums; font-weight: 600; }
