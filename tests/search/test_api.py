@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from gspool import Embedder
 from gspool.search import Limits, prepare
+from gspool.search.index.rerank import Rerank
 from gspool.search.serve.api import create_api
 from gspool.search.serve.lookup import Lookup
 from search.corpus_files import noise
@@ -52,6 +53,35 @@ def test_a_picture_of_the_corpus_finds_itself(client) -> None:
         first = sent(client, as_bytes(noise(100 * number + 2)), k=1).json()["neighbours"][0]
         assert 1 - 1e-5 < first["score"] <= 1
         assert first["name"] == f"{number}-2.png"
+
+
+def test_several_queries_in_one_request_are_answered_as_one_by_one(client) -> None:
+    pictures = [as_bytes(noise(seed)) for seed in (0, 999)]
+    files = [("image", (f"{number}.png", content)) for number, content in enumerate([*pictures, b"words"])]
+    answers = client.post("/api/search_many", files=files, data={"id": [5, 99], "k": 4}).json()["answers"]
+    assert [answer["query"] for answer in answers] == ["0.png", "1.png", "2.png", 5, 99]
+    for answer, content in zip(answers, pictures, strict=False):
+        assert answer["neighbours"] == sent(client, content, k=4).json()["neighbours"]
+    assert "not one of JPEG" in answers[2]["problem"]
+    # A picture of the corpus is not its own neighbour.
+    others = sent(client, as_bytes(noise(101)), k=5).json()["neighbours"]
+    assert others[0]["id"] == 5
+    assert [hit["id"] for hit in answers[3]["neighbours"]] == [hit["id"] for hit in others[1:]]
+    assert (answers[3]["label"], answers[3]["problem"]) == ("bee", None)
+    assert "there is no picture 99" in answers[4]["problem"]
+    for data in ({}, {"id": [0] * 101}, {"id": [0], "label": "dog"}):
+        assert client.post("/api/search_many", data=data).status_code == 422
+
+
+def test_matches_are_marked_by_the_threshold_and_neighbours_re_ranked(lookup) -> None:
+    first, *_ = lookup.search(0, k=3)
+    marked = Lookup(lookup.model, lookup.index, match=first.score)
+    assert [hit.match for hit in marked.search(0, k=3)] == [True, False, False]
+    answer = sent(TestClient(create_api(marked, LIMITS)), as_bytes(noise(0)), k=3).json()["neighbours"]
+    assert [hit["match"] for hit in answer] == [True, True, False]
+    whitened = Lookup(lookup.model, lookup.index, Rerank(expand=2, whiten=8)).search(0, k=3)
+    assert len(whitened) == 3
+    assert [hit.score for hit in whitened] != [hit.score for hit in lookup.search(0, k=3)]
 
 
 def test_labels_narrow_the_search_and_may_hold_anything(client) -> None:
@@ -162,6 +192,17 @@ def test_hostile_uploads_are_refused_in_words(client, route: str, content: bytes
     assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
 
 
+@pytest.mark.parametrize("size", [(1000, 1000), (12_000, 12_000), (20_000, 20_000), (1, 500_000), (500_000, 1)])
+def test_a_bomb_is_refused_before_it_is_decoded(client, size, monkeypatch) -> None:
+    """Kilobytes that would become megapixels: below and above the sizes at which Pillow warns and refuses."""
+
+    def decoded(*arguments, **options):
+        raise AssertionError("a bomb was decoded")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", decoded)
+    assert sent(client, png_bomb(*size)).status_code == 413
+
+
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a.php", "x" * 250 + ".png", "\x00.png", "con.svg"])
 def test_the_name_of_an_upload_means_nothing(client, name: str) -> None:
     assert sent(client, as_bytes(noise(0)), name=name, k=1).status_code == 200
@@ -203,6 +244,7 @@ def test_the_interface_is_described_for_programs_and_people(client) -> None:
         "/api/health",
         "/api/labels",
         "/api/search",
+        "/api/search_many",
         "/api/embed",
         "/api/explain",
         "/api/pictures/{number}",
@@ -218,7 +260,7 @@ def test_the_interface_is_described_for_programs_and_people(client) -> None:
     # Nothing is loaded from anywhere: the only addresses are in the commands to try.
     assert "<script" not in page.text
     assert "<link" not in page.text
-    assert page.text.count("http") == page.text.count("http://testserver/api/") == 6
+    assert page.text.count("http") == page.text.count("http://testserver/api/") == 7
     strange = client.get("/docs", headers={"host": "<script>alert(1)</script>"})
     assert "<script" not in strange.text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_search_lists_neighbours_best_first(model_folder, pictures, corpus, caps
     assert run("search", [str(model_folder), query, "--index", str(corpus), "--k", "3"]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert lines[0] == query
+    assert lines[0] == f"{query} [bee]"
     assert lines[1].split() == ["1", "1.0000", "bee", query]
     scores = [float(line.split()[1]) for line in lines[1:]]
     assert len(scores) == 3
@@ -114,6 +115,48 @@ def test_a_large_table_gets_an_index_whose_recall_is_printed(
     assert "IVF_SQ, recall@10" in said
 
 
+def test_a_threshold_marks_matches(model_folder, pictures, corpus, tmp_path, capsys):
+    run_folder = tmp_path / "run"
+    shutil.copytree(model_folder, run_folder / "model")
+    words = [str(pictures / "bee" / "2.png"), "--index", str(corpus), "--json", "-"]
+
+    def matches(model, *more: str) -> list[bool | None]:
+        assert run("search", [str(model), *words, *more]) == 0
+        hits = json.loads(capsys.readouterr().out)["answers"][0]["hits"]
+        return [hit.get("match") for hit in hits]
+
+    assert matches(run_folder) == [None] * 10
+    (run_folder / "threshold.json").write_text('{"similarity": 0.999999, "precision": 1, "recall": 0.5}')
+    for model in (run_folder, run_folder / "model"):
+        assert matches(model) == [True] + [False] * 9
+    assert matches(run_folder, "--threshold", "-1") == [True] * 10
+    # Calibrated on plain cosines, it says nothing about others.
+    assert matches(run_folder, "--whiten", "4") == [None] * 10
+    assert run("search", [str(run_folder), *words[:-2]]) == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:3]] == ["match", "no"]
+    (run_folder / "threshold.json").write_text("{}")
+    assert run("search", [str(run_folder), *words]) == 1
+    assert "threshold.json holds no threshold" in capsys.readouterr().err
+
+
+def test_duplicates_are_listed_in_groups(model_folder, pictures, corpus, tmp_path, capsys):
+    copy = pictures / "cat" / "copy.png"
+    shutil.copy(pictures / "ant" / "3.png", copy)
+    assert run("embed", [str(model_folder), str(pictures), "--out", str(corpus), "--progress", "false"]) == 0
+    capsys.readouterr()
+    words = ["--duplicates", "--index", str(corpus), "--similarity", "0.999999"]
+    assert run("search", [*words, "--json", "-"]) == 0
+    said = capsys.readouterr()
+    (group,) = json.loads(said.out)["groups"]
+    assert [(hit["path"], hit["label"]) for hit in group] == [
+        (str(pictures / "ant" / "3.png"), "ant"),
+        (str(copy), "cat"),
+    ]
+    assert "1 groups of near-identical pictures among 16" in said.err
+    assert run("search", words) == 0
+    assert str(copy) in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
@@ -145,6 +188,11 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
         ("search M a.png --index none.lance --picture a.gif", "--picture is written to a .png"),
         ("search M a.png --index none.lance --json a.txt", "--json is a .json"),
         ("search M a.png --index none.lance --recall 1.5", "must lie in (0, 1], got 1.5"),
+        ("search M a.png --index none.lance --expand -1", "expand must be at least 0, got -1"),
+        ("search M a.png --index none.lance --threshold 2", "lies in [-1, 1], got 2"),
+        ("search --duplicates --index none.lance --similarity 0", "must lie in (0, 1], got 0"),
+        ("search M a.png --duplicates --index none.lance", "takes no queries"),
+        ("search M --index none.lance", "give a model and pictures"),
         ("embed M a.png --out v.txt", "--out is a .lance, .parquet, .npz file, got v.txt"),
         ("embed M a.png --out v.npz --recall 0", "must lie in (0, 1], got 0"),
         ("embed M a.png --out v.npz --batch_size 0", "--batch_size must be at least 1, got 0"),
@@ -155,9 +203,11 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
         ("explain M a.png --out a.gif", "ends in .png or .html, got 'a.gif'"),
         ("explain M --prototypes pictures --out a.png", "ends in .html, got 'a.png'"),
         ("explain M a.png --top 0", "--top must be at least 1, got 0"),
+        ("serve M", "--index is needed"),
         ("serve M --index none.lance --port 70000", "from 0 to 65535, got 70000"),
         ("serve M --index none.lance --max-mb 0", "max_bytes must be positive, got 0"),
         ("serve M --index none.lance --max-pixels 0", "max_pixels must be positive, got 0"),
+        ("serve M --index none.lance --alpha -1", "alpha must be at least 0, got -1"),
         ("serve M --index none.lance --rate -1", "--rate must be at least 0, got -1"),
         ("serve M --index none.lance --timeout 0", "--timeout must be positive, got 0"),
         ("serve M --index none.lance --max-uploads-mb 0", "--max-uploads-mb must be positive, got 0"),

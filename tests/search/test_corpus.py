@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -29,6 +30,8 @@ def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path
     assert [row["row"] for row in rows] == [*range(16)]
     assert (rows[-1]["width"], rows[-1]["height"]) == (90, 70)
     for row in rows:
+        status = os.stat(row["path"])
+        assert (row["size"], row["modified"], row["source"]) == (status.st_size, status.st_mtime_ns, str(pictures))
         image = small_model.pixels.transform()(Image.open(row["path"]).convert("RGB"))
         with torch.no_grad():
             expected = small_model(image[None])[0]
@@ -110,14 +113,6 @@ def test_a_picture_that_is_named_twice_is_embedded_once(small_model, pictures, t
     assert (result.embedded, result.rows, result.skipped) == (15, 15, 8)
 
 
-def test_pictures_that_were_added_join_the_others(small_model, pictures, tmp_path):
-    embed_corpus(small_model, pictures, tmp_path / "v.lance")
-    draw_picture(pictures / "aardvark" / "0.png", 99)
-    result = embed_corpus(small_model, pictures, tmp_path / "v.lance")
-    assert (result.embedded, result.skipped, result.rows) == (1, 15, 16)
-    assert rows_of(tmp_path / "v.lance")[-1]["label"] == "aardvark"
-
-
 def test_another_model_or_precision_is_refused_for_a_file(small_model, model_folder, pictures, tmp_path):
     embed_corpus(model_folder, pictures / "ant", tmp_path / "v.lance", device="cpu")
     with pytest.raises(ValueError, match="precision float32 there, bfloat16 here"):
@@ -141,15 +136,6 @@ def test_vectors_leave_memory_as_they_come(small_model, pictures, tmp_path, monk
     assert sizes == [4, 4, 4, 3]
 
 
-def test_a_model_keeps_its_mode(small_model, pictures, tmp_path):
-    small_model.train()
-    try:
-        embed_corpus(small_model, pictures / "ant", tmp_path / "v.parquet")
-        assert small_model.training
-    finally:
-        small_model.eval()
-
-
 def test_wrong_sources_cost_no_time_and_leave_no_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         embed_corpus("no/such/model", tmp_path / "nowhere", tmp_path / "v.lance")
@@ -166,7 +152,7 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
             asked.append(listed)
             yield listed
 
-    ahead = stream.decode_ahead(watched(), small_model, workers=2, ahead=3)
+    ahead = stream.decode_ahead(watched(), partial(stream.decode_one, model=small_model), workers=2, ahead=3)
     first = next(ahead)
     assert len(asked) == 4
     decoded = [first, *ahead]
@@ -174,7 +160,7 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
 
 
 def test_leaving_early_stops_the_threads(small_model, pictures):
-    ahead = stream.decode_ahead(list_images([pictures]), small_model, workers=2, ahead=5)
+    ahead = stream.decode_ahead(list_images([pictures]), partial(stream.decode_one, model=small_model), 2, ahead=5)
     next(ahead)
     ahead.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]

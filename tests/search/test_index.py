@@ -14,6 +14,7 @@ from gspool.search import Hit, label_filter, open_index
 from gspool.search.index.approximate import APPROXIMATE_FROM, MEASURED, Approximation, mean_recall, sample
 from gspool.search.index.export import finish_store, open_store
 from gspool.search.index.index import needs_approximation
+from gspool.search.index.rerank import Rerank
 from gspool.search.index.rows import ImageRecord, VectorSettings
 from search.corpus_files import KINDS
 
@@ -120,15 +121,51 @@ def test_wrong_files_are_refused(tmp_path):
         open_index(tmp_path / "none.lance")
     with pytest.raises(ValueError, match=r"\.lance, \.parquet, \.npz"):
         open_index(tmp_path / "vectors.csv")
-    (tmp_path / "empty.lance").mkdir()
-    with pytest.raises(ValueError, match="not a Lance table"):
-        open_index(tmp_path / "empty.lance")
 
 
 def test_queries_of_another_model_are_refused(tmp_path):
     index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
     with pytest.raises(ValueError, match="0123456789abcdef"):
         index.check_model(Embedder("resnet20", pooling="gap", dim=DIM))
+
+
+def test_re_ranking_is_that_of_a_plain_loop(tmp_path):
+    rows = drawn(400, seed=1)
+    index = open_index(written(tmp_path / "vectors.lance", rows))
+    vectors, asked = rows.vectors.astype(np.float64), drawn(3, seed=2).vectors
+    values, directions = np.linalg.eigh(np.cov(vectors.T, bias=True))
+    scale = directions[:, -5:] / np.sqrt(values[-5:])
+    whitened = Drawn(rows.records, (vectors - vectors.mean(0)) @ scale)
+    for query in asked:
+        near = vectors[slow_search(rows, query, 4, lambda row: True)]
+        expanded = query + ((near @ query) ** 2) @ near
+        (hits,) = index.search(query, 9, rerank=Rerank(expand=4, alpha=2.0))
+        assert [hit.row for hit in hits] == slow_search(rows, expanded, 9, lambda row: True)
+        centred = (query - vectors.mean(0)) @ scale
+        candidates = {*slow_search(rows, query, 200, lambda row: True)}
+        (hits,) = index.search(query, 9, rerank=Rerank(whiten=5))
+        assert [hit.row for hit in hits] == slow_search(whitened, centred, 9, candidates.__contains__)
+        (hits,) = index.search(query, 9, label_filter(["class '3'"]), rerank=Rerank(5, whiten=5))
+        assert {hit.label for hit in hits} == {"class '3'"}
+    assert index.search(asked, 2, "row < 0", rerank=Rerank(whiten=5)) == [[], [], []]
+    with pytest.raises(ValueError, match="length 12 have no 13 directions"):
+        index.search(asked, rerank=Rerank(whiten=13))
+
+
+def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("gspool.search.index.index.ROWS_COMPARED", 3)
+    angles = np.deg2rad([0, 90, 8, 180, 16, 90, 250])
+    vectors = np.zeros((7, DIM), np.float32)
+    vectors[:, 0], vectors[:, 1] = np.cos(angles), np.sin(angles)
+    records = [ImageRecord(f"/{row}.jpg", f"label {row}") for row in range(7)]
+    index = open_index(written(tmp_path / "vectors.lance", Drawn(records, vectors)))
+    groups = index.duplicates(similarity=np.cos(np.deg2rad(8.5)))
+    assert [[hit.row for hit in group] for group in groups] == [[0, 2, 4], [1, 5]]
+    assert [hit.score for hit in groups[0]] == pytest.approx(np.cos(np.deg2rad([0, 8, 16])), abs=1e-6)
+    assert (groups[1][1].path, groups[1][1].label) == ("/5.jpg", "label 5")
+    assert index.duplicates(1.0) == [groups[1]]
+    with pytest.raises(ValueError, match=r"\(0, 1\], got 1\.5"):
+        index.duplicates(1.5)
 
 
 def test_an_approximate_index_reaches_the_recall_it_says(tmp_path):

@@ -107,6 +107,46 @@ def test_a_dropped_picture_finds_its_neighbours(browser, server, query) -> None:
     wait(browser, lambda page: "Nothing found" in page.find_element(By.ID, "found").text)
 
 
+def test_a_neighbour_is_searched_from_by_a_click(browser, server, query) -> None:
+    drop(browser, server, query)
+    wait(browser, lambda page: len(all_of(page, "#found .card img")) == 12)
+    second = all_of(browser, "#found .card")[1]
+    name = second.find_element(By.CSS_SELECTOR, "figcaption").text.split()[-1]
+    second.click()
+    wait(browser, lambda page: f"Nearest pictures to {name}" in page.find_element(By.ID, "found").text)
+    captions = [caption.text for caption in all_of(browser, "#found .card figcaption")]
+    assert len(captions) == 11
+    assert not any(name in caption for caption in captions)
+    assert any("0-1.png" in caption for caption in captions)
+    # Settings now act on this neighbour, Enter goes on to another, and a new picture starts anew.
+    all_of(browser, "#view input[value=weights]")[0].click()
+    wait(browser, lambda page: "shared" in page.find_element(By.ID, "found").text)
+    assert f"Nearest pictures to {name}" in browser.find_element(By.ID, "found").text
+    first = all_of(browser, "#found .card")[0]
+    third = first.find_element(By.CSS_SELECTOR, "figcaption").text.split()[-1]
+    first.send_keys("\n")
+    wait(browser, lambda page: f"Nearest pictures to {third}" in page.find_element(By.ID, "found").text)
+
+
+def test_on_a_phone_results_come_before_settings(browser, server, query) -> None:
+    size = browser.get_window_size()
+    # A headless window has a least width; the device's own metrics do not.
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    )
+    try:
+        drop(browser, server, query)
+        wait(browser, lambda page: all_of(page, "#found .card img"))
+        tops = [browser.find_element(By.ID, name).rect["y"] for name in ("picture", "found", "why", "settings")]
+        assert tops == sorted(tops)
+        widths = [browser.find_element(By.ID, name).rect["width"] for name in ("picture", "found", "settings")]
+        assert all(300 < width <= 390 for width in widths)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.set_window_size(size["width"], size["height"])
+
+
 def test_nothing_leaves_this_machine_and_no_script_fails(browser, server, query) -> None:
     browser.get_log("browser")
     browser.get_log("performance")
@@ -138,5 +178,5 @@ def test_a_bomb_is_refused_on_the_page(browser, server, tmp_path) -> None:
 def test_the_description_of_the_interface_is_readable(browser, server) -> None:
     browser.get(f"{server.address}/docs")
     assert "HTTP interface" in browser.find_element(By.TAG_NAME, "h1").text
-    assert len(all_of(browser, "section")) == 6
+    assert len(all_of(browser, "section")) == 7
     assert "curl -F image=@picture.jpg" in browser.find_element(By.TAG_NAME, "body").text

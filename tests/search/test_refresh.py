@@ -55,13 +55,6 @@ def later(path, seconds: int = 5) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + seconds * 10**9 + 1))
 
 
-def test_rows_remember_size_time_and_source(small_model, pictures, out):
-    embed_corpus(small_model, pictures, out)
-    for name, row in named_rows(out).items():
-        status = (pictures / name).stat()
-        assert (row["size"], row["modified"], row["source"]) == (status.st_size, status.st_mtime_ns, str(pictures))
-
-
 def test_a_changed_picture_takes_the_place_of_its_row(small_model, pictures, out):
     embed_corpus(small_model, pictures, out)
     before = named_rows(out)
@@ -336,13 +329,6 @@ def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
     monkeypatch.setattr(query, "to_arrow", lambda request: (_ for _ in ()).throw(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match="something else"):
         index.search(second[1][3], 1)
-
-
-def test_what_is_left_out_is_told_once(small_model, pictures, tmp_path):
-    (pictures / "notes.txt").touch()
-    with pytest.warns(UserWarning, match="left out by name") as told:
-        embed_corpus(small_model, pictures, tmp_path / "v.lance")
-    assert len(told) == 1
 
 
 def test_the_command_says_what_changed_and_what_is_gone(model_folder, pictures, tmp_path, capsys):

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from gspool.search.commands import run
-from gspool.search.serve.run import listening, open_tunnel, served_names
+from gspool.search.serve.run import listening, open_tunnel
 from search.corpus_files import noise
 from search.served import HOSTILE, Server, as_bytes, png_bomb
 
@@ -77,25 +77,16 @@ def test_the_page_reads_nothing_that_was_not_uploaded(server, served_folder) -> 
     [
         "/file=/etc/passwd",
         "/gradio_api/file=/etc/passwd",
-        "/gradio_api/file=//etc/passwd",
-        "/gradio_api/file=../../../../etc/passwd",
         "/gradio_api/file=%2fetc%2fpasswd",
-        "/gradio_api/file=%252fetc%252fpasswd",
         "/gradio_api/file=file:///etc/passwd",
-        "/gradio_api/file=/proc/self/environ",
         "/gradio_api/file={uploads}/../../../etc/passwd",
         "/gradio_api/file={uploads}/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
         "/gradio_api/file={folder}/secret.txt",
         "/gradio_api/file={folder}/pictures/0-0.png",
-        "/assets/../../../../../../../../../../etc/passwd",
         "/assets/..%2f..%2f..%2f..%2f..%2f..%2f..%2f..%2fetc%2fpasswd",
         "/static/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
-        "/assets//etc/passwd",
         "/static//etc/passwd",
-        "/api/pictures/../../secret.txt",
         "/api/pictures/..%2f..%2fsecret.txt",
-        "/../secret.txt",
-        "/etc/passwd",
         "/monitoring",
         "/gradio_api/run-history/records",
         "/gradio_api/vibe-code",
@@ -151,30 +142,16 @@ def test_more_bytes_than_allowed_are_refused(server) -> None:
             assert server.ask("GET", "/api/health").status == 200
 
 
-def test_bytes_are_counted_where_no_length_is_stated(server) -> None:
-    head = b'--xyz\r\nContent-Disposition: form-data; name="%s"; filename="a.png"\r\n\r\n'
-    for target, field in (("/api/search", b"image"), ("/gradio_api/upload", b"files")):
-        pieces = [head % field, *[bytes(20_000)] * 20]
-        headers = {"transfer_encoding": "chunked", "content_type": "multipart/form-data; boundary=xyz"}
-        try:
-            assert server.ask("POST", target, iter(pieces), **headers).status == 413
-        except ConnectionError:
-            assert server.ask("GET", "/api/health").status == 200
-
-
-def test_only_names_of_this_machine_are_answered(server) -> None:
-    """A page of another site can lead its own name to a loopback address, and would read what is answered."""
-    for name in ("evil.example", "127.0.0.1.evil.example", f"localhost.evil.example:{server.port}"):
-        assert server.ask("GET", "/api/health", host=name).status == 400
-    for name in ("localhost", f"127.0.0.1:{server.port}"):
-        assert server.ask("GET", "/api/health", host=name).status == 200
-
-
-def test_other_sites_may_not_read_and_nothing_is_loaded_from_them(server) -> None:
-    answer = server.ask("GET", "/api/health", origin="https://evil.example")
-    assert "access-control-allow-origin" not in answer.headers
+def test_the_guard_stands_before_programs_and_page(server) -> None:
     for target in ("/", "/docs", "/api/health", "/nowhere"):
-        assert "default-src 'self'" in server.ask("GET", target).headers["content-security-policy"]
+        answer = server.ask("GET", target, origin="https://evil.example")
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert "access-control-allow-origin" not in answer.headers
+        # A page of another site can lead its own name to a loopback address, and would read what is answered.
+        assert server.ask("GET", target, host=f"localhost.evil.example:{server.port}").status == 400
+    assert server.ask("GET", "/api/health", host="localhost").status == 200
+    config = server.ask("GET", "/config").json()
+    assert (config["analytics_enabled"], config["run_history"], config["stylesheets"]) == (False, False, [])
 
 
 def test_pages_of_other_sites_cannot_upload_or_ask(server) -> None:
@@ -194,13 +171,6 @@ def test_addresses_of_the_page_are_those_that_were_asked_for(server) -> None:
         for target in ("/", "/config", "/docs"):
             assert "evil.example" not in server.ask("GET", target, **lie).text
     assert json.loads(server.ask("GET", "/config", x_forwarded_proto="https").content)["root"].startswith("https://")
-
-
-def test_nothing_is_reported_to_anybody(server) -> None:
-    config = server.ask("GET", "/config").json()
-    assert config["analytics_enabled"] is False
-    assert config["run_history"] is False
-    assert config["stylesheets"] == []
 
 
 @pytest.mark.parametrize(
@@ -230,13 +200,6 @@ def test_a_port_that_is_taken_is_told() -> None:
             pass
 
 
-def test_an_index_must_be_named(capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run("serve", ["model"])
-    assert ended.value.code == 2
-    assert "--index is needed" in capsys.readouterr().err
-
-
 def fake_gradio(monkeypatch, setup_tunnel) -> None:
     networking = SimpleNamespace(setup_tunnel=setup_tunnel)
     monkeypatch.setitem(sys.modules, "gradio", SimpleNamespace(networking=networking))
@@ -249,11 +212,6 @@ def test_a_public_address_leads_to_this_port(monkeypatch) -> None:
     host, port, token, *_ = asked[0]
     assert (host, port) == ("127.0.0.1", 1234)
     assert len(token) >= 32
-
-
-def test_a_server_on_all_addresses_keeps_to_names_that_were_given() -> None:
-    assert served_names("0.0.0.0", ["Search.example"])[-1] == "search.example"
-    assert "*" not in served_names("0.0.0.0", ["search.example"])
 
 
 def test_without_a_network_there_is_no_public_address(monkeypatch) -> None:

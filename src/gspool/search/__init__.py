@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gspool.search.explanation.image import Explanation, explain
     from gspool.search.images import Limits, open_image, prepare
     from gspool.search.index.index import Hit, Index, label_filter, open_index
+    from gspool.search.index.rerank import Rerank
     from gspool.search.model_source import fingerprint, load_model
     from gspool.search.query import Answer, search_images
 
@@ -29,6 +30,7 @@ _HOME = {
     "Hit": "index.index",
     "Index": "index.index",
     "Limits": "images",
+    "Rerank": "index.rerank",
     "embed_corpus": "corpus.embed",
     "explain": "explanation.image",
     "fingerprint": "model_source",

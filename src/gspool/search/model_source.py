@@ -14,7 +14,7 @@ import torch
 from gspool.models import Embedder
 from gspool.models.device import chosen_device
 from gspool.models.normalisation import PixelNormalisation
-from gspool.models.sharing import model_place
+from gspool.models.sharing import RUN_MODEL, model_place
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gspool.models import Embedded
 
+THRESHOLD = "threshold.json"
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -45,6 +46,36 @@ def load_model(source: str | Path, device: str | torch.device | None = None) -> 
     """
     place = chosen_device(device)
     return Embedder.from_pretrained(model_place(source)).to(place).eval()
+
+
+def match_threshold(source: str | Path) -> float | None:
+    """Return the cosine from which two pictures count as the same, as calibrated for a model; None if it was not.
+
+    It is the ``similarity`` in ``threshold.json``, in the folder of the run or of the saved model.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    folder = Path(source).expanduser()
+    for file in (folder / THRESHOLD, folder / RUN_MODEL / THRESHOLD, folder.parent / THRESHOLD):
+        # The parent only of the model inside a run.
+        if file.is_file() and (file.parent != folder.parent or folder.name == RUN_MODEL):
+            try:
+                return check_threshold(float(json.loads(file.read_text(encoding="utf-8"))["similarity"]))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{file} holds no threshold ({error}); calibrate it again") from error
+    return None
+
+
+def check_threshold(similarity: float) -> float:
+    """Return a threshold.
+
+    Raises:
+        ValueError: if it is not a cosine.
+    """
+    if not -1 <= similarity <= 1:
+        raise ValueError(f"threshold is a cosine and lies in [-1, 1], got {similarity}")
+    return similarity
 
 
 def fingerprint(model: Embedder) -> str:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from gspool.search.corpus.sources import list_images
-from gspool.search.corpus.stream import Broken, Decoded, decode_ahead
+from gspool.search.corpus.stream import Broken, Decoded, chunks, decode_ahead, decode_one
 from gspool.search.images import LIMITS, Limits
 from gspool.search.index.index import Hit, Index
+from gspool.search.index.rerank import Rerank
+from gspool.search.index.rows import ImageRecord
 from gspool.search.model_source import embed_batch
 
 if TYPE_CHECKING:
+    from jaxtyping import Float32
+
     from gspool.models import Embedder
 
 
@@ -38,10 +42,14 @@ def search_images(
     where: str | None = None,
     exact: bool = False,
     leave_out_itself: bool = False,
+    rerank: Rerank | None = None,
     batch_size: int = 64,
     limits: Limits = LIMITS,
 ) -> Iterator[Answer]:
     """Find the neighbours of pictures, in the order of the pictures, a batch at a time.
+
+    A picture that is in the corpus is not embedded again, unless its file has changed since; its label is the one it
+    has there.
 
     Args:
         model: the model that embedded the corpus.
@@ -51,6 +59,7 @@ def search_images(
         where: a condition on the neighbours, see `Index.search`.
         exact: do not use the approximate index, if there is one.
         leave_out_itself: leave out the file of the query itself, if it is in the corpus.
+        rerank: query expansion and whitening.
         batch_size: how many queries are embedded and searched at once.
         limits: the largest file and picture to read.
 
@@ -75,13 +84,22 @@ def search_images(
     index.check_model(model)
     sources = [queries] if isinstance(queries, str | Path) else list(queries)
     threads = min(os.cpu_count() or 1, 16)
-    pictures = decode_ahead(list_images(sources), model, threads, 2 * batch_size, limits)
-    while batch := list(itertools.islice(pictures, batch_size)):
-        readable = [picture.image for picture in batch if isinstance(picture, Decoded)]
-        found: Iterator[list[Hit]] = iter(())
-        if readable:
-            vectors = embed_batch(model, torch.stack(readable), index.settings.precision).embedding
-            found = iter(index.search(vectors, k + leave_out_itself, where, exact))
+
+    def decode(picture: ImageRecord | Known) -> Known | Decoded | Broken:
+        return picture if isinstance(picture, Known) else decode_one(picture, model, limits)
+
+    pictures = decode_ahead(_with_stored(list_images(sources), index, batch_size), decode, threads, 2 * batch_size)
+    for batch in chunks(pictures, batch_size):
+        new = [picture.image for picture in batch if isinstance(picture, Decoded)]
+        embedded = iter(
+            embed_batch(model, torch.stack(new), index.settings.precision).embedding.cpu().numpy() if new else ()
+        )
+        vectors = [
+            picture.vector if isinstance(picture, Known) else next(embedded)
+            for picture in batch
+            if not isinstance(picture, Broken)
+        ]
+        found = iter(index.search(np.stack(vectors), k + leave_out_itself, where, exact, rerank) if vectors else ())
         for picture in batch:
             query, label = picture.record.path, picture.record.label
             if isinstance(picture, Broken):
@@ -89,3 +107,19 @@ def search_images(
                 continue
             hits = [hit for hit in next(found) if not (leave_out_itself and hit.path == query)]
             yield Answer(query, hits[:k], label)
+
+
+class Known(NamedTuple):
+    """A query that is in the corpus, with the vector it has there."""
+
+    record: ImageRecord
+    vector: Float32[np.ndarray, " D"]
+
+
+def _with_stored(records: Iterator[ImageRecord], index: Index, batch_size: int) -> Iterator[ImageRecord | Known]:
+    """Look pictures up in the corpus, some at a time."""
+    for some in chunks(records, batch_size):
+        stored = index.stored(record.path for record in some)
+        for record in some:
+            here = stored.get(record.path)
+            yield record if here is None else Known(record._replace(label=record.label or here.label), here.vector)

@@ -18,6 +18,7 @@ from gspool.terminal.status import WrongArgumentsError, checking_arguments, refu
 if TYPE_CHECKING:
     from gspool.models import Embedder
     from gspool.search.index.index import Hit, Index
+    from gspool.search.index.rerank import Rerank
     from gspool.search.query import Answer
 
 PAGE = """
@@ -29,12 +30,17 @@ Find the nearest neighbours of pictures among the vectors that gspool embed wrot
     gspool search runs/NAME query.jpg --index vectors.lance --label ant bee         only neighbours with these labels
     gspool search runs/NAME query.jpg --index vectors.lance --where "width >= 640 AND label IS NOT NULL"
     gspool search runs/NAME queries/ --index vectors.lance --check                  the recall on your own queries
+    gspool search runs/NAME query.jpg --index vectors.lance --expand 5              re-ranked by query expansion
+    gspool search --duplicates --index vectors.lance --similarity 0.97              near-identical pictures
 
-Scores are cosines. Search is exact below 100,000 vectors. Above, it uses an approximate index, which is built on first
-use and tuned to --recall on vectors of the corpus. The printed recall was measured on other vectors of the corpus: for
-queries unlike the corpus it is lower, and --check measures it on yours. --exact does not use the index.
+Scores are cosines. A query that is in the corpus is not embedded again unless its file has changed. With a threshold,
+--threshold or the one calibrated for the model (threshold.json in its folder), neighbours are marked as match or not.
+Search is exact below 100,000 vectors. Above, it uses an approximate index, which is built on first use and tuned to
+--recall on vectors of the corpus. The printed recall was measured on other vectors of the corpus: for queries unlike
+the corpus it is lower, and --check measures it on yours. --exact does not use the index.
 """
-USAGE = "gspool search MODEL QUERY... --index FILE [--k N] [--picture FILE] [--json FILE] [--OPTION VALUE ...]"
+USAGE = """gspool search MODEL QUERY... --index FILE [--k N] [--picture FILE] [--json FILE] [--OPTION VALUE ...]
+       gspool search --duplicates --index FILE [--similarity COSINE] [--json FILE]"""
 # More queries than this take long to search exactly, and say no more about the recall.
 MOST_CHECKED = 200
 
@@ -53,6 +59,9 @@ def search_command(arguments: Sequence[str]) -> None:
 
     _check(given)
     index = open_index(given.index)
+    if given.duplicates:
+        _duplicates(index, given)
+        return
     model = load_model(given.model, given.device)
     index.check_model(model)
     conditions = [f"({given.where})"] if given.where else []
@@ -62,7 +71,7 @@ def search_command(arguments: Sequence[str]) -> None:
     _aside(str(index) if not given.exact else f"{index.path.name}: {len(index):,} vectors, exact (--exact)")
     drawn: list[Answer] = []
     count = unread = labelled = right = 0
-    with _output(given, index) as put:
+    with _output(given, index, chosen_threshold(given)) as put:
         for answer in _answers(model, index, given, " AND ".join(conditions) or None):
             put(answer)
             count += 1
@@ -81,8 +90,11 @@ def search_command(arguments: Sequence[str]) -> None:
 
 def _parser() -> TeachingParser:
     parser = TeachingParser("gspool search", PAGE, USAGE)
-    parser.add_argument("model", metavar="MODEL", help="The model that embedded the corpus.")
-    parser.add_argument("queries", metavar="QUERY", nargs="+", help="Files, folders, globs in quotes, CSV lists.")
+    parser.add_argument("model", metavar="MODEL", nargs="?", default=None, help="The model that embedded the corpus.")
+    # The default makes them optional: --duplicates takes none.
+    parser.add_argument(
+        "queries", metavar="QUERY", nargs="*", default=[], help="Files, folders, globs in quotes, CSV lists."
+    )
     parser.add_argument("--index", type=str, required=True, metavar="FILE", help="What gspool embed wrote.")
     parser.add_argument("--k", type=int, default=10, help="How many neighbours.")
     parser.add_argument("--label", type=str, nargs="+", default=None, help="Only neighbours with one of these labels.")
@@ -91,6 +103,9 @@ def _parser() -> TeachingParser:
     parser.add_argument("--exact", action="store_true", help="Do not use the approximate index.")
     parser.add_argument("--check", action="store_true", help="Print the recall of the index on these queries.")
     parser.add_argument("--recall", type=float, default=0.98, help="Of an index that is built now.")
+    add_ranking_arguments(parser)
+    parser.add_argument("--duplicates", action="store_true", help="List groups of near-identical pictures instead.")
+    parser.add_argument("--similarity", type=float, default=0.95, help="The least cosine of duplicates.")
     parser.add_argument("--picture", type=str | None, default=None, metavar="FILE", help="Draw them: .png .pdf .svg.")
     parser.add_argument(
         "--json",
@@ -106,11 +121,18 @@ def _parser() -> TeachingParser:
 def _check(given: Any) -> None:
     """Refuse impossible options, and files that cannot be written, before a model is loaded."""
     from gspool.search.index.approximate import check_recall
+    from gspool.search.index.index import check_similarity
     from gspool.search.picture import KINDS
 
+    if given.duplicates and given.queries:
+        raise WrongArgumentsError("--duplicates compares the corpus with itself and takes no queries")
+    if not given.duplicates and not given.queries:
+        raise WrongArgumentsError("give a model and pictures to search with: gspool search MODEL QUERY... --index FILE")
     refuse_below(1, k=given.k)
     with checking_arguments():
         check_recall(given.recall)
+        chosen_rerank(given)
+        check_similarity(given.similarity)
     if given.picture and not given.picture.lower().endswith(KINDS):
         raise WrongArgumentsError(f"--picture is written to a {', '.join(KINDS)} file, got {given.picture}")
     if given.json and given.json != "-" and not given.json.endswith((".json", ".jsonl")):
@@ -125,7 +147,8 @@ def _answers(model: Embedder, index: Index, given: Any, where: str | None) -> It
     from gspool.search.index.approximate import mean_recall
     from gspool.search.query import search_images
 
-    search = partial(search_images, model, index, given.queries, given.k, where=where, leave_out_itself=given.others)
+    options = {"where": where, "leave_out_itself": given.others, "rerank": chosen_rerank(given)}
+    search = partial(search_images, model, index, given.queries, given.k, **options)
     exact = itertools.islice(search(exact=True), MOST_CHECKED if given.check else 0)
     compared: list[tuple[list[Hit], list[Hit]]] = []
     for answer in search(exact=given.exact):
@@ -139,43 +162,98 @@ def _answers(model: Embedder, index: Index, given: Any, where: str | None) -> It
         _aside(f"recall@{given.k} {recall:.4f} on {count} of yours, against exact search")
 
 
+def add_ranking_arguments(parser: TeachingParser) -> None:
+    """Add the options of re-ranking and of matches, which `gspool serve` has too."""
+    parser.add_argument("--expand", type=int, default=0, help="Query expansion: average the query with N neighbours.")
+    parser.add_argument("--alpha", type=float, default=3.0, help="Weigh them by cosine to this power; 0 is the mean.")
+    parser.add_argument("--whiten", type=int, default=0, help="Order neighbours after PCA whitening of N directions.")
+    parser.add_argument("--threshold", type=float | None, default=None, help="The least cosine of a match.")
+
+
+def chosen_rerank(given: Any) -> Rerank | None:
+    """Return the re-ranking that options ask for, if any.
+
+    Raises:
+        ValueError: if one of them, or the threshold of a match, is out of range.
+    """
+    from gspool.search.index.rerank import Rerank
+    from gspool.search.model_source import check_threshold
+
+    check_threshold(given.threshold or 0.0)
+    asked = Rerank(given.expand, given.alpha, given.whiten).check()
+    return asked if asked.expand or asked.whiten else None
+
+
+def chosen_threshold(given: Any) -> float | None:
+    """Return the least cosine of a match; one that was calibrated holds for plain cosines only."""
+    from gspool.search.model_source import match_threshold
+
+    if given.threshold is not None or chosen_rerank(given) is not None:
+        return given.threshold
+    return match_threshold(given.model)
+
+
+def _duplicates(index: Index, given: Any) -> None:
+    groups = index.duplicates(given.similarity)
+    if given.json:
+        records = [[hit._asdict() for hit in group] for group in groups]
+        _write_json(given.json, {"index": str(index.path), "similarity": given.similarity, "groups": records})
+    else:
+        for number, group in enumerate(groups, start=1):
+            print(f"group {number}: {len(group):,} pictures")
+            for hit in group:
+                print(f"      {hit.score:8.4f}  {hit.label or '-':16s} {hit.path}")
+    extra = sum(len(group) - 1 for group in groups)
+    _aside(
+        f"{len(groups):,} groups of near-identical pictures among {len(index):,} (cosine >= {given.similarity:g}); "
+        f"{extra:,} could be removed"
+    )
+
+
 @contextmanager
-def _output(given: Any, index: Index) -> Iterator[Callable[[Answer], object]]:
+def _output(given: Any, index: Index, threshold: float | None) -> Iterator[Callable[[Answer], object]]:
     """Yield the function that prints or writes an answer; JSON Lines are written as they come."""
     if not given.json:
-        yield _show
+        yield partial(_show, threshold=threshold)
         return
-    path = Path(given.json)
-    if given.json != "-":
-        path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".jsonl":
-        with path.open("w", encoding="utf-8") as lines:
-            yield lambda answer: lines.write(json.dumps(_record(answer)) + "\n")
+    if given.json.endswith(".jsonl"):
+        Path(given.json).parent.mkdir(parents=True, exist_ok=True)
+        with open(given.json, "w", encoding="utf-8") as lines:
+            yield lambda answer: lines.write(json.dumps(_record(answer, threshold)) + "\n")
         return
     answers: list[dict[str, Any]] = []
-    yield lambda answer: answers.append(_record(answer))
+    yield lambda answer: answers.append(_record(answer, threshold))
     way = "exact" if given.exact or index.approximation is None else index.approximation._asdict()
     whole = {"index": str(index.path), "vectors": len(index), **index.settings._asdict(), "k": given.k, "search": way}
-    text = json.dumps({**whole, "answers": answers}, indent=1) + "\n"
-    if given.json == "-":
+    _write_json(given.json, {**whole, "answers": answers})
+
+
+def _write_json(name: str, content: dict[str, Any]) -> None:
+    text = json.dumps(content, indent=1) + "\n"
+    if name == "-":
         print(text, end="")
     else:
-        path.write_text(text, encoding="utf-8")
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
 
 
-def _record(answer: Answer) -> dict[str, Any]:
+def _record(answer: Answer, threshold: float | None) -> dict[str, Any]:
     record = {**answer._asdict(), "hits": [hit._asdict() for hit in answer.hits]}
+    if threshold is not None:
+        for hit in record["hits"]:
+            hit["match"] = hit["score"] >= threshold
     if answer.problem is None:
         del record["problem"]
     return record
 
 
-def _show(answer: Answer) -> None:
+def _show(answer: Answer, threshold: float | None) -> None:
     print(answer.query + (f" [{answer.label}]" if answer.label else ""))
     if answer.problem is not None:
         print(f"      cannot be read: {answer.problem}")
     for rank, hit in enumerate(answer.hits, start=1):
-        print(f"  {rank:3d} {hit.score:8.4f}  {hit.label or '-':16s} {hit.path}")
+        match = "" if threshold is None else "match     " if hit.score >= threshold else "no match  "
+        print(f"  {rank:3d} {hit.score:8.4f}  {match}{hit.label or '-':16s} {hit.path}")
 
 
 def _aside(line: str) -> None:

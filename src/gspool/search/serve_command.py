@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from gspool.search.search_command import add_ranking_arguments, chosen_rerank, chosen_threshold
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, refuse_below
 
@@ -35,10 +36,9 @@ def serve_command(arguments: Sequence[str]) -> None:
         WrongArgumentsError: if an option has an impossible value.
         ValueError: if the model, the vectors and the options do not fit together.
     """
-    parser = _parser()
-    given = parser.parse_args(list(arguments))
+    given = _parser().parse_args(list(arguments))
     if given.index is None:
-        parser.error(
+        raise WrongArgumentsError(
             "--index is needed: the vectors of a corpus, made by gspool embed MODEL IMAGES --out vectors.lance"
         )
     if not 0 <= given.port <= 65535:
@@ -75,6 +75,7 @@ def _parser() -> TeachingParser:
     parser.add_argument("--max-mb", type=float, default=10.0, help="The largest upload, in MiB.")
     parser.add_argument("--max-pixels", type=int, default=25_000_000, help="The largest picture, width times height.")
     parser.add_argument("--max-uploads-mb", type=float, default=256.0, help="All uploads that are kept, in MiB.")
+    add_ranking_arguments(parser)
     parser.add_argument("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU if there is one.")
     return parser
 
@@ -92,11 +93,12 @@ def _serve(given: Any) -> None:
 
     host, token = given.host, given.token or os.environ.get(TOKEN_VARIABLE) or None
     with checking_arguments():
+        rerank = chosen_rerank(given)
         limits = Limits(int(given.max_mb * 2**20), given.max_pixels).check()
     # The port first: a port that is taken should be reported before a model is loaded.
     with listening(host, given.port) as (listener, port), private_uploads():
         index = open_index(given.index)
-        lookup = Lookup(load_model(given.model, given.device), index)
+        lookup = Lookup(load_model(given.model, given.device), index, rerank, chosen_threshold(given))
         if needs_approximation(index):
             index.build(tell=print)
         print(f"index   {index}")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from gspool.search.corpus.sources import Sources, is_missing
-from gspool.search.index.rows import ImageRecord
+from gspool.search.index.rows import ImageRecord, file_stamp
 from gspool.search.index.table import LanceWriter
 from gspool.terminal.bar import WorkBar
 
@@ -63,7 +63,7 @@ class KnownPictures:
             place = self._places.get(digest)
             if place is None:
                 self._places[digest] = UNKNOWN
-                size, time = _stamp(record.path)
+                size, time = file_stamp(record.path)
                 yield record._replace(size=size, modified=time)
                 continue
             changed = None
@@ -79,7 +79,7 @@ class KnownPictures:
     def _changed(self, place: int, record: ImageRecord) -> ImageRecord | None:
         """Return what replaces a known picture; None if it is unchanged, with its label and stamps up to date."""
         # Before the picture is read: a change while it is read is then noticed the next time.
-        size, time = _stamp(record.path)
+        size, time = file_stamp(record.path)
         if size is None and is_missing(record.path):
             # A list names a file that does not exist: `gone` decides.
             return None
@@ -111,14 +111,6 @@ class KnownPictures:
             if place != UNKNOWN and not self._listed[place] and self.sources.have_lost(path, source):
                 rows.append(row)
         return rows
-
-
-def _stamp(path: str) -> tuple[int, int] | tuple[None, None]:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None, None
-    return status.st_size, status.st_mtime_ns
 
 
 def _digest(path: str) -> bytes:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
@@ -16,7 +16,7 @@ from gspool.data.decode import BrokenImageError, printable
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.models.device import chosen_device
 from gspool.search.images import LIMITS, Limits, read_pixels
-from gspool.search.index.rows import ImageRecord
+from gspool.search.index.rows import ImageRecord, is_text
 from gspool.search.model_source import embed_batch
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Batches in one task of a cluster: enough that sending it costs nothing, few enough that little is lost with a machine.
 BATCHES_PER_TASK = 16
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Decoded(NamedTuple):
@@ -64,30 +66,28 @@ class StreamSettings(NamedTuple):
 
 def decode_one(record: ImageRecord, model: Embedder, limits: Limits = LIMITS) -> Decoded | Broken:
     """Open one picture and crop it for the model."""
+    if not is_text(record.path):
+        return Broken(record._replace(path=printable(record.path)), "the file name is not UTF-8; rename it")
     try:
-        # Names on disk may be any bytes; a table of vectors holds text.
-        record.path.encode()
         pixels, (width, height) = read_pixels(record.path, model, limits)
         return Decoded(record._replace(width=width, height=height), pixels)
-    except UnicodeEncodeError:
-        return Broken(record._replace(path=printable(record.path)), "the file name is not UTF-8; rename it")
     except BrokenImageError as error:
         return Broken(record, str(error).removeprefix(f"{record.path}: "))
 
 
 def decode_ahead(
-    images: Iterable[ImageRecord], model: Embedder, workers: int, ahead: int, limits: Limits = LIMITS
-) -> Generator[Decoded | Broken, None, None]:
+    images: Iterable[Item], decode: Callable[[Item], Result], workers: int, ahead: int
+) -> Generator[Result, None, None]:
     """Decode pictures in ``workers`` threads, at most ``ahead`` of them in advance, and yield them in order.
 
     Threads, not processes: Pillow releases Python's lock while it decodes and resizes, nothing is copied between
     processes, and a calling program needs no guard around its main part.
     """
     pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-    waiting: deque[Future[Decoded | Broken]] = deque()
+    waiting: deque[Future[Result]] = deque()
     try:
         for record in images:
-            waiting.append(pool.submit(decode_one, record, model, limits))
+            waiting.append(pool.submit(decode, record))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -103,7 +103,7 @@ def embed_stream(
     """Decode and embed; yield whole batches (the last may be short), and each broken picture by itself."""
     batch: list[Decoded] = []
     ahead = 2 * settings.batch_size + settings.workers
-    pictures = decode_ahead(images, model, settings.workers, ahead, settings.limits)
+    pictures = decode_ahead(images, partial(decode_one, model=model, limits=settings.limits), settings.workers, ahead)
     try:
         for picture in pictures:
             if isinstance(picture, Broken):
@@ -140,7 +140,7 @@ def embed_on(
     if executor.ray is None:
         yield from embed_stream(images, model, settings)
         return
-    tasks = _chunks(images, settings.batch_size * BATCHES_PER_TASK)
+    tasks = chunks(images, settings.batch_size * BATCHES_PER_TASK)
     worker = partial(make_worker, copy.deepcopy(model).cpu(), settings)
     for _, result in run_tasks(worker, tasks, executor, ordered=True):
         if isinstance(result, Failure):
@@ -154,7 +154,8 @@ def make_worker(model: Embedder, settings: StreamSettings) -> Callable[[list[Ima
     return lambda images: list(embed_stream(images, placed, settings))
 
 
-def _chunks(images: Iterable[ImageRecord], size: int) -> Iterator[list[ImageRecord]]:
+def chunks(images: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield a stream in lists of ``size``; the last may be shorter."""
     left = iter(images)
     while chunk := list(itertools.islice(left, size)):
         yield chunk

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gspool.files import write_atomic
+from gspool.search.index.rows import vectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,7 +140,7 @@ def sample(index: Index, count: int) -> tuple[list[int], np.ndarray]:
     rows = len(index)
     chosen = np.random.default_rng(SEED).choice(rows, size=min(count, rows), replace=False)
     answer = index.table.take_offsets(sorted(chosen.tolist())).select(["row", "vector"]).to_arrow()
-    vectors = np.asarray(answer["vector"].combine_chunks().flatten(), dtype=np.float32).reshape(answer.num_rows, -1)
+    vectors = vectors_of(answer)
     # Shuffled again: the first half of the rows of a corpus shows other things than the second.
     order = np.random.default_rng(SEED).permutation(answer.num_rows)
     return np.asarray(answer["row"])[order].tolist(), vectors[order]

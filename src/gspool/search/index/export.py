@@ -8,13 +8,13 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gspool.search.index.rows import COLUMNS, VectorSettings, settings_of, vectors_column
+from gspool.search.index.rows import COLUMNS, VectorSettings, settings_of, vectors_column, vectors_of
 from gspool.search.index.table import LanceWriter
 
 SUFFIXES = (".lance", ".parquet", ".npz")
@@ -142,29 +142,9 @@ def _write_parquet(path: Path, writer: LanceWriter) -> None:
 
 
 def _write_npz(path: Path, writer: LanceWriter) -> None:
-    """Write one array per column; NumPy itself would hold whole arrays in memory. A missing text is empty, else -1."""
-    kinds = {"vector": "<f4", "width": "<i4", "height": "<i4", **dict.fromkeys(("row", "size", "modified"), "<i8")}
-    for name in TEXTS:
-        # NumPy stores every text of an array at the length of the longest.
-        lengths = (len(text or "") for piece in writer.read([name]) for text in piece[name].to_pylist())
-        kinds[name] = f"<U{max(1, *lengths, 1)}"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name in COLUMNS:
-            shape = (writer.rows, writer.settings.dim) if name == "vector" else (writer.rows,)
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                _write_header(member, np.dtype(kinds[name]), shape)
-                for piece in writer.read([name]):
-                    column = piece[name].combine_chunks()
-                    values = column.flatten() if name == "vector" else column.fill_null(UNKNOWN[name])
-                    # NumPy makes objects of Arrow's texts, and texts of a list.
-                    values = values.to_pylist() if name in TEXTS else values
-                    member.write(np.asarray(values, dtype=kinds[name]).tobytes())
-        text = np.array(json.dumps(writer.settings._asdict()))
-        with archive.open(f"{SETTINGS}.npy", "w") as member:
-            _write_header(member, text.dtype, ())
-            member.write(text.tobytes())
-
-
-def _write_header(member: IO[bytes], kind: np.dtype, shape: tuple[int, ...]) -> None:
-    header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(member, header)
+    """Write one array per column, in memory as a whole, as NumPy reads them too. A missing text is empty, else -1."""
+    rows = pa.concat_tables([writer.settings.schema().empty_table().select(COLUMNS), *writer.read()]).sort_by("row")
+    arrays: dict[str, Any] = {name: np.array(rows[name].fill_null(UNKNOWN[name]).to_pylist(), str) for name in TEXTS}
+    arrays |= {name: rows[name].fill_null(-1).to_numpy() for name in COLUMNS if name not in ("vector", *TEXTS)}
+    with path.open("wb") as file:
+        np.savez(file, **arrays, vector=vectors_of(rows), settings=np.array(json.dumps(writer.settings._asdict())))

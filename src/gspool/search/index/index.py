@@ -5,23 +5,33 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from gspool.search.index.approximate import APPROXIMATE_FROM, Approximation, build, mean_recall, read_approximation
+from gspool.search.index.approximate import (
+    APPROXIMATE_FROM,
+    TIE,
+    Approximation,
+    build,
+    mean_recall,
+    read_approximation,
+    sample,
+)
 from gspool.search.index.export import SUFFIXES, copy_to_lance
-from gspool.search.index.rows import settings_of
+from gspool.search.index.rerank import CANDIDATES, Rerank, Whitening, expand_query, learn_whitening, unit
+from gspool.search.index.rows import file_stamp, is_text, settings_of, vectors_of
 from gspool.search.index.table import open_table
 from gspool.search.model_source import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jaxtyping import Float
+    import pyarrow as pa
+    from jaxtyping import Float, Float32
 
     from gspool.models import Embedder
 
@@ -29,6 +39,10 @@ if TYPE_CHECKING:
 QUERIES_AT_ONCE = 256
 # How much a table may grow before its approximate index is built and measured again.
 GROWN = 1.2
+# Rows that are compared with all others at once, in the search for duplicates.
+ROWS_COMPARED = 1024
+# Rows from which whitening is learned: many more than the numbers in a vector.
+ROWS_TO_WHITEN = 100_000
 
 
 class Hit(NamedTuple):
@@ -37,6 +51,13 @@ class Hit(NamedTuple):
     path: str
     score: float
     row: int
+    label: str | None
+
+
+class Stored(NamedTuple):
+    """What an index holds of a picture."""
+
+    vector: Float32[np.ndarray, " D"]
     label: str | None
 
 
@@ -54,6 +75,7 @@ class Index:
         self.path = path
         self.settings = settings_of(table.schema, path)
         self.approximation: Approximation | None = read_approximation(table, path)
+        self._whitenings: dict[int, Whitening] = {}
 
     def __len__(self) -> int:
         """Count the vectors."""
@@ -70,6 +92,7 @@ class Index:
         k: int = 10,
         where: str | None = None,
         exact: bool = False,
+        rerank: Rerank | None = None,
     ) -> list[list[Hit]]:
         """Find the ``k`` nearest neighbours of each query, best first.
 
@@ -79,6 +102,7 @@ class Index:
             where: an SQL condition on the columns row, path, label, width and height, ``label = 'ant'`` for example;
                 `label_filter` writes it. Neighbours are the nearest among the rows that fulfil it.
             exact: do not use the approximate index, if there is one.
+            rerank: query expansion and whitening; scores are then cosines to the expanded query, or after whitening.
 
         Raises:
             ValueError: if the vectors do not have this index's length, are zero or not finite, ``k`` is not positive,
@@ -101,18 +125,110 @@ class Index:
         queries = self._checked(vectors)
         if k < 1:
             raise ValueError(f"k is the number of neighbours and must be at least 1, got {k}")
-        approximation = None if exact else self.approximation
+        if rerank is not None:
+            rerank.check()
         found: list[list[Hit]] = []
         for first in range(0, len(queries), QUERIES_AT_ONCE):
             some = queries[first : first + QUERIES_AT_ONCE]
-            hits = _nearest(self.table, some, k, where, approximation, fixed=where is None)
-            if approximation is not None and where is None:
-                # The few partitions that were searched may hold fewer rows than were asked for.
-                for number, few in enumerate(hits):
-                    if len(few) < min(k, len(self)):
-                        hits[number] = _nearest(self.table, some[number, None], k, where, approximation, fixed=False)[0]
-            found += hits
+            if rerank is not None and rerank.expand:
+                some = self._expanded(some, rerank, exact)
+            if rerank is not None and rerank.whiten:
+                found += [hits[:k] for hits in self._whitened(some, max(k, CANDIDATES), where, exact, rerank.whiten)]
+            else:
+                found += self._nearest(some, k, where, exact)
         return found
+
+    def _nearest(self, queries: np.ndarray, k: int, where: str | None, exact: bool) -> list[list[Hit]]:
+        approximation = None if exact else self.approximation
+        hits = _nearest(self.table, queries, k, where, approximation, fixed=where is None)
+        if approximation is not None and where is None:
+            # The few partitions that were searched may hold fewer rows than were asked for.
+            for number, few in enumerate(hits):
+                if len(few) < min(k, len(self)):
+                    hits[number] = _nearest(self.table, queries[number, None], k, where, approximation, fixed=False)[0]
+        return hits
+
+    def _expanded(self, queries: np.ndarray, rerank: Rerank, exact: bool) -> np.ndarray:
+        nearest = self._nearest(queries, rerank.expand, None, exact)
+        known = self.vectors({hit.row for hits in nearest for hit in hits})
+        return np.stack(
+            [
+                expand_query(query, np.stack([known[hit.row] for hit in hits]), rerank.alpha) if hits else query
+                for query, hits in zip(queries, nearest, strict=True)
+            ]
+        )
+
+    def _whitened(
+        self, queries: np.ndarray, k: int, where: str | None, exact: bool, directions: int
+    ) -> list[list[Hit]]:
+        """Return the nearest vectors with their cosines after whitening, best first."""
+        candidates = self._nearest(queries, k, where, exact)
+        known, whiten = self.vectors({hit.row for hits in candidates for hit in hits}), self.whitening(directions)
+        white = dict(zip(known, whiten(np.array([*known.values()]).reshape(-1, self.settings.dim)), strict=True))
+        scored = [
+            [hit._replace(score=float(query @ white[hit.row])) for hit in hits]
+            for query, hits in zip(whiten(queries), candidates, strict=True)
+        ]
+        return [sorted(hits, key=lambda hit: (-hit.score, hit.row)) for hits in scored]
+
+    def whitening(self, directions: int) -> Whitening:
+        """Return PCA whitening learned from the vectors of this index, or from a sample of a large one."""
+        if directions not in self._whitenings:
+            self._whitenings[directions] = learn_whitening(sample(self, ROWS_TO_WHITEN)[1], directions)
+        return self._whitenings[directions]
+
+    def read(self, columns: Sequence[str], where: str | None = None) -> pa.Table:
+        """Return columns of the rows that fulfil an SQL condition; of all rows without one."""
+        request = self.table.search().select([*columns])
+        return (request if where is None else request.where(where)).to_arrow()
+
+    def vectors(self, rows: Iterable[int]) -> dict[int, Float32[np.ndarray, " D"]]:
+        """Return the vectors of rows by their numbers; a number that does not exist is left out."""
+        numbers = ", ".join(str(int(row)) for row in rows)
+        if not numbers:
+            return {}
+        found = self.read(["row", "vector"], f"row IN ({numbers})")
+        return dict(zip(found["row"].to_pylist(), vectors_of(found), strict=True))
+
+    def stored(self, paths: Iterable[str]) -> dict[str, Stored]:
+        """Return vectors and labels of the pictures whose files are unchanged since they were embedded, by path."""
+        known = [path for path in paths if is_text(path)]
+        if not known or "modified" not in self.table.schema.names:
+            return {}
+        found = self.read(["path", "label", "size", "modified", "vector"], _is_one_of("path", known))
+        columns = (found[name].to_pylist() for name in ("path", "label", "size", "modified"))
+        return {
+            path: Stored(vector, label)
+            for path, label, size, modified, vector in zip(*columns, vectors_of(found), strict=True)
+            if size is not None and file_stamp(path) == (size, modified)
+        }
+
+    def duplicates(self, similarity: float = 0.95) -> list[list[Hit]]:
+        """Return groups of near-identical pictures, the largest first; scores are cosines to the first of a group.
+
+        Two pictures are in one group if their cosine is at least ``similarity``, or pictures between them are: a group
+        can be a chain. All pairs are compared, so that the time grows with the square of the number of rows.
+
+        Raises:
+            ValueError: if the similarity is not a cosine above 0.
+        """
+        check_similarity(similarity)
+        columns = self.read(["row", "path", "label", "vector"]).sort_by("row")
+        rows, paths, labels = (columns[name].to_pylist() for name in ("row", "path", "label"))
+        vectors = torch.from_numpy(unit(vectors_of(columns)))
+        # Rounding must not part a picture from its copy.
+        near = [
+            torch.nonzero(vectors[first : first + ROWS_COMPARED] @ vectors[first:].T >= similarity - TIE) + first
+            for first in range(0, len(vectors), ROWS_COMPARED)
+        ]
+        groups = linked([pair for block in near for pair in block.tolist()], len(rows))
+        return [
+            [
+                Hit(paths[each], min(float(vectors[each] @ vectors[group[0]]), 1.0), rows[each], labels[each])
+                for each in group
+            ]
+            for group in groups
+        ]
 
     def recall(self, vectors: Float[torch.Tensor, "Q D"] | Float[np.ndarray, "Q D"], k: int = 10) -> float:
         """Measure the recall of the approximate index against exact search on your own queries; 1 without an index."""
@@ -202,10 +318,41 @@ def label_filter(labels: Iterable[str]) -> str:
         >>> label_filter(["ant", "o'bee"])
         "label IN ('ant', 'o''bee')"
     """
-    quoted = ["'" + label.replace("'", "''") + "'" for label in labels]
-    if not quoted:
+    given = [*labels]
+    if not given:
         raise ValueError("give at least one label to look for, or leave out the filter")
-    return f"label IN ({', '.join(quoted)})"
+    return _is_one_of("label", given)
+
+
+def _is_one_of(column: str, texts: Iterable[str]) -> str:
+    quoted = ["'" + text.replace("'", "''") + "'" for text in texts]
+    return f"{column} IN ({', '.join(quoted)})"
+
+
+def check_similarity(similarity: float) -> None:
+    """Refuse a similarity of duplicates that is no cosine above 0."""
+    if not 0 < similarity <= 1:
+        raise ValueError(f"similarity is a cosine and must lie in (0, 1], got {similarity}")
+
+
+def linked(pairs: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """Return the groups of two and more numbers below ``count`` that pairs link, the largest first.
+
+    Example:
+        >>> linked([(0, 3), (3, 4), (1, 1), (2, 5)], 6)
+        [[0, 3, 4], [2, 5]]
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first, second = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    _, group_of = connected_components(
+        coo_array((np.ones(len(first)), (first, second)), (count, count)), directed=False
+    )
+    groups: dict[int, list[int]] = {}
+    for number, group in enumerate(group_of.tolist()):
+        groups.setdefault(group, []).append(number)
+    return sorted((group for group in groups.values() if len(group) > 1), key=lambda group: (-len(group), group))
 
 
 def needs_approximation(index: Index) -> bool:

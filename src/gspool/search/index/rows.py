@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from jaxtyping import Float
+    from jaxtyping import Float, Float32
 
 COLUMNS = ("row", "path", "label", "width", "height", "vector", "size", "modified", "source")
 # The metadata key of the settings in a schema; Arrow's metadata is bytes.
@@ -124,3 +125,27 @@ def as_table(
 def vectors_column(vectors: Float[np.ndarray, "N D"]) -> pa.FixedSizeListArray:
     """Return vectors as a column of a table."""
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).reshape(-1)), vectors.shape[1])
+
+
+def vectors_of(rows: pa.Table) -> Float32[np.ndarray, "N D"]:
+    """Return the column of vectors of some rows."""
+    column = rows["vector"].combine_chunks()
+    return np.asarray(column.flatten(), dtype=np.float32).reshape(len(column), column.type.list_size)
+
+
+def file_stamp(path: str) -> tuple[int, int] | tuple[None, None]:
+    """Return size and modification time of a file, by which a change is noticed; None where it cannot be read."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None, None
+    return status.st_size, status.st_mtime_ns
+
+
+def is_text(path: str) -> bool:
+    """Return whether a path is UTF-8, as all text of a table; names on disk may be any bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

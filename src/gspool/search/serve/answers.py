@@ -32,6 +32,7 @@ class Shown(BaseModel):
     score: float = Field(description="Cosine to the image that was sent, at most 1.")
     label: str | None = Field(description="Its label, where known.")
     name: str = Field(description="Its file name, without folders.")
+    match: bool | None = Field(description="Whether the score reaches the threshold of the model, if it has one.")
     picture: str = Field(description="The route that shows it.")
 
 
@@ -39,6 +40,20 @@ class Neighbours(BaseModel):
     """Pictures that were found, nearest first."""
 
     neighbours: list[Shown]
+
+
+class OneAnswer(Neighbours):
+    """The neighbours of one query of several."""
+
+    query: str | int = Field(description="The file name of an image, or the id of a picture of the corpus.")
+    label: str | None = Field(default=None, description="Of a picture of the corpus, where known.")
+    problem: str | None = Field(default=None, description="Why there is no answer.")
+
+
+class ManyNeighbours(BaseModel):
+    """The neighbours of several queries: first those of the images, then those of the ids, in the order sent."""
+
+    answers: list[OneAnswer]
 
 
 class Embedding(BaseModel):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, File, Form, HTTPException, Path, Query, Request, Response, UploadFile
@@ -14,12 +13,25 @@ from gspool.data import BrokenImageError
 from gspool.data.decode import ImageTooLargeError, UnknownFormatError
 from gspool.search.explanation.page import explanation_figures
 from gspool.search.images import Limits
-from gspool.search.serve.answers import Embedding, Explained, Health, Labels, Neighbours, Problem, Shown
+from gspool.search.serve.answers import (
+    Embedding,
+    Explained,
+    Health,
+    Labels,
+    ManyNeighbours,
+    Neighbours,
+    OneAnswer,
+    Problem,
+    Shown,
+)
 from gspool.search.serve.docs_page import docs_page
-from gspool.search.serve.lookup import MOST_NEIGHBOURS, Lookup, UnknownPictureError
+from gspool.search.serve.lookup import MOST_NEIGHBOURS, Lookup, Neighbour, UnknownPictureError
+from gspool.search.serve.results import as_png
 from gspool.version import __version__
 
 LARGEST_SIDE = 1024
+# Of one request; its bytes are limited as those of one picture.
+MOST_QUERIES = 100
 REFUSALS: dict[int | str, dict[str, Any]] = {
     413: {"model": Problem, "description": "More bytes or pixels than the server takes."},
     415: {"model": Problem, "description": "Not a picture, or of a format that is not read."},
@@ -29,6 +41,9 @@ OUT_OF_RANGE: dict[int | str, dict[str, Any]] = {
     422: {"model": Problem, "description": "A field that is missing or out of range, or a damaged picture."}
 }
 Answer = TypeVar("Answer")
+Count = Annotated[int, Form(ge=1, le=MOST_NEIGHBOURS, description="At most this many.")]
+Least = Annotated[float, Form(ge=-1, le=1, description="Leave out smaller cosines.")]
+OnlyLabels = Annotated[list[str] | None, Form(description="Only this label; may be given several times.")]
 Picture = Annotated[UploadFile, File(description="The file of a picture: JPEG, PNG, WebP, GIF or BMP.")]
 
 
@@ -94,15 +109,34 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
         return Labels(labels=lookup.labels)
 
     @routes.post("/search", summary="The pictures that are nearest to an image", responses=REFUSALS)
-    def search(
-        image: Picture,
-        k: Annotated[int, Form(ge=1, le=MOST_NEIGHBOURS, description="At most this many.")] = 10,
-        threshold: Annotated[float, Form(ge=-1, le=1, description="Leave out smaller cosines.")] = -1.0,
-        label: Annotated[list[str] | None, Form(description="Only this label; may be given several times.")] = None,
-    ) -> Neighbours:
+    def search(image: Picture, k: Count = 10, threshold: Least = -1.0, label: OnlyLabels = None) -> Neighbours:
         pixels = lookup.read(image.file, limits)
-        found = _or_422(lambda: lookup.search(pixels, k, threshold, label or ()))
-        return Neighbours(neighbours=[Shown(**hit._asdict(), picture=f"/api/pictures/{hit.id}") for hit in found])
+        return Neighbours(neighbours=_shown(_or_422(lambda: lookup.search(pixels, k, threshold, label or ()))))
+
+    @routes.post("/search_many", summary="The pictures that are nearest to several images in one request")
+    def search_many(
+        image: Annotated[list[UploadFile] | None, File(description="The file of a picture; several times.")] = None,
+        id: Annotated[list[int] | None, Form(description="A picture of the corpus; several times.")] = None,
+        k: Count = 10,
+        threshold: Least = -1.0,
+        label: OnlyLabels = None,
+    ) -> ManyNeighbours:
+        queries: list[UploadFile | int] = [*(image or ()), *(id or ())]
+        if not 1 <= len(queries) <= MOST_QUERIES:
+            raise HTTPException(422, f"send 1 to {MOST_QUERIES} queries as image or id, got {len(queries)}")
+
+        def answer(query: UploadFile | int) -> OneAnswer:
+            name = query if isinstance(query, int) else query.filename or ""
+            # One picture that cannot be read must not take the other answers away.
+            try:
+                known = lookup.picture(query).label if isinstance(query, int) else None
+                asked = query if isinstance(query, int) else lookup.read(query.file, limits)
+                found = _shown(lookup.search(asked, k, threshold, label or ()))
+            except (BrokenImageError, UnknownPictureError) as problem:
+                return OneAnswer(query=name, neighbours=[], problem=str(problem))
+            return OneAnswer(query=name, label=known, neighbours=found)
+
+        return ManyNeighbours(answers=_or_422(lambda: [answer(query) for query in queries]))
 
     @routes.post("/embed", summary="The unit vector of an image", responses=REFUSALS)
     def embed(image: Picture) -> Embedding:
@@ -126,11 +160,13 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
             raise HTTPException(404, str(problem)) from problem
         except BrokenImageError as problem:
             raise HTTPException(410, str(problem)) from problem
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-        return Response(buffer.getvalue(), media_type="image/png")
+        return Response(as_png(image, side), media_type="image/png")
 
     return routes
+
+
+def _shown(found: Sequence[Neighbour]) -> list[Shown]:
+    return [Shown(**each._asdict(), picture=f"/api/pictures/{each.id}") for each in found]
 
 
 def _or_422(answer: Callable[[], Answer]) -> Answer:

@@ -199,18 +199,7 @@ def _refused(status: int, detail: str, headers: dict[str, str] | None = None) ->
 
 
 def make_room(folder: Path, most: int) -> None:
-    """Delete the oldest uploads until the others take at most ``most`` bytes.
-
-    Example:
-        >>> import os, tempfile
-        >>> with tempfile.TemporaryDirectory() as name:
-        ...     for age in (3, 2, 1):
-        ...         _ = (Path(name) / f"{age}.png").write_bytes(bytes(100))
-        ...         os.utime(Path(name) / f"{age}.png", (1000 - age, 1000 - age))
-        ...     make_room(Path(name), 2 * LEAST_BYTES)
-        ...     sorted(file.name for file in Path(name).iterdir())
-        ['1.png', '2.png']
-    """
+    """Delete the oldest uploads until the others take at most ``most`` bytes."""
     files: list[tuple[float, int, Path]] = []
     for file in folder.rglob("*"):
         try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 
 from gspool.data import BrokenImageError
 from gspool.search.explanation.image import explain
 from gspool.search.images import Limits, open_image, read_pixels
 from gspool.search.index.index import label_filter
-from gspool.search.model_source import embed_batch
+from gspool.search.model_source import check_threshold, embed_batch
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gspool.models import Embedder
     from gspool.search.explanation.image import Explanation
     from gspool.search.index.index import Index
+    from gspool.search.index.rerank import Rerank
 
 UPLOAD_LIMITS = Limits(max_bytes=10 * 2**20, max_pixels=25_000_000)
 MOST_NEIGHBOURS = 100
@@ -28,12 +29,16 @@ Result = TypeVar("Result")
 
 
 class Neighbour(NamedTuple):
-    """A picture of the corpus that was found: its number, cosine, label and file name. Its path stays in the server."""
+    """A picture of the corpus that was found: its number, cosine, label and file name. Its path stays in the server.
+
+    ``match`` is whether the cosine reaches the threshold of the model; None without one.
+    """
 
     id: int
     score: float
     label: str | None
     name: str
+    match: bool | None = None
 
 
 class UnknownPictureError(LookupError):
@@ -49,15 +54,18 @@ class Lookup:
     Args:
         model: an embedding model.
         index: the vectors that the same model made of a corpus.
+        rerank: query expansion and whitening.
+        match: the least score of a match, see `gspool.search.model_source.match_threshold`.
 
     Raises:
         ValueError: if another model made the vectors.
     """
 
-    def __init__(self, model: Embedder, index: Index) -> None:
+    def __init__(self, model: Embedder, index: Index, rerank: Rerank | None = None, match: float | None = None) -> None:
         index.check_model(model)
         self.model = model
         self.index = index
+        self.rerank, self.match = rerank, match
         self.labels = index.labels()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="lookup")
 
@@ -93,19 +101,20 @@ class Lookup:
         return self._run(lambda: explain(self.model, pixels))
 
     def search(
-        self, pixels: UInt8[Tensor, "3 H W"], k: int = 10, threshold: float = -1.0, labels: Sequence[str] = ()
+        self, query: UInt8[Tensor, "3 H W"] | int, k: int = 10, threshold: float = -1.0, labels: Sequence[str] = ()
     ) -> list[Neighbour]:
         """Find the pictures nearest to an image, best first: at most ``k``, with a cosine of at least ``threshold``.
 
-        With ``labels`` only pictures that have one of them are searched.
+        A number is a picture of the corpus: its stored vector is used, and it is not among its own neighbours. With
+        ``labels`` only pictures that have one of them are searched.
 
         Raises:
             ValueError: if ``k`` or ``threshold`` is out of range, or no picture has one of the labels.
+            UnknownPictureError: if there is no picture of that number.
         """
         if not 1 <= k <= MOST_NEIGHBOURS:
             raise ValueError(f"k is the number of neighbours, from 1 to {MOST_NEIGHBOURS}, got {k}")
-        if not -1 <= threshold <= 1:
-            raise ValueError(f"threshold is a cosine and lies in [-1, 1], got {threshold}")
+        check_threshold(threshold)
         unknown = sorted(set(labels) - set(self.labels))
         if unknown:
             some = ", ".join(self.labels[:5]) or "none"
@@ -113,14 +122,38 @@ class Lookup:
                 f"no picture of the corpus has the label {', '.join(unknown[:5])}; it has {len(self.labels)} labels: "
                 f"{some}{', ...' if len(self.labels) > 5 else ''}"
             )
-        hits = self.index.search(self.embed(pixels)[None], k, label_filter(labels) if labels else None)[0]
-        # Rounding makes 1.0000001 of a picture's cosine with itself.
-        near = [Neighbour(hit.row, min(hit.score, 1.0), hit.label, os.path.basename(hit.path)) for hit in hits]
-        return [neighbour for neighbour in near if neighbour.score >= threshold]
+        condition = label_filter(labels) if labels else None
+        if isinstance(query, int):
+            vector = self.index.vectors([self.picture(query).id])[query][None]
+            hits = self.index.search(vector, k + 1, condition, rerank=self.rerank)[0]
+            hits = [hit for hit in hits if hit.row != query][:k]
+        else:
+            hits = self.index.search(self.embed(query)[None], k, condition, rerank=self.rerank)[0]
+        return [
+            Neighbour(
+                hit.row,
+                # Rounding makes 1.0000001 of a picture's cosine with itself.
+                min(hit.score, 1.0),
+                hit.label,
+                os.path.basename(hit.path),
+                None if self.match is None else hit.score >= self.match,
+            )
+            for hit in hits
+            if hit.score >= threshold
+        ]
+
+    def picture(self, number: int) -> Neighbour:
+        """Return number, label and file name of a picture of the corpus.
+
+        Raises:
+            UnknownPictureError: if there is no such number.
+        """
+        path, label = self._row(number)
+        return Neighbour(number, 1.0, label, os.path.basename(path))
 
     def thumbnail(self, number: int, side: int) -> Image:
         """Return a picture of the corpus by its number, its longer side at most ``side``; raises as `pixels`."""
-        path = self._path(number)
+        path = self._row(number)[0]
 
         def reduced() -> Image:
             image = open_image(path, name=f"picture {number}")
@@ -136,16 +169,12 @@ class Lookup:
             UnknownPictureError: if there is no such number.
             BrokenImageError: if its file is gone, or no longer a picture.
         """
-        path = self._path(number)
+        path = self._row(number)[0]
         return self._run(lambda: read_pixels(path, self.model, name=f"picture {number}")[0])
 
-    def _path(self, number: int) -> str:
-        if number < 0 or number >= 2**63:
-            raise UnknownPictureError(f"there is no picture {number} in this corpus")
+    def _row(self, number: int) -> tuple[str, str | None]:
         # The number is an int: nothing in the condition comes from outside.
-        rows: list[dict[str, Any]] = (
-            self.index.table.search().where(f"row = {int(number)}").select(["path"]).limit(1).to_list()
-        )
+        rows = self.index.read(["path", "label"], f"row = {int(number)}").to_pylist() if 0 <= number < 2**63 else []
         if not rows:
             raise UnknownPictureError(f"there is no picture {number} in this corpus of {len(self.index):,}")
-        return str(rows[0]["path"])
+        return rows[0]["path"], rows[0]["label"]

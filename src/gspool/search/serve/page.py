@@ -12,7 +12,7 @@ import gradio as gr
 from gradio.utils import get_upload_folder
 
 from gspool.data import BrokenImageError
-from gspool.search.serve.lookup import MOST_NEIGHBOURS
+from gspool.search.serve.lookup import MOST_NEIGHBOURS, UnknownPictureError
 from gspool.search.serve.results import STYLE, View, explanation_html, neighbours_html
 
 if TYPE_CHECKING:
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from gspool.search.images import Limits
     from gspool.search.serve.lookup import Lookup
 
+# A click or Enter on a neighbour asks for the neighbours of that one.
+CHOOSE = """
+const choose = (event) => {
+  const card = event.target.closest("[data-id]");
+  if (card && (event.type === "click" || event.key === "Enter")) trigger("click", {id: Number(card.dataset.id)});
+};
+element.addEventListener("click", choose);
+element.addEventListener("keydown", choose);
+"""
 HINT = '<p class="nothing">Drop a picture to find similar ones.</p>'
 # Pages hold every choice: beyond this many, labels are typed instead.
 MOST_CHOICES = 2_000
@@ -40,46 +49,59 @@ def create_page(lookup: Lookup, limits: Limits) -> gr.Blocks:
             f'<code>{escape(lookup.model.settings.pooling)}</code>. <a href="/docs">HTTP interface</a></p>'
         )
         with gr.Row():
-            with gr.Column(scale=1, min_width=280):
+            with gr.Column(scale=1, min_width=280, elem_id="question"):
                 picture = picture_drop(lookup, limits, label="Picture", height=280, elem_id="picture")
-                count = gr.Slider(1, MOST_NEIGHBOURS, value=12, step=1, label="Neighbours", elem_id="count")
-                threshold = gr.Slider(-1, 1, value=-1, step=0.01, label="Cosine at least", elem_id="threshold")
-                labels = gr.Dropdown(
-                    lookup.labels[:MOST_CHOICES],
-                    multiselect=True,
-                    allow_custom_value=len(lookup.labels) > MOST_CHOICES,
-                    label="Only these labels",
-                    visible=bool(lookup.labels),
-                    elem_id="labels",
-                )
-                view = gr.Radio(
-                    ["pictures", "weights", "prototypes"], value="pictures", label="On the neighbours", elem_id="view"
-                )
-            with gr.Column(scale=3):
-                found = gr.HTML(HINT, elem_id="found")
+                with gr.Column(elem_id="settings"):
+                    count = gr.Slider(1, MOST_NEIGHBOURS, value=12, step=1, label="Neighbours", elem_id="count")
+                    threshold = gr.Slider(-1, 1, value=-1, step=0.01, label="Cosine at least", elem_id="threshold")
+                    labels = gr.Dropdown(
+                        lookup.labels[:MOST_CHOICES],
+                        multiselect=True,
+                        allow_custom_value=len(lookup.labels) > MOST_CHOICES,
+                        label="Only these labels",
+                        visible=bool(lookup.labels),
+                        elem_id="labels",
+                    )
+                    view = gr.Radio(
+                        ["pictures", "weights", "prototypes"],
+                        value="pictures",
+                        label="On the neighbours",
+                        elem_id="view",
+                    )
+            with gr.Column(scale=3, elem_id="answer"):
+                found = gr.HTML(HINT, elem_id="found", js_on_load=CHOOSE)
                 why = gr.HTML("", elem_id="why")
+        # The number of the neighbour that is searched from, instead of the picture.
+        chosen = gr.State(None)
+        settings = [count, threshold, labels, view]
 
-        def answer(
-            pixels: Tensor | None, k: float, least: float, only: Sequence[str] | None, shown: View
-        ) -> tuple[str, str]:
-            return answered(lookup, pixels, int(k), least, only or (), shown)
+        def answer(query: Tensor | int | None, k: float, least: float, only: Sequence[str] | None, shown: View) -> Any:
+            number = query if isinstance(query, int) else None
+            return (*answered(lookup, query, int(k), least, only or (), shown), number)
 
-        gr.on(
-            [picture.change, count.release, threshold.release, labels.change, view.change],
-            answer,
-            inputs=[picture, count, threshold, labels, view],
-            outputs=[found, why],
-            api_visibility="private",
-            show_progress="minimal",
-            # A newer question makes the answer to an older one worthless.
-            trigger_mode="always_last",
-        )
+        def answer_again(pixels: Tensor | None, number: int | None, *given: Any) -> Any:
+            return answer(pixels if number is None else number, *given)
+
+        def answer_from(event: gr.EventData, *given: Any) -> Any:
+            return answer(int(event.id), *given)
+
+        outputs = [found, why, chosen]
+        # A newer question makes the answer to an older one worthless.
+        how: dict[str, Any] = {
+            "api_visibility": "private",
+            "show_progress": "minimal",
+            "trigger_mode": "always_last",
+        }
+        picture.change(answer, [picture, *settings], outputs, **how)
+        changes = [count.release, threshold.release, labels.change, view.change]
+        gr.on(changes, answer_again, [picture, chosen, *settings], outputs, **how)
+        found.click(answer_from, settings, outputs, **how)
     return page.queue(max_size=MOST_WAITING)
 
 
 def answered(
     lookup: Lookup,
-    pixels: UInt8[Tensor, "3 H W"] | None,
+    query: UInt8[Tensor, "3 H W"] | int | None,
     k: int,
     threshold: float,
     labels: Sequence[str],
@@ -90,18 +112,19 @@ def answered(
     Raises:
         gr.Error: with a message for the page, if the question has no answer.
     """
-    if pixels is None:
+    if query is None:
         return HINT, ""
     try:
-        neighbours = lookup.search(pixels, k, threshold, labels)
-    except ValueError as problem:
+        of = lookup.picture(query) if isinstance(query, int) else None
+        neighbours = lookup.search(query, k, threshold, labels)
+    except (ValueError, UnknownPictureError) as problem:
         raise gr.Error(escape(str(problem)), print_exception=False) from problem
     try:
-        explanation = lookup.explain(pixels)
+        explanation = lookup.explain(lookup.pixels(query) if isinstance(query, int) else query)
     except ValueError as problem:
         # Such a model can still search; it has nothing to show beside the neighbours.
-        return neighbours_html(lookup, neighbours, "pictures", None), f"<p>{escape(str(problem))}</p>"
-    return neighbours_html(lookup, neighbours, view, explanation), explanation_html(explanation)
+        return neighbours_html(lookup, neighbours, "pictures", None, of=of), f"<p>{escape(str(problem))}</p>"
+    return neighbours_html(lookup, neighbours, view, explanation, of=of), explanation_html(explanation)
 
 
 def picture_drop(lookup: Lookup, limits: Limits, **options: Any) -> gr.Image:

@@ -101,8 +101,8 @@ def served_names(host: str, more: Sequence[str]) -> tuple[str, ...]:
     Example:
         >>> served_names("127.0.0.1", ["search.example.org"])
         ('127.0.0.1', 'localhost', '::1', '127.0.0.1', 'search.example.org')
-        >>> served_names("0.0.0.0", [])
-        ('*',)
+        >>> served_names("0.0.0.0", []), "*" in served_names("0.0.0.0", ["Search.example"])
+        (('*',), False)
     """
     if host in ("0.0.0.0", "::") and not more:
         return ("*",)

@@ -1,0 +1,99 @@
+"""Re-rank neighbours: query expansion before a search, PCA whitening of its candidates after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32
+
+# Candidates that are compared again in the whitened space.
+CANDIDATES = 200
+
+
+class Rerank(NamedTuple):
+    """How neighbours are found and ordered; the default is the plain cosine.
+
+    Args:
+        expand: replace each query by the mean of it and of as many nearest vectors, and search again.
+        alpha: weigh each of those vectors by its cosine to this power; 0 is average query expansion.
+        whiten: order candidates by the cosine after PCA whitening of this many leading directions, learned from the
+            vectors of the index; 0 does not. Whitening many directions of few vectors raises noise.
+
+    Example:
+        >>> Rerank(expand=5).check()
+        Rerank(expand=5, alpha=3.0, whiten=0)
+    """
+
+    expand: int = 0
+    alpha: float = 3.0
+    whiten: int = 0
+
+    def check(self) -> Rerank:
+        """Return the same options.
+
+        Raises:
+            ValueError: if a number is negative.
+        """
+        for name in self._fields:
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        return self
+
+
+class Whitening(NamedTuple):
+    """The linear map after which the vectors of a corpus have mean 0 and variance 1 in their leading directions."""
+
+    mean: Float32[np.ndarray, " D"]
+    scale: Float32[np.ndarray, "D W"]
+
+    def __call__(self, vectors: Float32[np.ndarray, "N D"]) -> Float32[np.ndarray, "N W"]:
+        """Return the whitened vectors, at unit length."""
+        return unit((vectors - self.mean) @ self.scale)
+
+
+def learn_whitening(vectors: Float32[np.ndarray, "N D"], directions: int) -> Whitening:
+    """Learn PCA whitening of the leading directions from the vectors of a corpus (Jegou and Chum, 2012).
+
+    Raises:
+        ValueError: if there are more directions than numbers in a vector.
+
+    Example:
+        >>> vectors = np.random.default_rng(0).normal(size=(500, 3)) * [1, 5, 20] + 9
+        >>> mean, scale = learn_whitening(vectors, directions=2)
+        >>> np.std((vectors - mean) @ scale, axis=0).round(3).tolist()
+        [1.0, 1.0]
+    """
+    if directions > vectors.shape[1]:
+        raise ValueError(f"vectors of length {vectors.shape[1]} have no {directions} directions to whiten")
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    centred = vectors - mean
+    variances, axes = np.linalg.eigh(centred.T @ centred / len(vectors))
+    # From the smallest on; a corpus of few vectors has none in some.
+    leading = np.maximum(variances[-directions:], np.finfo(np.float32).tiny)
+    return Whitening(mean.astype(np.float32), (axes[:, -directions:] / np.sqrt(leading)).astype(np.float32))
+
+
+def expand_query(
+    query: Float32[np.ndarray, " D"], neighbours: Float32[np.ndarray, "K D"], alpha: float
+) -> Float32[np.ndarray, " D"]:
+    """Return the unit vector of a query plus its neighbours, each weighted by its cosine to the power ``alpha``.
+
+    Average query expansion is ``alpha`` 0 (Chum et al., 2007), alpha query expansion the others (Radenovic et al.,
+    2018).
+
+    Example:
+        >>> expand_query(np.array([1.0, 0.0]), np.array([[0.6, 0.8]]), alpha=0.0).round(3).tolist()
+        [0.894, 0.447]
+    """
+    query, neighbours = unit(query), unit(neighbours)
+    weights = np.maximum(neighbours @ query, 0) ** alpha
+    expanded: np.ndarray = unit(query + weights @ neighbours)
+    return expanded
+
+
+def unit(vectors: Float32[np.ndarray, "*N D"]) -> Float32[np.ndarray, "*N D"]:
+    """Return vectors at length 1."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
