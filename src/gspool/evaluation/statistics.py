@@ -1,10 +1,16 @@
-"""Paired differences with 95 % intervals, over pairs of runs and over means of folds; means and deviations."""
+"""95 % intervals: of paired differences over runs and folds, of a mean over classes; means and deviations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 Found = Mapping[str, Any]
 
@@ -131,3 +137,27 @@ def with_interval(found: Mapping[str, Any] | None, digits: int = 2) -> str:
         return f"{found['mean']:+.{digits}f} (one pair)"
     low, high = interval(found)
     return f"{found['mean']:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def class_bootstrap(
+    values: Float[Tensor, " Q"], classes: Int[Tensor, " Q"], draws: int = 2_000, seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of query scores, by drawing classes with replacement.
+
+    Queries of a class stand and fall together, so that drawing single queries would give intervals that are too
+    narrow. A NaN is the score of a query that was left out.
+
+    Example:
+        >>> low, high = class_bootstrap(torch.tensor([1.0, 1.0, 0.0, 0.5]), torch.tensor([0, 0, 1, 2]))
+        >>> low < 0.625 < high
+        True
+    """
+    known = ~values.isnan()
+    _, places = classes[known].unique(return_inverse=True)
+    counts = places.bincount()
+    sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, places, values[known].double())
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(len(counts), (draws, len(counts)), generator=generator)
+    means = sums[chosen].sum(1) / counts[chosen].sum(1)
+    low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low, high

@@ -47,8 +47,9 @@ def work_bar(title: str, first: int, last: int, shown: bool, unit: str = "steps"
         rich.BarColumn(bar_width=24),
         rich.MofNCompleteColumn(),
         Rate(),
+        rich.TextColumn("elapsed"),
         rich.TimeElapsedColumn(),
-        rich.TextColumn("left"),
+        rich.TextColumn("remaining"),
         rich.TimeRemainingColumn(),
         rich.TextColumn("{task.fields[note]}"),
     )

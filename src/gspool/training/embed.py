@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Pooling weights of this mean entropy select nothing.
+FLAT = 0.999
+
+
 class EmbeddedSet(NamedTuple):
     """The vectors of a whole set in its order, and what the pooling layer did on average.
 

@@ -103,7 +103,7 @@ def own_config(folder: Path, config: TrainConfig) -> None:
 
 
 def _determining(content: dict[str, Any]) -> dict[str, Any]:
-    free = ("progress", "threads", "max_seconds")
+    free = ("progress", "threads", "max_time", "max_seconds")
     trainer = {name: value for name, value in content["trainer"].items() if name not in free}
     return {**{name: value for name, value in content.items() if name != "output"}, "trainer": trainer}
 
