@@ -162,3 +162,25 @@ def test_changed_copies_and_names_what_it_does_not_know():
     assert (after.trainer.seed, before.trainer.seed) == (9, 0)
     with pytest.raises(ValueError, match=r"no 'trainer\.sed'"):
         changed(before, trainer__sed=1)
+
+
+def test_another_backbone_or_layer_replaces_the_options_of_the_presets(tmp_path):
+    config, _ = parse_config(["--preset", "folder", "--model.backbone", "timm/resnet50", "--model.pooling", "gsp"])
+    assert config.model.backbone_options == {"pretrained": True}
+    assert config.model.pooling_options == preset("folder").model.pooling_options
+    config, _ = parse_config(["--model.pooling=gap", "--model.backbone", "resnet20"])
+    assert (config.model.pooling_options, config.model.backbone_options) == ({}, {})
+    (tmp_path / "own.yaml").write_text("model: {backbone: small_cnn, backbone_options: {width: 2}}")
+    words = ["--model.backbone_options.weights", "a.safetensors", "--config", str(tmp_path / "own.yaml")]
+    config, _ = parse_config([*words[2:], *words[:2], "--model.backbone", "keras/resnet50"])
+    assert config.model.backbone_options == {"weights": "a.safetensors"}
+    config, _ = parse_config([*words[2:], "--model.backbone", "small_cnn"])
+    assert config.model.backbone_options == {"width": 2}
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("30m", 1800), ("1h30m", 5400), ("45", 45), ("1.5h", 5400)])
+def test_a_time_budget_is_written_in_hours_minutes_and_seconds(written, seconds):
+    config, _ = parse_config(["--trainer.max_time", written])
+    assert config.trainer.max_seconds == seconds
+    with pytest.raises(ValueError, match="30m, 2h"):
+        TrainerConfig(max_time="soon")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
+import shlex
 
 import pytest
 import torch
 from PIL import Image
 
+from gspool import cli
 from gspool.models import Pixels
 from gspool.training import DataConfig, evaluate_run, train
 from gspool.training.embed import embed_images, relative_entropy
@@ -49,7 +53,11 @@ def test_a_run_with_a_baseline_writes_one_page_that_needs_no_other(tmp_path):
     assert {"config.yaml", "last.pt", "model", "result.json"} <= {
         path.name for path in result.baseline.folder.iterdir()
     }
-    assert page.count("data:image/png;base64,") == 5  # curves, and for both models neighbours and weights
+    # Confused classes, curves, and for both models neighbours and weights.
+    assert page.count("data:image/png;base64,") == 6
+    low, high = result.model.intervals["map@r"]
+    assert low < result.model.metrics["map@r"] < high
+    assert f"{100 * low:.1f} – {100 * high:.1f}" in page
     assert not re.search(r'(src|href)="(?!data:)', page)
     for metrics in (result.model.metrics, result.baseline.metrics):
         assert f"{100 * metrics['map@r']:.2f}" in page
@@ -151,6 +159,44 @@ def test_a_broken_picture_among_those_of_the_evaluation_is_found_before_training
     monkeypatch.setattr(MetricLearning, "loss", None)
     with pytest.raises(ValueError, match=rf"{split}: 1 of 8 images cannot be read.*\n.*{re.escape(victim)}"):
         train(config)
+
+
+def test_all_problems_are_told_at_once_with_the_command_that_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    draw_classes(tmp_path / "pictures", classes=12)
+    draw_classes(tmp_path / "pictures" / "lone", classes=1, images=1)
+    for label in (1, 7):
+        (tmp_path / "pictures" / f"class{label}" / "0.png").write_bytes(b"not a picture")
+    words = ["train", "--data.name", "folder", "--data.root", "pictures", "--data.classes_per_batch", "50"]
+    words += [
+        "--data.transform",
+        "crop",
+        "--model.backbone_options",
+        '{"width": 2, "pixels": {"size": 16, "resize": 20}}',
+    ]
+    words += ["--baseline", "null", "--trainer.max_steps", "4", "--trainer.evaluate_every", "4"]
+    assert cli.main([*words, "--trainer.monitor", "accuracy"]) == 2
+    told = capsys.readouterr().err
+    for problem in ("trainer.monitor", "a single image (lone)", "class1/0.png", "class7/0.png"):
+        assert problem in told
+    assert told.rstrip().endswith("--data.options.small_classes drop --data.check skip")
+    command = shlex.split(told.rstrip().splitlines()[-1].partition(": gspool ")[2])
+    command[command.index("accuracy")] = "map@r"
+    with pytest.warns(UserWarning, match="goes on without broken images"):
+        assert cli.main([*command, "--output.folder", "run"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "train 28 of 7 classes" in printed or "train 27 of 7 classes" in printed or "train 26 of 7 classes" in printed
+    )
+    assert "1 classes with fewer than two pictures: lone" in printed
+    assert "batches of 50 classes x 1 images shrink to 7 x 1" in printed
+    assert "a step takes" in printed
+    assert "only 2 classes were tested" in printed
+    threshold = json.loads((tmp_path / "run" / "threshold.json").read_text())
+    assert threshold == json.loads((tmp_path / "run" / "model" / "threshold.json").read_text())
+    assert threshold["split"] == "validation"
+    rows = list(csv.DictReader((tmp_path / "run" / "classes.csv").read_text().splitlines()))
+    assert len(rows) == 2
 
 
 @pytest.mark.parametrize("classes", [1, 2])

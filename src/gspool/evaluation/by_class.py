@@ -28,12 +28,12 @@ class ClassResult(NamedTuple):
 class ConfusedPair(NamedTuple):
     """Two classes, how many queries of either have their nearest neighbour in the other, and the closest example.
 
-    ``count`` is out of ``queries`` of both. ``query`` and ``found`` are rows of the queries and of the gallery.
+    ``mistakes`` is out of ``queries`` of both. ``query`` and ``found`` are rows of the queries and of the gallery.
     """
 
     label: int
     taken_for: int
-    count: int
+    mistakes: int
     queries: int
     query: int
     found: int
@@ -76,23 +76,16 @@ def confused_pairs(
     rows, distances = nearest.indices.flatten().cpu(), nearest.distances.flatten().cpu()
     found = (labels if gallery_labels is None else gallery_labels)[rows]
     wrong = (found != labels).nonzero().flatten()
-    # The closest first, so that the first of a pair is its example.
-    wrong = wrong[distances[wrong].argsort(stable=True)].tolist()
+    counts: Counter[frozenset[int]] = Counter()
     examples: dict[frozenset[int], int] = {}
-    counts = Counter()
-    for query in wrong:
+    # The closest first, so that the first of a pair is its example.
+    for query in wrong[distances[wrong].argsort(stable=True)].tolist():
         pair = frozenset((int(labels[query]), int(found[query])))
         counts[pair] += 1
         examples.setdefault(pair, query)
-    return [
-        ConfusedPair(
-            int(labels[query]),
-            int(found[query]),
-            times,
-            int(sum((labels == each).sum() for each in pair)),
-            query,
-            int(rows[query]),
-        )
-        for pair, times in counts.most_common(count)
-        for query in [examples[pair]]
-    ]
+    pairs = []
+    for pair, mistakes in counts.most_common(count):
+        query = examples[pair]
+        queries = int(torch.isin(labels, torch.tensor([*pair])).sum())
+        pairs.append(ConfusedPair(int(labels[query]), int(found[query]), mistakes, queries, query, int(rows[query])))
+    return pairs

@@ -140,24 +140,28 @@ def with_interval(found: Mapping[str, Any] | None, digits: int = 2) -> str:
 
 
 def class_bootstrap(
-    values: Float[Tensor, " Q"], classes: Int[Tensor, " Q"], draws: int = 2_000, seed: int = 0
-) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of query scores, by drawing classes with replacement.
+    values: Float[Tensor, "Q S"], classes: Int[Tensor, " Q"], draws: int = 1_000, seed: int = 0
+) -> Float[Tensor, "S 2"]:
+    """Return the 95 % intervals of the means of query scores, by drawing classes with replacement.
 
-    Queries of a class stand and fall together, so that drawing single queries would give intervals that are too
-    narrow. A NaN is the score of a query that was left out.
+    Queries of a class stand and fall together: drawing single queries would give intervals that are too narrow. Rows
+    with NaN are queries that were left out.
 
     Example:
-        >>> low, high = class_bootstrap(torch.tensor([1.0, 1.0, 0.0, 0.5]), torch.tensor([0, 0, 1, 2]))
-        >>> low < 0.625 < high
+        >>> scores = torch.tensor([[1.0], [1.0], [0.0], [0.5]])
+        >>> low, high = class_bootstrap(scores, torch.tensor([0, 0, 1, 2]))[0]
+        >>> bool(low < scores.mean() < high)
         True
     """
-    known = ~values.isnan()
-    _, places = classes[known].unique(return_inverse=True)
-    counts = places.bincount()
-    sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, places, values[known].double())
+    known = ~values.isnan().any(dim=1)
+    places = classes[known].unique(return_inverse=True)[1]
+    counts = places.bincount().double()
+    sums = values.new_zeros(len(counts), values.shape[1], dtype=torch.float64)
+    sums.index_add_(0, places, values[known].double())
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(len(counts), (draws, len(counts)), generator=generator)
-    means = sums[chosen].sum(1) / counts[chosen].sum(1)
-    low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return low, high
+    means = []
+    for _ in range(draws):
+        chosen = torch.randint(len(counts), (len(counts),), generator=generator)
+        weights = chosen.bincount(minlength=len(counts)).double()
+        means.append(weights @ sums / (weights @ counts))
+    return torch.stack(means).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0).T

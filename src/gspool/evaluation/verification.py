@@ -33,12 +33,6 @@ class Threshold(NamedTuple):
     pairs: int
     same: int
 
-    def __str__(self) -> str:
-        return (
-            f"cosine similarity from {self.similarity:.4f} on: precision {100 * self.precision:.1f} %, recall "
-            f"{100 * self.recall:.1f} % of {self.pairs:,} pairs, {self.same:,} of them of one class"
-        )
-
 
 def calibrate_threshold(
     embeddings: Any,

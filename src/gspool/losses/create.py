@@ -6,7 +6,7 @@ import builtins
 import inspect
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gspool.losses.presets import BATCH_SIZE, preset_values
 from gspool.losses.xbm import CrossBatchMemoryLoss
@@ -121,7 +121,7 @@ def _library_classes(module: Literal["losses", "miners"], base: str) -> dict[str
         ) from error
     library = {"losses": losses, "miners": miners}[module]
     return {
-        name: value
+        name: cast("type[nn.Module]", value)
         for name, value in vars(library).items()
         if inspect.isclass(value) and issubclass(value, getattr(library, base)) and not name.startswith(_ABSTRACT)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from gspool.models.create import TIMM
+from gspool.pooling.registry import check_options
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
 from gspool.training.presets import DEFAULT, PRESETS, preset, with_whole_network
@@ -29,9 +32,10 @@ a table and a report.html with curves, retrieval examples and maps of the poolin
     gspool train --preset paper/cub --print_config > cub.yaml      write a configuration, edit it ...
     gspool train --config cub.yaml --trainer.seed 1                ... and run it
     gspool train --resume runs/NAME                                continue after Ctrl-C, a crash or a kill
+    gspool train ... --trainer.max_time 30m                        stop after half an hour with the best model so far
 
 The folder of a run holds config.yaml, versions.json, log.txt, metrics.csv, tensorboard/, last.pt, previous.pt, best.pt,
-model/ (for gspool.Embedder.from_pretrained), result.json and report.html.
+model/ (for gspool.Embedder.from_pretrained), result.json, classes.csv, threshold.json and report.html.
 """
 SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
 
@@ -95,10 +99,45 @@ def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> tup
     except ValueError as error:
         train_parser(prog).error(str(error))
     parser = train_parser(prog, start, name)
-    namespace = parser.parse_args(list(arguments))
+    namespace = parser.parse_args(_with_own_options(arguments, start))
     made = instantiate(parser, namespace)
     config = TrainConfig(**{section: made[section] for section in SECTIONS})
     return config, namespace["resume"], namespace["download"]
+
+
+def _with_own_options(arguments: Sequence[str], start: TrainConfig) -> list[str]:
+    """Leave out the options of another backbone or pooling layer than the one that the command line names.
+
+    They come from the preset, or from files. Those that both have are kept, and of a backbone only ``pretrained``:
+    weights and sizes belong to one network.
+    """
+    model = plain(start.model)
+    for path in filter(lambda value: Path(value).is_file(), values_of("--config", arguments)):
+        content = read_yaml(path)
+        model |= (content.get("model") or {}) if isinstance(content, dict) else {}
+    words: list[str] = []
+    for part in ("backbone", "pooling"):
+        named = values_of(f"--model.{part}", arguments)
+        if not named or named[-1] == model[part]:
+            continue
+        options = model[f"{part}_options"]
+        if part == "pooling":
+            kept = {name: value for name, value in options.items() if _fits(named[-1], {name: value})}
+        else:
+            kept = {name: value for name, value in options.items() if name == "pretrained" and TIMM in named[-1]}
+        words += [f"--model.{part}_options", json.dumps(kept)]
+    # After the files, whose options they replace, and before the flags, which may set others.
+    last = max((place for place, word in enumerate(arguments) if word.startswith("--config")), default=-1)
+    first = 0 if last < 0 else last + (1 if "=" in arguments[last] else 2)
+    return [*arguments[:first], *words, *arguments[first:]]
+
+
+def _fits(pooling: str, options: dict[str, Any]) -> bool:
+    try:
+        check_options(pooling, options)
+    except ValueError:
+        return False
+    return True
 
 
 def instantiate(parser: TeachingParser, namespace: Any) -> Any:
