@@ -120,7 +120,7 @@ def _table(variants: Sequence[Variant], results: Sequence[FitResult], rows: Mapp
 
 def _results(result: FitResult) -> str:
     """Return intervals, caveats, the hardest classes and the threshold as paragraphs."""
-    lines = in_words(result.intervals, result.hardest, [], result.classes)
+    lines = in_words({}, result.hardest, [], result.classes)  # the table has the intervals
     lines.append("classes.csv has the results of every class.")
     if result.threshold is not None:
         lines.append(f"threshold.json: {threshold_in_words(result.threshold)}")
