@@ -12,7 +12,6 @@ from PIL import Image
 from gspool import cli
 from gspool.training import fit
 from gspool.training.config import DataConfig
-from gspool.training.evaluate import named_data, other_data
 from training.tiny_run import tiny
 
 
@@ -139,12 +138,3 @@ def test_mistakes_are_answered_in_words(run, words, status, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
-
-
-def test_short_names_stand_for_options(tmp_path):
-    assert named_data(["run", "--data", "cub", "--ks", "[1]"]) == ["run", "--data.name", "cub", "--ks", "[1]"]
-    assert named_data([f"--data={tmp_path}"]) == ["--data.name", "folder", "--data.root", str(tmp_path)]
-    assert named_data(["--data", '{"name": "cub"}']) == ["--data", '{"name": "cub"}']
-    assert other_data(["--data.name=cub"], DataConfig("glyphs"))
-    assert other_data(["--data", "cub"], DataConfig("glyphs"))
-    assert not other_data(["--data.name", "glyphs", "--data.root", "cub"], DataConfig("glyphs"))

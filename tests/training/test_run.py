@@ -16,7 +16,7 @@ from gspool.models import Pixels
 from gspool.training import DataConfig, evaluate_run, train
 from gspool.training.embed import embed_images, relative_entropy
 from gspool.training.run import variants_of
-from gspool.training.run_folder import open_run_folder
+from gspool.training.run_folder import new_run_folder, own_config
 from gspool.training.sets import image_set
 from training.tiny_run import tiny
 
@@ -86,7 +86,7 @@ def test_evaluation_of_nothing_is_refused(tmp_path):
         evaluate_run(tmp_path / "absent")
     config = tiny()
     config.output.folder = str(tmp_path / "run")
-    open_run_folder(config)
+    own_config(tmp_path / "run", config)
     with pytest.raises(ValueError, match=r"has not finished.*--resume"):
         evaluate_run(tmp_path / "run")
 
@@ -230,7 +230,7 @@ def test_several_processes_need_a_named_folder():
     config = tiny()
     config.trainer.devices = 2
     with pytest.raises(ValueError, match=r"give --output\.folder"):
-        open_run_folder(config)
+        new_run_folder(config)
 
 
 def test_queries_are_searched_in_the_gallery():

@@ -18,7 +18,7 @@ from gspool.pooling.registry import check_options
 from gspool.terminal.status import WrongArgumentsError, checking_arguments
 from gspool.training.config import TrainConfig
 from gspool.training.gpu_data import TensorSet
-from gspool.training.sets import checked, list_images
+from gspool.training.sets import checked, list_images, needed_splits
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
@@ -136,14 +136,10 @@ def check_run(
     """
     problems, data = Problems(), configs[0].data
     for config in configs:
-        for check in (
-            (check_model_options, check_monitor) if begun else (check_beginning, check_model_options, check_monitor)
-        ):
+        for check in (check_model_options, check_monitor, *(() if begun else (check_beginning,))):
             with problems.gathered(), checking_arguments():
                 check(config)
-    splits: list[Split] = ["train", "test"]
-    if configs[0].trainer.monitor_split == "validation":
-        splits.append("validation")
+    splits = needed_splits(configs[0])
     remedies: list[str] = []
     images: dict[Split, ImageSet] = {}
     for split in splits:

@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from gspool.terminal.output import check_writable
@@ -23,10 +24,12 @@ EXPLAINED = (CheckpointError, NonFiniteLossError)
 
 def run(command: str, arguments: Sequence[str]) -> int:
     """Run one of the commands and return its exit status: 143 after SIGTERM, 130 after Ctrl-C."""
-    commands = {"train": train_command, "evaluate": _evaluate_command, "compare": _compare_command}
+    function = train_command
+    if command != "train":
+        function = getattr(import_module(f"gspool.training.{command}"), f"{command}_command")
     try:
         with stop_on_signal():
-            return run_told(f"gspool {command}", commands[command], arguments, EXPLAINED)
+            return run_told(f"gspool {command}", function, arguments, EXPLAINED)
     except TrainingInterruptedError as interruption:
         message, status = str(interruption), interruption.status
     except TerminatedError:
@@ -37,22 +40,10 @@ def run(command: str, arguments: Sequence[str]) -> int:
     return status
 
 
-def _evaluate_command(arguments: Sequence[str]) -> None:
-    from gspool.training.evaluate import evaluate_command
-
-    evaluate_command(arguments)
-
-
-def _compare_command(arguments: Sequence[str]) -> None:
-    from gspool.training.compare import compare_command
-
-    compare_command(arguments)
-
-
 def train_command(arguments: Sequence[str]) -> None:
     """Train, and print a table and the path of the report."""
     config, resume, download = parse_arguments(arguments)
-    from gspool.training.diagnosis import in_words, threshold_in_words
+    from gspool.training.diagnosis import result_lines, threshold_in_words
     from gspool.training.fit import run_warnings
     from gspool.training.run import train
     from gspool.training.sets import check_fetched, fetch_data
@@ -70,7 +61,7 @@ def train_command(arguments: Sequence[str]) -> None:
     show_table("test", result.rows)
     if model.classes:
         print(f"test: {model.classes:,} classes, {model.queries:,} queries, gallery of {model.gallery:,}")
-        print("\n".join(in_words(model.intervals, model.hardest, model.confused, model.classes)))
+        print("\n".join(result_lines(model.intervals, model.hardest, model.confused, model.classes)))
     if model.threshold is not None:
         print(threshold_in_words(model.threshold))
     print(f"run     {result.folder}")

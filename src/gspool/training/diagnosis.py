@@ -75,7 +75,7 @@ def diagnose(evaluation: Evaluation, images: ImageSet | TensorSet, device: Any =
     )
 
 
-def in_words(
+def result_lines(
     intervals: Mapping[str, Sequence[float]],
     hardest: Sequence[Mapping[str, Any]],
     confused: Sequence[Mapping[str, Any]],

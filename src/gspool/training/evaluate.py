@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,8 +24,8 @@ from gspool.training.config import DataConfig
 from gspool.training.diagnosis import (
     diagnose,
     flat_warning,
-    in_words,
     read_threshold,
+    result_lines,
     threshold_content,
     threshold_in_words,
     write_threshold,
@@ -61,19 +60,18 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     # The run's own data is the default of every option of the data, so it is read before they are parsed.
     configs = (Path(word) / CONFIG for word in arguments if not word.startswith("-"))
     own = next((read_config(path).data for path in configs if path.is_file()), None)
-    is_other = own is None or other_data(arguments, own)
+    words, is_other = named_data(arguments, own)
     if own is not None and is_other:
         own = replace(own, root=None, options={})  # those of another data set have no meaning here
-    arguments = named_data(arguments)
     parser = evaluate_parser(own)
-    namespace: Any = parser.parse_args(list(arguments))
+    namespace: Any = parser.parse_args(words)
     with checking_arguments():
         as_ranks(namespace["ks"])
     json_file = None if namespace["json"] is None else Path(namespace["json"])
     if json_file is not None:
         check_file_writable(json_file, "--json")
     data = None
-    if own is not None or any(word.startswith("--data") for word in arguments):
+    if own is not None or any(word.startswith("--data") for word in words):
         data = instantiate(parser, namespace)["data"]
     if namespace["download"] and data is not None:
         fetch_data(data)
@@ -91,7 +89,7 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     print(f"{evaluation.split}: {evaluation.counts()}")
     diagnosis, threshold = evaluation.diagnosis, evaluation.threshold
     assert diagnosis is not None
-    print("\n".join(in_words(diagnosis.intervals, diagnosis.classes, diagnosis.confused, evaluation.classes)))
+    print("\n".join(result_lines(diagnosis.intervals, diagnosis.classes, diagnosis.confused, evaluation.classes)))
     if threshold is not None:
         print(threshold_in_words(threshold))
     if evaluation.entropy is not None:
@@ -215,48 +213,34 @@ def evaluate_parser(own: DataConfig | None) -> TeachingParser:
     return parser
 
 
-def named_data(arguments: Sequence[str]) -> list[str]:
+def named_data(arguments: Sequence[str], own: DataConfig | None) -> tuple[list[str], bool]:
     """Write ``--data NAME`` and ``--data PICTURES`` as the options they stand for; a YAML file stays what it is.
 
-    Example:
-        >>> named_data(["runs/first", "--data", "cub", "--split", "test"])
-        ['runs/first', '--data.name', 'cub', '--split', 'test']
-    """
-    words: list[str] = []
-    for word in _split_words(arguments, "--data="):
-        if words and words[-1] == "--data" and not word.startswith("{"):
-            if Path(word).is_dir() or word.lower().endswith(".csv"):
-                words[-1:] = ["--data.name", "folder", "--data.root", word]
-                continue
-            if not Path(word).is_file():
-                words[-1] = "--data.name"
-        words.append(word)
-    return words
-
-
-def other_data(arguments: Sequence[str], own: DataConfig) -> bool:
-    """Check whether the arguments name other data than the run's own.
-
-    Another name does; so does ``--data PICTURES``, unless it is the folder that the run was trained on. ``--data.root``
-    alone says where the run's own data is now.
+    Return also whether they name other data than the run's own. Another name does; so does ``--data PICTURES``, unless
+    it is the folder that the run was trained on. ``--data.root`` alone says where the run's own data is now.
 
     Raises:
         ValueError: if a YAML file of the data is not YAML.
+
+    Example:
+        >>> named_data(["runs/first", "--data", "cub", "--split", "test"], DataConfig("cub"))
+        (['runs/first', '--data.name', 'cub', '--split', 'test'], False)
     """
-    for flag, value in pairwise(_split_words(arguments, "--data")):
-        if flag == "--data.name" and value != own.name:
-            return True
-        if flag != "--data":
-            continue
-        if Path(value).is_dir() or value.lower().endswith(".csv"):
-            place = Path(own.root).expanduser().resolve() if own.name == "folder" and own.root else None
-            return place != Path(value).resolve()
-        if Path(value).is_file():
-            content = read_yaml(value)
-            return isinstance(content, dict) and content.get("name", own.name) != own.name
-        return value != own.name
-    return False
-
-
-def _split_words(arguments: Sequence[str], prefix: str) -> list[str]:
-    return [part for word in arguments for part in (word.split("=", 1) if word.startswith(prefix) else [word])]
+    known = own or DataConfig()
+    words: list[str] = []
+    is_other = own is None
+    for word in [part for each in arguments for part in (each.split("=", 1) if each.startswith("--data") else [each])]:
+        flag = words[-1] if words else ""
+        if flag == "--data" and (Path(word).is_dir() or word.lower().endswith(".csv")):
+            words[-1:] = ["--data.name", "folder", "--data.root"]
+            place = Path(known.root).expanduser().resolve() if known.name == "folder" and known.root else None
+            is_other |= place != Path(word).resolve()
+        elif flag == "--data" and Path(word).is_file():
+            content = read_yaml(word)
+            is_other |= isinstance(content, dict) and content.get("name", known.name) != known.name
+        elif flag == "--data" and not word.startswith("{"):
+            words[-1] = flag = "--data.name"
+        if flag == "--data.name":
+            is_other |= word != known.name
+        words.append(word)
+    return words, is_other

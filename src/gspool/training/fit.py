@@ -29,7 +29,7 @@ from gspool.training.gather import any_process
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import head_config
 from gspool.training.launch import launch, make_fabric
-from gspool.training.loop import LoopOutcome, in_words, run_loop
+from gspool.training.loop import LoopOutcome, duration, run_loop
 from gspool.training.metric_learning import (
     MetricLearning,
     learned_values,
@@ -50,7 +50,7 @@ from gspool.training.run_folder import (
     write_result,
     write_versions,
 )
-from gspool.training.sets import on_device, prepared
+from gspool.training.sets import needed_splits, on_device, prepared
 from gspool.training.signals import (
     StopRequest,
     TerminatedError,
@@ -243,8 +243,7 @@ def _model_and_images(
     """Return the model and every split that the run needs, all of them checked before any training."""
     model = build_model(config) if model is None else model
     if not listed:
-        needed = ["train", "test", *(["validation"] if config.trainer.monitor_split == "validation" else [])]
-        missing = [split for split in needed if split not in sets]
+        missing = [split for split in needed_splits(config) if split not in sets]
         if missing:
             raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets)}")
         return model, dict(sets)
@@ -344,7 +343,7 @@ def describe_training(config: TrainConfig, title: str, device: torch.device) -> 
     model, trainer = config.model, config.trainer
     options = ", ".join(f"{name} {value}" for name, value in model.backbone_options.items())
     frozen = {"none": "all of it learns", "batchnorm": "batch norm frozen", "all": "frozen"}[model.freeze]
-    limit = f", at most {in_words(trainer.max_seconds)}" if trainer.max_seconds else ""
+    limit = f", at most {duration(trainer.max_seconds)}" if trainer.max_seconds else ""
     where = f"{device}, {trainer.precision}" + (f", {torch.get_num_threads()} threads" if device.type == "cpu" else "")
     return (
         f"{title:9s} {model.backbone}{f' ({options})' if options else ''}, {frozen}; {model.dim} dimensions, loss "

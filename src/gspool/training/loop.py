@@ -293,9 +293,9 @@ class _Loop:
     def _expected_time(self) -> str:
         """Return how long the steps that are left will take without a GPU, by the last of the first steps."""
         a_step, left = time.perf_counter() - self.timed, self.trainer.max_steps - self.step
-        limit = f", of at most {in_words(self.trainer.max_seconds)}" if self.trainer.max_seconds else ""
+        limit = f", of at most {duration(self.trainer.max_seconds)}" if self.trainer.max_seconds else ""
         return (
-            f"a step takes {a_step:.2g} s on this CPU: about {in_words(a_step * left)} for the other {left:,} steps"
+            f"a step takes {a_step:.2g} s on this CPU: about {duration(a_step * left)} for the other {left:,} steps"
             f"{limit}, and {math.ceil(left / self.trainer.evaluate_every)} evaluations"
         )
 
@@ -413,11 +413,11 @@ class _Loop:
         )
 
 
-def in_words(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Write a duration in one or two units.
 
     Example:
-        >>> in_words(8), in_words(200), in_words(9_000)
+        >>> duration(8), duration(200), duration(9_000)
         ('8 s', '3 min', '2 h 30 min')
     """
     if seconds < 90:

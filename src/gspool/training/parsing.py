@@ -40,9 +40,10 @@ model/ (for gspool.Embedder.from_pretrained), result.json, classes.csv, threshol
 SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
 
 
-def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
+def train_parser(defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
     """Build the parser of `gspool train`: every field of a `TrainConfig` is an option and a key of YAML."""
-    parser = TeachingParser(prog, HELP, "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]")
+    usage = "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]"
+    parser = TeachingParser("gspool train", HELP, usage)
     parser.add_argument("--config", action="config", help="A YAML file with any of the options below.")
     parser.add_argument(
         "--preset", default=preset_name, help=f"Start from a complete configuration: {', '.join(PRESETS)}."
@@ -70,7 +71,7 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
     return parser
 
 
-def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None]:
+def parse_config(arguments: Sequence[str]) -> tuple[TrainConfig, str | None]:
     """Read a configuration from arguments and YAML files; return it, and the run to resume if one is named.
 
     Raises:
@@ -81,10 +82,10 @@ def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[
         >>> config.loss.name, config.model.pooling_options["mu"], resume
         ('c2', 0.2, None)
     """
-    return parse_arguments(arguments, prog)[:2]
+    return parse_arguments(arguments)[:2]
 
 
-def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None, bool]:
+def parse_arguments(arguments: Sequence[str]) -> tuple[TrainConfig, str | None, bool]:
     """Read the settings, the run to resume if one is named, and whether to download data.
 
     The preset (or the run of ``--finetune``) comes first, then files and flags in their order.
@@ -97,8 +98,8 @@ def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> tup
         name = _preset_of(arguments)
         start = finetuned(runs[-1]) if runs else preset(name)
     except ValueError as error:
-        train_parser(prog).error(str(error))
-    parser = train_parser(prog, start, name)
+        train_parser().error(str(error))
+    parser = train_parser(start, name)
     namespace = parser.parse_args(_with_own_options(arguments, start))
     made = instantiate(parser, namespace)
     config = TrainConfig(**{section: made[section] for section in SECTIONS})
@@ -112,9 +113,8 @@ def _with_own_options(arguments: Sequence[str], start: TrainConfig) -> list[str]
     weights and sizes belong to one network.
     """
     model = plain(start.model)
-    for path in filter(lambda value: Path(value).is_file(), values_of("--config", arguments)):
-        content = read_yaml(path)
-        model |= (content.get("model") or {}) if isinstance(content, dict) else {}
+    for content in _files(arguments):
+        model |= content.get("model") or {}
     words: list[str] = []
     for part in ("backbone", "pooling"):
         named = values_of(f"--model.{part}", arguments)
@@ -192,6 +192,12 @@ def read_yaml(path: str | Path) -> Any:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
+def _files(arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the files of ``--config``, those that there are, in their order."""
+    contents = [read_yaml(path) for path in values_of("--config", arguments) if Path(path).is_file()]
+    return [content for content in contents if isinstance(content, dict)]
+
+
 def _preset_of(arguments: Sequence[str]) -> str:
     """Find the preset before anything else is read, because it sets the defaults.
 
@@ -199,9 +205,8 @@ def _preset_of(arguments: Sequence[str]) -> str:
         ValueError: if a file is not YAML, or several presets are named.
     """
     name = DEFAULT
-    for path in filter(lambda value: Path(value).is_file(), values_of("--config", arguments)):
-        content = read_yaml(path)
-        name = content.get("preset", name) if isinstance(content, dict) else name
+    for content in _files(arguments):
+        name = content.get("preset", name)
     named = values_of("--preset", arguments)
     if len(named) > 1:
         raise ValueError(f"a run starts from one preset, got --preset {' and --preset '.join(named)}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gspool.files import write_atomic
 from gspool.training import report_figures
-from gspool.training.diagnosis import in_words, threshold_in_words
+from gspool.training.diagnosis import result_lines, threshold_in_words
 from gspool.training.examples import Examples, read_examples
 from gspool.training.metrics_log import read_metrics
 from gspool.training.parsing import as_yaml
@@ -120,7 +120,7 @@ def _table(variants: Sequence[Variant], results: Sequence[FitResult], rows: Mapp
 
 def _results(result: FitResult) -> str:
     """Return intervals, caveats, the hardest classes and the threshold as paragraphs."""
-    lines = in_words({}, result.hardest, [], result.classes)  # the table has the intervals
+    lines = result_lines({}, result.hardest, [], result.classes)  # the table has the intervals
     lines.append("classes.csv has the results of every class.")
     if result.threshold is not None:
         lines.append(f"threshold.json: {threshold_in_words(result.threshold)}")

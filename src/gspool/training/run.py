@@ -10,7 +10,7 @@ from gspool.training.checks import check_run
 from gspool.training.config import TrainConfig
 from gspool.training.fit import FitResult, fit
 from gspool.training.parsing import read_config
-from gspool.training.run_folder import CONFIG, REPORT, open_run_folder, process_rank, read_result
+from gspool.training.run_folder import CONFIG, REPORT, new_run_folder, process_rank, read_result
 from gspool.training.sets import describe_data
 from gspool.training.signals import TrainingInterruptedError
 
@@ -51,7 +51,7 @@ def train(config: TrainConfig, resume: str | Path | None = None, command: str = 
         TrainingInterruptedError, NonFiniteLossError, CheckpointError: as `fit`.
     """
     if resume is None:
-        folder = open_run_folder(config)
+        folder = new_run_folder(config)
     else:
         folder = Path(resume).expanduser()
         config = read_config(folder / CONFIG)

@@ -15,7 +15,7 @@ from gspool.data.image_source import ArrayImages, SelectedImages
 from gspool.data.registry import option_names
 from gspool.models import Pixels
 from gspool.terminal.status import WrongArgumentsError
-from gspool.training.config import DataConfig
+from gspool.training.config import DataConfig, TrainConfig
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.run_folder import process_rank
 
@@ -25,6 +25,11 @@ def image_set(
 ) -> ImageSet:
     """Return one split of the configured data, ready for a loader; augmented for training."""
     return prepared(list_images(config, split), config, pixels, training=training, progress=progress)
+
+
+def needed_splits(config: TrainConfig) -> list[Split]:
+    """Return the splits that a training needs: train, test, and validation where that is watched."""
+    return ["train", "test", "validation"] if config.trainer.monitor_split == "validation" else ["train", "test"]
 
 
 def list_images(config: DataConfig, split: Split) -> ImageSet:
