@@ -112,29 +112,22 @@ def test_typos_and_wrong_values_are_answered_with_the_right_ones(arguments, hint
     assert hint in refused(arguments, capsys)
 
 
-def test_a_wrong_key_in_yaml_is_named(tmp_path, capsys):
-    path = tmp_path / "typo.yaml"
-    path.write_text("trainer: {max_stps: 3}\n")
-    answer = refused(["--config", str(path)], capsys)
-    assert "max_stps" in answer
-    assert "--trainer.max_steps" in answer
-
-
-def test_a_file_that_is_no_yaml_is_named(tmp_path, capsys):
-    path = tmp_path / "broken.yaml"
-    path.write_text("trainer: {max_steps: [1,")
-    assert f"{path} is not YAML" in refused(["--config", str(path)], capsys)
-    path.write_bytes(b"\xff\xfe\x00trainer")
-    assert f"{path} is not YAML" in refused(["--config", str(path)], capsys)
-
-
-def test_a_damaged_config_of_a_run_is_named(tmp_path):
-    path = tmp_path / "config.yaml"
-    with pytest.raises(ValueError, match="there is no"):
-        read_config(path)
-    path.write_text("trainer: {max_steps: [")
+@pytest.mark.parametrize(
+    ("content", "hints"),
+    [
+        (b"trainer: {max_stps: 3}", ("max_stps", "--trainer.max_steps")),
+        (b"trainer: {max_steps: [1,", ("own.yaml is not YAML",)),
+        (b"\xff\xfe\x00trainer", ("own.yaml is not YAML",)),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, capsys, content, hints):
+    (tmp_path / "own.yaml").write_bytes(content)
+    answer = refused(["--config", str(tmp_path / "own.yaml")], capsys)
+    assert all(hint in answer for hint in hints)
     with pytest.raises(ValueError, match="is not the configuration of a run"):
-        read_config(path)
+        read_config(tmp_path / "own.yaml")
+    with pytest.raises(ValueError, match="there is no"):
+        read_config(tmp_path / "config.yaml")
 
 
 @pytest.mark.parametrize(
