@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import io
 import json
 import re
 import shlex
@@ -13,7 +15,7 @@ from PIL import Image
 
 from gspool import cli
 from gspool.models import Pixels
-from gspool.training import DataConfig, evaluate_run, train
+from gspool.training import DataConfig, evaluate_run, report_figures, train
 from gspool.training.embed import embed_images, relative_entropy
 from gspool.training.run import variants_of
 from gspool.training.run_folder import new_run_folder, own_config
@@ -63,6 +65,16 @@ def test_a_run_with_a_baseline_writes_one_page_that_needs_no_other(tmp_path):
         assert f"{100 * metrics['map@r']:.2f}" in page
     before = page
     assert train(config, resume=tmp_path / "run").report.read_text() == before
+
+
+def test_parts_of_the_loss_are_drawn_apart_once_zero_shot_regularisation_begins():
+    def width(rows) -> int:
+        page = report_figures.curves({"gsp": rows})
+        return Image.open(io.BytesIO(base64.b64decode(page.partition("base64,")[2].partition('"')[0]))).width
+
+    metric = [{"step": step, "loss_metric": 1.0, "map@r": 0.5} for step in (1, 2)]
+    both = [*metric, {"step": 3, "loss_metric": 1.0, "loss_zero_shot": 4.0}]
+    assert width(both) == pytest.approx(1.5 * width(metric), abs=2)
 
 
 def test_evaluation_of_other_data_and_of_a_bare_model(tmp_path):
