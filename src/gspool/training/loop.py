@@ -417,9 +417,10 @@ def duration(seconds: float) -> str:
     """Write a duration in one or two units.
 
     Example:
-        >>> duration(8), duration(200), duration(9_000)
-        ('8 s', '3 min', '2 h 30 min')
+        >>> duration(0.2), duration(8), duration(200), duration(9_000)
+        ('1 s', '8 s', '3 min', '2 h 30 min')
     """
+    seconds = max(seconds, 1)
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
