@@ -51,13 +51,6 @@ def test_eighty_one_combinations_by_hand(oracle):
         assert value == pytest.approx((np.mean(column), np.std(column)), abs=1e-12)
 
 
-def test_the_mean_over_combinations_is_the_mean_over_runs():
-    labels = torch.arange(12) % 3
-    runs = runs_of(labels, folds=2, repeats=3)
-    average = fair_average(runs, labels)
-    assert average.separate["p@1"].mean == pytest.approx(np.mean([run.metrics["p@1"] for run in runs.values()]))
-
-
 def test_a_gallery_is_joined_like_the_queries(oracle):
     labels, gallery_labels = torch.arange(9) % 3, torch.arange(12) % 3
     queries = runs_of(labels, folds=2, repeats=1)

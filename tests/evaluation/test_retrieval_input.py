@@ -57,37 +57,32 @@ def test_labels_of_a_wrong_kind(labels, message):
         retrieval_metrics(GOOD, labels)
 
 
-def test_a_gallery_needs_labels_and_labels_a_gallery():
-    with pytest.raises(ValueError, match="gallery_labels is missing"):
-        retrieval_metrics(GOOD, LABELS, GOOD)
-    with pytest.raises(ValueError, match="but gallery is missing"):
-        retrieval_metrics(GOOD, LABELS, gallery_labels=LABELS)
-    with pytest.raises(ValueError, match="queries have 2 columns and the gallery has 3"):
-        retrieval_metrics(GOOD, LABELS, torch.ones(6, 3), LABELS)
+ZERO = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((GOOD, LABELS, GOOD), {}, "gallery_labels is missing"),
+        ((GOOD, LABELS, None, LABELS), {}, "but gallery is missing"),
+        ((GOOD, LABELS, torch.ones(6, 3), LABELS), {}, "queries have 2 columns and the gallery has 3"),
+        ((GOOD, torch.arange(6)), {}, "none of the 6 queries"),
+        ((GOOD, LABELS, GOOD, LABELS + 10), {}, "none of the 6 queries"),
+        ((GOOD[:1], LABELS[:1]), {}, "none of the 1 queries"),
+        ((ZERO, [0, 0]), {"distance": "cosine"}, "row 1 of the queries is zero"),
+        ((GOOD[1:], LABELS[1:], ZERO, [0, 1]), {"distance": "cosine"}, "row 1 of the gallery is zero"),
+        ((GOOD, LABELS), {"distance": "L1"}, "'l2' or 'cosine', got 'L1'"),
+    ],
+)
+def test_sides_that_do_not_fit_and_nothing_to_find(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        retrieval_metrics(*arguments, **options)
 
 
 @pytest.mark.parametrize("ks", [(0,), (1, -2), (1.5,), (True,), 4, "48"])
 def test_ranks_that_are_none(ks):
     with pytest.raises(ValueError, match="integer"):
         retrieval_metrics(GOOD, LABELS, ks=ks)
-
-
-def test_nothing_to_find():
-    with pytest.raises(ValueError, match="none of the 6 queries"):
-        retrieval_metrics(GOOD, torch.arange(6))
-    with pytest.raises(ValueError, match="none of the 6 queries"):
-        retrieval_metrics(GOOD, LABELS, GOOD, LABELS + 10)
-    with pytest.raises(ValueError, match="none of the 1 queries"):
-        retrieval_metrics(GOOD[:1], LABELS[:1])
-
-
-def test_a_zero_vector_has_no_cosine():
-    with pytest.raises(ValueError, match="row 0 of the queries is zero"):
-        retrieval_metrics(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), [0, 0], distance="cosine")
-    with pytest.raises(ValueError, match="row 1 of the gallery is zero"):
-        retrieval_metrics(GOOD[1:], LABELS[1:], torch.tensor([[1.0, 1.0], [0.0, 0.0]]), [0, 1], distance="cosine")
-    with pytest.raises(ValueError, match="'l2' or 'cosine', got 'L1'"):
-        retrieval_metrics(GOOD, LABELS, distance="L1")
 
 
 @pytest.mark.parametrize("memory", [0, -1, 1.5, True, "1GB"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gspool import losses
 from gspool.losses import MetricLoss, ZSRLoss, create
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -44,3 +45,19 @@ def test_attributes_are_needed_to_regularise():
 def test_lambda_lies_between_0_and_1(weight):
     with pytest.raises(ValueError, match="lambda"):
         MetricLoss(create("c2", 3, 8), None, weight)
+
+
+@pytest.mark.parametrize("name", ["c1", "ms", "xbm+c1", "pnca"])
+def test_a_miner_chooses_the_pairs_of_the_metric_loss(name):
+    metric = losses.create(name, num_classes=4, dim=8)
+    miner = losses.create_miner("BatchHardMiner")
+    embeddings = torch.nn.functional.normalize(torch.randn(12, 8, generator=torch.Generator().manual_seed(0)))
+    labels = torch.arange(12) % 4
+    mined = MetricLoss(metric, miner=miner)(embeddings, labels).total
+    torch.testing.assert_close(mined, metric(embeddings, labels, miner(embeddings, labels)))
+    assert mined != MetricLoss(metric)(embeddings, labels).total
+
+
+def test_miners_go_by_name_and_name_their_options():
+    with pytest.raises(ValueError, match=r"no option 'margn', did you mean 'margin'"):
+        losses.create_miner("TripletMarginMiner", margn=1)

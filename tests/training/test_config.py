@@ -113,29 +113,22 @@ def test_typos_and_wrong_values_are_answered_with_the_right_ones(arguments, hint
     assert hint in refused(arguments, capsys)
 
 
-def test_a_wrong_key_in_yaml_is_named(tmp_path, capsys):
-    path = tmp_path / "typo.yaml"
-    path.write_text("trainer: {max_stps: 3}\n")
-    answer = refused(["--config", str(path)], capsys)
-    assert "max_stps" in answer
-    assert "--trainer.max_steps" in answer
-
-
-def test_a_file_that_is_no_yaml_is_named(tmp_path, capsys):
-    path = tmp_path / "broken.yaml"
-    path.write_text("trainer: {max_steps: [1,")
-    assert f"{path} is not YAML" in refused(["--config", str(path)], capsys)
-    path.write_bytes(b"\xff\xfe\x00trainer")
-    assert f"{path} is not YAML" in refused(["--config", str(path)], capsys)
-
-
-def test_a_damaged_config_of_a_run_is_named(tmp_path):
-    path = tmp_path / "config.yaml"
-    with pytest.raises(ValueError, match="there is no"):
-        read_config(path)
-    path.write_text("trainer: {max_steps: [")
+@pytest.mark.parametrize(
+    ("content", "hints"),
+    [
+        (b"trainer: {max_stps: 3}", ("max_stps", "--trainer.max_steps")),
+        (b"trainer: {max_steps: [1,", ("own.yaml is not YAML",)),
+        (b"\xff\xfe\x00trainer", ("own.yaml is not YAML",)),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, capsys, content, hints):
+    (tmp_path / "own.yaml").write_bytes(content)
+    answer = refused(["--config", str(tmp_path / "own.yaml")], capsys)
+    assert all(hint in answer for hint in hints)
     with pytest.raises(ValueError, match="is not the configuration of a run"):
-        read_config(path)
+        read_config(tmp_path / "own.yaml")
+    with pytest.raises(ValueError, match="there is no"):
+        read_config(tmp_path / "config.yaml")
 
 
 @pytest.mark.parametrize(
@@ -163,3 +156,25 @@ def test_changed_copies_and_names_what_it_does_not_know():
     assert (after.trainer.seed, before.trainer.seed) == (9, 0)
     with pytest.raises(ValueError, match=r"no 'trainer\.sed'"):
         changed(before, trainer__sed=1)
+
+
+def test_another_backbone_or_layer_replaces_the_options_of_the_presets(tmp_path):
+    config, _ = parse_config(["--preset", "folder", "--model.backbone", "timm/resnet50", "--model.pooling", "gsp"])
+    assert config.model.backbone_options == {"pretrained": True}
+    assert config.model.pooling_options == preset("folder").model.pooling_options
+    config, _ = parse_config(["--model.pooling=gap", "--model.backbone", "resnet20"])
+    assert (config.model.pooling_options, config.model.backbone_options) == ({}, {})
+    (tmp_path / "own.yaml").write_text("model: {backbone: small_cnn, backbone_options: {width: 2}}")
+    words = ["--model.backbone_options.weights", "a.safetensors", "--config", str(tmp_path / "own.yaml")]
+    config, _ = parse_config([*words[2:], *words[:2], "--model.backbone", "keras/resnet50"])
+    assert config.model.backbone_options == {"weights": "a.safetensors"}
+    config, _ = parse_config([*words[2:], "--model.backbone", "small_cnn"])
+    assert config.model.backbone_options == {"width": 2}
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("30m", 1800), ("1h30m", 5400), ("45", 45), ("1.5h", 5400)])
+def test_a_time_budget_is_written_in_hours_minutes_and_seconds(written, seconds):
+    config, _ = parse_config(["--trainer.max_time", written])
+    assert config.trainer.max_seconds == seconds
+    with pytest.raises(ValueError, match="30m, 2h"):
+        TrainerConfig(max_time="soon")

@@ -12,7 +12,6 @@ from PIL import Image
 from gspool import cli
 from gspool.training import fit
 from gspool.training.config import DataConfig
-from gspool.training.evaluate import named_data, other_data
 from training.tiny_run import tiny
 
 
@@ -38,7 +37,34 @@ def figures(run, *words) -> dict:
     path = run / "figures.json"
     options = ["--device", "cpu", "--progress", "false", "--json", str(path)]
     assert cli.main(["evaluate", str(run), *options, *map(str, words)]) == 0
-    return json.loads(path.read_text())
+    found = json.loads(path.read_text())
+    for pair in found["confused"]:  # the same pictures may lie elsewhere
+        del pair["query"], pair["found"]
+    return found
+
+
+def test_results_by_class_and_a_threshold_can_be_acted_on(run, pictures, capsys):
+    found = figures(run, "--data", pictures, "--calibrate", "0.5")
+    assert len(found["by_class"]) == 10
+    assert sum(each["map@r"] for each in found["by_class"]) / 10 == pytest.approx(found["map@r"])
+    assert found["intervals"]["p@1"][0] <= found["p@1"] <= found["intervals"]["p@1"][1]
+    kept = json.loads((run / "model" / "threshold.json").read_text())
+    assert (kept["split"], kept["wanted_precision"]) == ("all", 0.5)
+    again = figures(run, "--data", pictures)
+    assert again["threshold"] == {**found["threshold"], "wanted_precision": None}
+    printed = capsys.readouterr().out
+    assert ("no similarity reaches" in printed) is (kept["precision"] < 0.5)
+    assert "only 10 classes were tested" in printed
+    assert str(pictures) in printed  # an example of a confused pair
+
+
+def test_flat_weights_are_told_with_the_remedy(tmp_path, capsys):
+    config = tiny(max_steps=1, evaluate_every=1)
+    config.model.pooling_options["epsilon"] = 1e-3
+    fit(config, tmp_path)
+    assert "epsilon" in (tmp_path / "log.txt").read_text()
+    assert cli.main(["evaluate", str(tmp_path), "--progress", "false"]) == 0
+    assert "pooling_options.epsilon" in capsys.readouterr().err
 
 
 def test_other_data_goes_by_a_folder_a_list_a_name_or_a_file(run, pictures, capsys):
@@ -112,12 +138,3 @@ def test_mistakes_are_answered_in_words(run, words, status, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
-
-
-def test_short_names_stand_for_options(tmp_path):
-    assert named_data(["run", "--data", "cub", "--ks", "[1]"]) == ["run", "--data.name", "cub", "--ks", "[1]"]
-    assert named_data([f"--data={tmp_path}"]) == ["--data.name", "folder", "--data.root", str(tmp_path)]
-    assert named_data(["--data", '{"name": "cub"}']) == ["--data", '{"name": "cub"}']
-    assert other_data(["--data.name=cub"], DataConfig("glyphs"))
-    assert other_data(["--data", "cub"], DataConfig("glyphs"))
-    assert not other_data(["--data.name", "glyphs", "--data.root", "cub"], DataConfig("glyphs"))

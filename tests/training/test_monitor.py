@@ -14,20 +14,6 @@ from gspool.training.monitor import Monitor
 VALUES = [0.1, 0.3, 0.2, 0.3, 0.25, 0.4, 0.1, 0.1, 0.1, 0.1]
 
 
-def test_the_best_is_the_first_of_the_largest():
-    monitor = Monitor()
-    for step, value in enumerate([0.1, 0.3, 0.3]):
-        monitor.judge(step, value)
-    assert (monitor.best_step, monitor.best_value) == (1, 0.3)
-
-
-def test_stops_after_patience_evaluations_without_a_better_one():
-    monitor = Monitor(patience=3)
-    stops = [monitor.judge(step, value).stop for step, value in enumerate(VALUES)]
-    # 0.3 at step 1 is not beaten by steps 2, 3 and 4.
-    assert stops.index(True) == 4
-
-
 def test_the_rate_falls_when_torch_s_plateau_schedule_lets_it_fall():
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     reference = torch.optim.lr_scheduler.ReduceLROnPlateau(

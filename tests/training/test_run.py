@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
+import json
 import re
+import shlex
 
 import pytest
 import torch
 from PIL import Image
 
+from gspool import cli
 from gspool.models import Pixels
-from gspool.training import DataConfig, evaluate_run, train
+from gspool.training import DataConfig, evaluate_run, report_figures, train
 from gspool.training.embed import embed_images, relative_entropy
 from gspool.training.run import variants_of
-from gspool.training.run_folder import open_run_folder
+from gspool.training.run_folder import new_run_folder, own_config
 from gspool.training.sets import image_set
 from training.tiny_run import tiny
 
@@ -49,12 +55,26 @@ def test_a_run_with_a_baseline_writes_one_page_that_needs_no_other(tmp_path):
     assert {"config.yaml", "last.pt", "model", "result.json"} <= {
         path.name for path in result.baseline.folder.iterdir()
     }
-    assert page.count("data:image/png;base64,") == 5  # curves, and for both models neighbours and weights
+    # Confused classes, curves, and for both models neighbours and weights.
+    assert page.count("data:image/png;base64,") == 6
+    low, high = result.model.intervals["map@r"]
+    assert low < result.model.metrics["map@r"] < high
+    assert f"{100 * low:.1f} – {100 * high:.1f}" in page
     assert not re.search(r'(src|href)="(?!data:)', page)
     for metrics in (result.model.metrics, result.baseline.metrics):
         assert f"{100 * metrics['map@r']:.2f}" in page
     before = page
     assert train(config, resume=tmp_path / "run").report.read_text() == before
+
+
+def test_parts_of_the_loss_are_drawn_apart_once_zero_shot_regularisation_begins():
+    def width(rows) -> int:
+        page = report_figures.curves({"gsp": rows})
+        return Image.open(io.BytesIO(base64.b64decode(page.partition("base64,")[2].partition('"')[0]))).width
+
+    metric = [{"step": step, "loss_metric": 1.0, "map@r": 0.5} for step in (1, 2)]
+    both = [*metric, {"step": 3, "loss_metric": 1.0, "loss_zero_shot": 4.0}]
+    assert width(both) == pytest.approx(1.5 * width(metric), abs=2)
 
 
 def test_evaluation_of_other_data_and_of_a_bare_model(tmp_path):
@@ -78,7 +98,7 @@ def test_evaluation_of_nothing_is_refused(tmp_path):
         evaluate_run(tmp_path / "absent")
     config = tiny()
     config.output.folder = str(tmp_path / "run")
-    open_run_folder(config)
+    own_config(tmp_path / "run", config)
     with pytest.raises(ValueError, match=r"has not finished.*--resume"):
         evaluate_run(tmp_path / "run")
 
@@ -153,6 +173,44 @@ def test_a_broken_picture_among_those_of_the_evaluation_is_found_before_training
         train(config)
 
 
+def test_all_problems_are_told_at_once_with_the_command_that_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    draw_classes(tmp_path / "pictures", classes=12)
+    draw_classes(tmp_path / "pictures" / "lone", classes=1, images=1)
+    for label in (1, 7):
+        (tmp_path / "pictures" / f"class{label}" / "0.png").write_bytes(b"not a picture")
+    words = ["train", "--data.name", "folder", "--data.root", "pictures", "--data.classes_per_batch", "50"]
+    words += [
+        "--data.transform",
+        "crop",
+        "--model.backbone_options",
+        '{"width": 2, "pixels": {"size": 16, "resize": 20}}',
+    ]
+    words += ["--baseline", "null", "--trainer.max_steps", "4", "--trainer.evaluate_every", "4"]
+    assert cli.main([*words, "--trainer.monitor", "accuracy"]) == 2
+    told = capsys.readouterr().err
+    for problem in ("trainer.monitor", "a single image (lone)", "class1/0.png", "class7/0.png"):
+        assert problem in told
+    assert told.rstrip().endswith("--data.options.small_classes drop --data.check skip")
+    command = shlex.split(told.rstrip().splitlines()[-1].partition(": gspool ")[2])
+    command[command.index("accuracy")] = "map@r"
+    with pytest.warns(UserWarning, match="goes on without broken images"):
+        assert cli.main([*command, "--output.folder", "run"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "train 28 of 7 classes" in printed or "train 27 of 7 classes" in printed or "train 26 of 7 classes" in printed
+    )
+    assert "1 classes with fewer than two pictures: lone" in printed
+    assert "batches of 50 classes x 1 images shrink to 7 x 1" in printed
+    assert "a step takes" in printed
+    assert "only 2 classes were tested" in printed
+    threshold = json.loads((tmp_path / "run" / "threshold.json").read_text())
+    assert threshold == json.loads((tmp_path / "run" / "model" / "threshold.json").read_text())
+    assert threshold["split"] == "validation"
+    rows = list(csv.DictReader((tmp_path / "run" / "classes.csv").read_text().splitlines()))
+    assert len(rows) == 2
+
+
 @pytest.mark.parametrize("classes", [1, 2])
 def test_too_few_classes_are_told_before_training(tmp_path, classes):
     draw_classes(tmp_path / "pictures", classes)
@@ -184,7 +242,7 @@ def test_several_processes_need_a_named_folder():
     config = tiny()
     config.trainer.devices = 2
     with pytest.raises(ValueError, match=r"give --output\.folder"):
-        open_run_folder(config)
+        new_run_folder(config)
 
 
 def test_queries_are_searched_in_the_gallery():

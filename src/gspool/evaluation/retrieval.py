@@ -30,12 +30,18 @@ class RetrievalMetrics(Mapping[str, float]):
 
     It reads like a dictionary (``metrics["map@r"]``). ``queries`` counts the queries behind the averages,
     ``lone_queries`` those left out because nothing of their class can be found, ``gallery`` the rows searched.
+    ``by_query`` has the same metrics of every query, a column each; those of lone queries are NaN.
     """
 
     values_by_name: Mapping[str, float]
     queries: int
     lone_queries: int
     gallery: int
+    by_query: Float[Tensor, "Q S"]
+
+    def of_queries(self, name: str) -> Float[Tensor, " Q"]:
+        """Return one metric of every query, on the CPU."""
+        return self.by_query[:, list(self).index(name)].cpu()
 
     def __getitem__(self, name: str) -> float:
         if name not in self.values_by_name:
@@ -138,10 +144,12 @@ def retrieval_metrics(
         tables.append(_scores_by_query(both.hits(part, nearest), relevant[part], ks))
         start += len(part)
     # Back in the order of the queries, so that the sum rounds alike however the work was divided.
-    means = torch.cat(tables)[rows.argsort()].mean(dim=0).tolist()
+    order = rows.argsort()
+    scores = torch.cat(tables)[order]
+    by_query = scores.new_full((len(queries), scores.shape[1]), torch.nan).index_copy(0, rows[order], scores)
     names = ["p@1", "p@r", "map@r", *(f"r@{k}" for k in ks)]
-    lone = len(queries) - len(rows)
-    return RetrievalMetrics(dict(zip(names, means, strict=True)), len(rows), lone, len(space.gallery))
+    means = dict(zip(names, scores.mean(dim=0).tolist(), strict=True))
+    return RetrievalMetrics(means, len(rows), len(queries) - len(rows), len(space.gallery), by_query)
 
 
 def _count_relevant(classes: Int[Tensor, " Q"], found_classes: Int[Tensor, " G"], itself: bool) -> Int[Tensor, " Q"]:

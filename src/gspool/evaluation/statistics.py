@@ -1,10 +1,16 @@
-"""Paired differences with 95 % intervals, over pairs of runs and over means of folds; means and deviations."""
+"""95 % intervals: of paired differences over runs and folds, of a mean over classes; means and deviations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
 
 Found = Mapping[str, Any]
 
@@ -131,3 +137,31 @@ def with_interval(found: Mapping[str, Any] | None, digits: int = 2) -> str:
         return f"{found['mean']:+.{digits}f} (one pair)"
     low, high = interval(found)
     return f"{found['mean']:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def class_bootstrap(
+    values: Float[Tensor, "Q S"], classes: Int[Tensor, " Q"], draws: int = 1_000, seed: int = 0
+) -> Float[Tensor, "S 2"]:
+    """Return the 95 % intervals of the means of query scores, by drawing classes with replacement.
+
+    Queries of a class stand and fall together: drawing single queries would give intervals that are too narrow. Rows
+    with NaN are queries that were left out.
+
+    Example:
+        >>> scores = torch.tensor([[1.0], [1.0], [0.0], [0.5]])
+        >>> low, high = class_bootstrap(scores, torch.tensor([0, 0, 1, 2]))[0]
+        >>> bool(low < scores.mean() < high)
+        True
+    """
+    known = ~values.isnan().any(dim=1)
+    places = classes[known].unique(return_inverse=True)[1]
+    counts = places.bincount().double()
+    sums = values.new_zeros(len(counts), values.shape[1], dtype=torch.float64)
+    sums.index_add_(0, places, values[known].double())
+    generator = torch.Generator().manual_seed(seed)
+    means = []
+    for _ in range(draws):
+        chosen = torch.randint(len(counts), (len(counts),), generator=generator)
+        weights = chosen.bincount(minlength=len(counts)).double()
+        means.append(weights @ sums / (weights @ counts))
+    return torch.stack(means).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0).T

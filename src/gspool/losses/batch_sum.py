@@ -21,11 +21,7 @@ class SumOverBatchSize(BaseReducer):
     def pos_pair_reduction(
         self, losses: Float[Tensor, P], loss_indices: Any, embeddings: Float[Tensor, "B D"], labels: Any
     ) -> Float[Tensor, ""]:
-        """Reduce the positive pairs."""
+        """Reduce the positive pairs; the negative ones alike."""
         return losses.sum() / len(embeddings)
 
-    def neg_pair_reduction(
-        self, losses: Float[Tensor, P], loss_indices: Any, embeddings: Float[Tensor, "B D"], labels: Any
-    ) -> Float[Tensor, ""]:
-        """Reduce the negative pairs."""
-        return losses.sum() / len(embeddings)
+    neg_pair_reduction = pos_pair_reduction

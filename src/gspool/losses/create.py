@@ -1,11 +1,12 @@
-"""Losses by name: the paper's six, any of them with a cross-batch memory, any other of pytorch-metric-learning."""
+"""Losses by name: the paper's six, also with a cross-batch memory, and losses and miners of pytorch-metric-learning."""
 
 from __future__ import annotations
 
 import builtins
 import inspect
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gspool.losses.presets import BATCH_SIZE, preset_values
 from gspool.losses.xbm import CrossBatchMemoryLoss
@@ -24,8 +25,8 @@ PAPER_LOSSES = {
     "pnca": "NormalizedSoftmaxLoss",
     "panchor": "ProxyAnchorLoss",
 }
-# Not losses of embeddings and labels by themselves.
-_NO_LOSSES = ("BaseMetricLossFunction", "GenericPairLoss")
+# Classes of pytorch-metric-learning that are not a loss or a miner by themselves begin so.
+_ABSTRACT = ("Base", "GenericPairLoss")
 
 
 def list() -> builtins.list[str]:
@@ -77,7 +78,8 @@ def create(name: str, num_classes: int, dim: int, preset: str | None = None, **o
     loss_class = _loss_class(plain)
     settings = {**_paper_setting(plain), **preset_values(preset, plain), **options}
     known = _parameters(loss_class)
-    _check_options(name, settings, known - {"num_classes", "embedding_size"}, memory)
+    right = known - {"num_classes", "embedding_size"} | ({*XBM_OPTIONS} if memory else set())
+    _check_options(f"loss {name!r}", settings, right)
     sizes = {"num_classes": num_classes, "embedding_size": dim}
     loss: nn.Module = loss_class(**{size: value for size, value in sizes.items() if size in known}, **settings)
     if plain == name:
@@ -86,34 +88,60 @@ def create(name: str, num_classes: int, dim: int, preset: str | None = None, **o
     return CrossBatchMemoryLoss(loss, dim, capacity, **memory)
 
 
-def _library() -> Any:
+def create_miner(name: str, **options: Any) -> nn.Module:
+    """Make a miner of pytorch-metric-learning, which chooses the pairs or triplets of a batch that the loss sees.
+
+    Args:
+        name: a class of `pytorch_metric_learning.miners`, such as ``MultiSimilarityMiner`` or ``TripletMarginMiner``.
+        **options: what the class takes.
+
+    Raises:
+        ValueError: if there is no such miner or option; near names are suggested.
+        ImportError: if pytorch-metric-learning is not installed.
+
+    Example:
+        >>> create_miner("TripletMarginMiner", type_of_triplets="semihard").margin
+        0.2
+    """
+    classes = _library_classes("miners", "BaseMiner")
+    if name not in classes:
+        raise ValueError(f"there is no miner {name!r}{_near(name, classes)} there are {', '.join(sorted(classes))}")
+    _check_options(f"miner {name!r}", options, _parameters(classes[name]))
+    return classes[name](**options)
+
+
+def _library_classes(module: Literal["losses", "miners"], base: str) -> dict[str, type[nn.Module]]:
+    """Return the classes of a module of pytorch-metric-learning that can be used by themselves."""
     try:
-        from pytorch_metric_learning import losses
+        from pytorch_metric_learning import losses, miners
     except ImportError as error:
         raise ImportError(
             "losses other than ZSRLoss come from pytorch-metric-learning, which is not installed; "
             "install it with: pip install 'gspool[train]'"
         ) from error
-    return losses
+    library = {"losses": losses, "miners": miners}[module]
+    return {
+        name: cast("type[nn.Module]", value)
+        for name, value in vars(library).items()
+        if inspect.isclass(value) and issubclass(value, getattr(library, base)) and not name.startswith(_ABSTRACT)
+    }
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    folded = {each.lower(): each for each in names}
+    near = [folded[each] for each in get_close_matches(name.lower(), folded, n=2)]
+    return f"; did you mean {' or '.join(near)}?" if near else ";"
 
 
 def _loss_class(name: str) -> type[nn.Module]:
-    library = _library()
-    classes = {
-        each: cast("type[nn.Module]", value)
-        for each, value in vars(library).items()
-        if inspect.isclass(value) and issubclass(value, library.BaseMetricLossFunction) and each not in _NO_LOSSES
-    }
+    classes = _library_classes("losses", "BaseMetricLossFunction")
     if name in PAPER_LOSSES:
         return classes[PAPER_LOSSES[name]]
     if name in classes:
         return classes[name]
-    folded = {each.lower(): each for each in (*PAPER_LOSSES, *classes)}
-    near = [folded[each] for each in get_close_matches(name.lower(), folded, n=2)]
-    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
     raise ValueError(
-        f"there is no loss {name!r}{hint} the paper's are {', '.join(PAPER_LOSSES)}, each also after xbm+, "
-        f"and pytorch-metric-learning has {', '.join(sorted(classes))}"
+        f"there is no loss {name!r}{_near(name, (*PAPER_LOSSES, *classes))} the paper's are {', '.join(PAPER_LOSSES)}, "
+        f"each also after xbm+, and pytorch-metric-learning has {', '.join(sorted(classes))}"
     )
 
 
@@ -131,21 +159,20 @@ def _paper_setting(name: str) -> dict[str, Any]:
     return {}
 
 
-def _parameters(loss_class: type) -> set[str]:
+def _parameters(made: type) -> set[str]:
     """Collect what a class takes; most of them pass on what they do not know, so its ancestors are asked as well."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names: set[str] = set()
-    for ancestor in loss_class.__mro__:
+    for ancestor in made.__mro__:
         if ancestor.__module__.startswith("pytorch_metric_learning") and "__init__" in vars(ancestor):
             parameters = inspect.signature(ancestor).parameters.values()
             names.update(each.name for each in parameters if each.kind in kinds)
     return names - {"self", "mat_based_loss"}
 
 
-def _check_options(name: str, given: dict[str, Any], known: set[str], memory: dict[str, Any]) -> None:
+def _check_options(what: str, given: Iterable[str], known: set[str]) -> None:
     for option in given:
         if option not in known:
-            right = sorted(known) + [*XBM_OPTIONS] * bool(memory)
-            near = get_close_matches(option, right, n=1)
+            near = get_close_matches(option, known, n=1)
             hint = f", did you mean {near[0]!r}?" if near else ";"
-            raise ValueError(f"loss {name!r} has no option {option!r}{hint} its options are {', '.join(right)}")
+            raise ValueError(f"{what} has no option {option!r}{hint} its options are {', '.join(sorted(known))}")

@@ -30,6 +30,7 @@ class MetricLoss(nn.Module):
         metric: the loss of embeddings and labels, such as one of `gspool.losses.create`.
         zsr: the regularisation, or None for the metric loss alone.
         zsr_weight: lambda; 0.1 in the paper, 0.5 on Cifar Collage.
+        miner: chooses the pairs or triplets that the metric loss sees, such as one of `gspool.losses.create_miner`.
 
     Raises:
         ValueError: if lambda is outside [0, 1]; on use, if there are no attributes to regularise.
@@ -44,11 +45,23 @@ class MetricLoss(nn.Module):
         True
     """
 
-    def __init__(self, metric: nn.Module, zsr: ZSRLoss | None = None, zsr_weight: float = 0.1) -> None:
+    def __init__(
+        self,
+        metric: nn.Module,
+        zsr: ZSRLoss | None = None,
+        zsr_weight: float = 0.1,
+        miner: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         if not 0 <= zsr_weight <= 1:
             raise ValueError(f"zsr_weight is lambda of (1 - lambda) L_DML + lambda L_ZS, in [0, 1], got {zsr_weight!r}")
-        self.metric, self.zsr, self.zsr_weight = metric, zsr, float(zsr_weight)
+        self.metric, self.zsr, self.zsr_weight, self.miner = metric, zsr, float(zsr_weight), miner
+
+    def metric_part(self, embeddings: Float[Tensor, "B D"], labels: Int[Tensor, B]) -> Float[Tensor, ""]:
+        """Compute the loss of the embeddings alone, on the pairs of the miner where there is one."""
+        if self.miner is None:
+            return self.metric(embeddings, labels)
+        return self.metric(embeddings, labels, self.miner(embeddings, labels))
 
     def forward(
         self,
@@ -57,7 +70,7 @@ class MetricLoss(nn.Module):
         attributes: Float[Tensor, "B M"] | None = None,
     ) -> LossParts:
         """Compute the loss of one batch, and its parts."""
-        metric = self.metric(embeddings, labels)
+        metric = self.metric_part(embeddings, labels)
         if self.zsr is None:
             return LossParts(total=metric, metric=metric)
         if attributes is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -60,9 +60,14 @@ class CrossBatchMemoryLoss(nn.Module):
         self.register_buffer("seen", torch.tensor(0))
         self.register_buffer("steps", torch.tensor(0))
 
-    def forward(self, embeddings: Float[Tensor, "B D"], labels: Int[Tensor, B]) -> Float[Tensor, ""]:
-        """Compare the batch with itself and with the memory; in training the batch is remembered afterwards."""
-        loss = self.loss(embeddings, labels)
+    def forward(
+        self, embeddings: Float[Tensor, "B D"], labels: Int[Tensor, B], indices_tuple: Any = None
+    ) -> Float[Tensor, ""]:
+        """Compare the batch with itself and with the memory; in training the batch is remembered afterwards.
+
+        ``indices_tuple`` holds the pairs or triplets within the batch that a miner has chosen.
+        """
+        loss = self.loss(embeddings, labels, indices_tuple)
         if int(self.steps) >= self.start:
             filled = min(int(self.seen), self.capacity)
             if filled:

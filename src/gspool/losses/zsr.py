@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -114,22 +114,16 @@ def check_batch(attributes: Any, labels: Any, num_classes: int) -> None:
     capturing = labels.is_cuda and torch.cuda.is_current_stream_capturing()
     if torch.compiler.is_compiling() or capturing:
         return
-    summary = LabelSummary(*(int(v) for v in (labels.min(), labels.max()))) if labels.numel() else None
-    if summary is None or summary.low == summary.high:
+    # They are equal only where there is a single class.
+    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
+    if low == high:
         raise ValueError(
             "zero-shot regularisation needs at least two classes in a batch, one to fit on and one to predict, "
-            f"got {'an empty batch' if summary is None else f'only class {summary.low}'}; "
+            f"got {f'only class {low}' if labels.numel() else 'an empty batch'}; "
             "use a sampler that draws several classes for each batch"
         )
-    if summary.low < 0 or summary.high >= num_classes:
+    if low < 0 or high >= num_classes:
         raise ValueError(
             f"labels must lie in 0 .. {num_classes - 1} (num_classes={num_classes}), "
-            f"got {summary.low} .. {summary.high}; number the training classes from 0"
+            f"got {low} .. {high}; number the training classes from 0"
         )
-
-
-class LabelSummary(NamedTuple):
-    """The smallest and the largest label of a batch; they are equal only where there is a single class."""
-
-    low: int
-    high: int

@@ -50,11 +50,12 @@ def work_bar(title: str, first: int, last: int, shown: bool, unit: str = "steps"
 
     columns = (
         rich.TextColumn("{task.description}"),
-        rich.BarColumn(bar_width=24),
+        rich.BarColumn(bar_width=12),
         rich.MofNCompleteColumn(),
         Rate(),
+        rich.TextColumn("elapsed"),
         rich.TimeElapsedColumn(),
-        rich.TextColumn("left"),
+        rich.TextColumn("remaining"),
         rich.TimeRemainingColumn(),
         rich.TextColumn("{task.fields[note]}"),
     )

@@ -46,8 +46,11 @@ class TeachingParser(ArgumentParser):
         """Print the message with similar option names, and exit with status 2, without a page of usage.
 
         Raises:
-            SystemExit: always.
+            SystemExit: always, unless ``exit_on_error`` is set to False.
+            ValueError: then.
         """
+        if not self.exit_on_error:
+            raise ValueError(message) from ex
         message = self._in_words(message)
         known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         near: list[str] = []

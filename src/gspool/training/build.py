@@ -65,15 +65,16 @@ def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(seed, 1))
         metric = losses.create(config.name, num_classes, dim, config.preset, **options)
+        miner = None if config.miner is None else losses.create_miner(config.miner, **config.miner_options)
         if not config.zsr:
-            return MetricLoss(metric)
+            return MetricLoss(metric, miner=miner)
         known = ("dim", "ridge", "scale", "repeats")
         unknown = [name for name in config.zsr_options if name not in known]
         if unknown:
             raise ValueError(
                 f"loss.zsr_options has no {', '.join(unknown)}; ZSRLoss has the options {', '.join(known)}"
             )
-        return MetricLoss(metric, ZSRLoss(num_classes, **{"dim": dim, **config.zsr_options}), config.zsr)
+        return MetricLoss(metric, ZSRLoss(num_classes, **{"dim": dim, **config.zsr_options}), config.zsr, miner)
 
 
 def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.Optimizer:

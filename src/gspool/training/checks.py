@@ -1,22 +1,28 @@
-"""What is checked before a training begins: its weights, its options, its metric."""
+"""What is checked before a training begins: its weights, options and data, all problems in one list."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gspool.data.registry import option_names
 from gspool.evaluation.checked_input import as_ranks
 from gspool.models.create import TIMM, begins_at_random, check_backbone_options, is_published
 from gspool.models.embedder import Embedder
 from gspool.models.pretrained import check_savable
 from gspool.pooling.embedding import check_head_options
+from gspool.terminal.status import WrongArgumentsError, checking_arguments
 from gspool.training.config import TrainConfig
 from gspool.training.gpu_data import TensorSet
+from gspool.training.sets import checked, list_images, needed_splits
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
+    from gspool.data.image_set import Split
     from gspool.losses import MetricLoss
 
 
@@ -61,41 +67,100 @@ def check_monitor(config: TrainConfig) -> None:
         raise ValueError(f"trainer.monitor must be one of {', '.join(known)}, got {config.trainer.monitor!r}")
 
 
-def check_model_options(config: TrainConfig, arguments: Sequence[str] = ()) -> None:
-    """Check the options of the pooling layer and the backbone, and explain how to remove those of a preset.
-
-    The command line tells an option that was written there from one of a preset.
+def check_model_options(config: TrainConfig) -> None:
+    """Check the options of the pooling layer and the backbone.
 
     Raises:
         ValueError: if the layer or the backbone does not have an option.
     """
-    model = config.model
-    for check, name, options, section in (
-        (check_head_options, model.pooling, model.pooling_options, "--model.pooling_options"),
-        (check_backbone_options, model.backbone, model.backbone_options, "--model.backbone_options"),
-    ):
+    check_head_options(config.model.pooling, config.model.pooling_options)
+    check_backbone_options(config.model.backbone, config.model.backbone_options)
+
+
+class Problems:
+    """Problems of a run, gathered so that all of them are told at once.
+
+    Example:
+        >>> problems = Problems()
+        >>> with problems.gathered():
+        ...     int("a")
+        >>> problems.refuse()
+        Traceback (most recent call last):
+        ValueError: invalid literal for int() with base 10: 'a'
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Exception] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keep a ValueError or a missing file for later."""
         try:
-            check(name, options)
-        except ValueError as error:
-            written = {word.partition("=")[0] for word in arguments}
-            inherited = {} if section in written else options
-            foreign = [
-                option
-                for option, value in inherited.items()
-                if f"{section}.{option}" not in written and _is_refused(check, name, {option: value})
-            ]
-            hint = (
-                f". The preset or file has {', '.join(foreign)}, which is not for {name}: write {section} '{{}}' first"
-            )
-            raise ValueError(f"{error}{hint if foreign else ''}") from error
+            yield
+        except (ValueError, FileNotFoundError) as error:
+            if str(error) not in map(str, self.found):
+                self.found.append(error)
+
+    def refuse(self, remedy: str = "") -> None:
+        """Raise what was found: a single problem as it is, several as one list, with a remedy for all of them.
+
+        Raises:
+            ValueError, FileNotFoundError: if anything was found.
+        """
+        if not self.found:
+            return
+        if len(self.found) == 1 and not remedy:
+            raise self.found[0]
+        wrong = any(isinstance(error, WrongArgumentsError) for error in self.found)
+        listed = "\n".join(f"{number}. {error}" for number, error in enumerate(self.found, 1))
+        heading = f"{len(self.found)} problems:\n" if len(self.found) > 1 else ""
+        message = f"{heading}{listed if heading else self.found[0]}{remedy}"
+        raise (WrongArgumentsError if wrong else ValueError)(message) from self.found[0]
 
 
-def _is_refused(check: Callable[[str, Mapping[str, Any]], None], name: str, option: Mapping[str, Any]) -> bool:
-    try:
-        check(name, option)
-    except ValueError:
-        return True
-    return False
+def check_run(
+    configs: Sequence[TrainConfig], command: str = "", *, begun: bool = False, progress: bool = False
+) -> dict[Split, ImageSet]:
+    """Check the settings of the models of a run and all of its data before any work; return the listed splits.
+
+    Images are decoded here unless they are cached: the cache is filled when they are checked.
+
+    Args:
+        configs: the settings of every model; their data is the same.
+        command: what the user has written, to be repeated with what leaves broken images and small classes out.
+        begun: whether the run has begun already, so that its weights are settled.
+        progress: show progress bars.
+
+    Raises:
+        ValueError: with all problems and, where one leads on without them, the command.
+    """
+    problems, data = Problems(), configs[0].data
+    for config in configs:
+        for check in (check_model_options, check_monitor, *(() if begun else (check_beginning,))):
+            with problems.gathered(), checking_arguments():
+                check(config)
+    splits = needed_splits(configs[0])
+    remedies: list[str] = []
+    images: dict[Split, ImageSet] = {}
+    for split in splits:
+        with problems.gathered():
+            images[split] = list_images(data, split)
+    if len(images) < len(splits) and "small_classes" in option_names(data.name):
+        # What else is wrong, without the classes that are too small?
+        with suppress(ValueError, FileNotFoundError):
+            without = replace(data, options={**data.options, "small_classes": "drop"})
+            images = {split: list_images(without, split) for split in splits}
+            remedies.append("--data.options.small_classes drop")
+    if not data.cache:
+        for split, listed in images.items():
+            told = len(problems.found)
+            with problems.gathered():
+                images[split] = checked(listed, data, progress=progress)
+            if len(problems.found) > told:
+                remedies.append("--data.check skip")
+    remedy = " ".join(dict.fromkeys(remedies))
+    problems.refuse(f"\nGo on without these classes and images: {command or '...'} {remedy}" if remedy else "")
+    return images
 
 
 @torch.no_grad()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from gspool.terminal.output import check_writable
-from gspool.terminal.status import checking_arguments, run_told
+from gspool.terminal.status import run_told
 from gspool.terminal.table import show_table
 from gspool.training.checkpoint import CheckpointError
 from gspool.training.loop import NonFiniteLossError
@@ -22,10 +24,12 @@ EXPLAINED = (CheckpointError, NonFiniteLossError)
 
 def run(command: str, arguments: Sequence[str]) -> int:
     """Run one of the commands and return its exit status: 143 after SIGTERM, 130 after Ctrl-C."""
-    commands = {"train": train_command, "evaluate": _evaluate_command, "compare": _compare_command}
+    function = train_command
+    if command != "train":
+        function = getattr(import_module(f"gspool.training.{command}"), f"{command}_command")
     try:
         with stop_on_signal():
-            return run_told(f"gspool {command}", commands[command], arguments, EXPLAINED)
+            return run_told(f"gspool {command}", function, arguments, EXPLAINED)
     except TrainingInterruptedError as interruption:
         message, status = str(interruption), interruption.status
     except TerminatedError:
@@ -36,50 +40,34 @@ def run(command: str, arguments: Sequence[str]) -> int:
     return status
 
 
-def _evaluate_command(arguments: Sequence[str]) -> None:
-    from gspool.training.evaluate import evaluate_command
-
-    evaluate_command(arguments)
-
-
-def _compare_command(arguments: Sequence[str]) -> None:
-    from gspool.training.compare import compare_command
-
-    compare_command(arguments)
-
-
 def train_command(arguments: Sequence[str]) -> None:
     """Train, and print a table and the path of the report."""
     config, resume, download = parse_arguments(arguments)
-    from gspool.training.checks import check_beginning, check_model_options, check_monitor
-    from gspool.training.metric_learning import warm_start_warning
-    from gspool.training.run import train, variants_of
+    from gspool.training.diagnosis import result_lines, threshold_in_words
+    from gspool.training.fit import run_warnings
+    from gspool.training.run import train
     from gspool.training.sets import check_fetched, fetch_data
 
-    if resume is None:
-        with checking_arguments():
-            check_beginning(config)
-            check_monitor(config)
-            for variant in variants_of(config, Path()):
-                check_model_options(variant.config, arguments)
-    else:
+    if resume is not None:
         config = read_config(Path(resume).expanduser() / CONFIG)
     if download and process_rank() == 0:
         check_fetched(config.data)
         check_writable(Path(config.output.folder or "runs").expanduser(), "--output.folder")
         fetch_data(config.data)
-    result = train(config, resume)
+    result = train(config, resume, shlex.join(["gspool", "train", *arguments]))
     if process_rank() > 0:
         return
     model = result.model
     show_table("test", result.rows)
     if model.classes:
         print(f"test: {model.classes:,} classes, {model.queries:,} queries, gallery of {model.gallery:,}")
+        print("\n".join(result_lines(model.intervals, model.hardest, model.confused, model.classes)))
+    if model.threshold is not None:
+        print(threshold_in_words(model.threshold))
     print(f"run     {result.folder}")
     if result.report is not None:
         print(f"report  {result.report}")
     if "time" in (model.ending, result.baseline and result.baseline.ending):
-        print(f"stopped by trainer.max_seconds; go on with: gspool train --resume {result.folder}")
-    if model.vectors_seen is not None:  # a baseline has no options, and so no warm start
-        warning = warm_start_warning(config, model.best_step, model.vectors_seen)
+        print(f"stopped by the time budget; go on with: gspool train --resume {result.folder}")
+    for warning in run_warnings(config, model):
         print(f"gspool train: warning: {warning}", file=sys.stderr)

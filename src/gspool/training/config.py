@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +16,24 @@ from gspool.models.freezing import check_freeze
 def _refuse(condition: bool, message: str) -> None:
     if condition:
         raise ValueError(message)
+
+
+def seconds_of(text: str) -> float:
+    """Read a duration such as 90s, 30m, 2h or 1h30m; a number alone counts seconds.
+
+    Raises:
+        ValueError: if it is not written so, or is not positive.
+
+    Example:
+        >>> seconds_of("1h30m"), seconds_of("90")
+        (5400.0, 90.0)
+    """
+    number = r"(\d+(?:\.\d+)?)"
+    found = re.fullmatch(rf"(?:{number}h)?(?:{number}m)?(?:{number}s?)?", text)
+    units = zip(found.groups(), (3600, 60, 1), strict=True) if found else ()
+    total = sum(float(amount or 0) * seconds for amount, seconds in units)
+    _refuse(not total > 0, f"a duration is written like 90s, 30m, 2h or 1h30m, got {text!r}")
+    return total
 
 
 @dataclass
@@ -159,6 +178,9 @@ class LossConfig:
         name: a name of gspool.losses.list(), or a class of pytorch-metric-learning.
         preset: row of the paper's table of values, such as cub.
         options: values instead of the preset's.
+        miner: a class of pytorch_metric_learning.miners that chooses the pairs of a batch, such as
+            MultiSimilarityMiner; none uses all of them.
+        miner_options: options of the miner.
         zsr: weight lambda of the zero-shot regularisation; 0 leaves it out, the paper uses 0.1.
         zsr_options: options of ZSRLoss, such as dim, ridge, scale, repeats.
     """
@@ -166,10 +188,13 @@ class LossConfig:
     name: str = "pnca"
     preset: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    miner: str | None = None
+    miner_options: dict[str, Any] = field(default_factory=dict)
     zsr: float = 0.0
     zsr_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _refuse(bool(self.miner_options) and self.miner is None, "loss.miner_options needs loss.miner, a miner's name")
         _refuse(not 0 <= self.zsr <= 1, f"loss.zsr is a weight and must lie in [0, 1], got {self.zsr}")
 
 
@@ -237,7 +262,9 @@ class TrainerConfig:
         max_steps: steps at most.
         evaluate_every: steps between evaluations; each also writes the last checkpoint.
         checkpoint_every: steps between further checkpoints; 0 writes them with evaluations alone.
-        max_seconds: stop at the first evaluation after so many seconds; --resume goes on. 0 sets no limit.
+        max_time: a time budget for the training, such as 30m, 2h or 1h30m. It ends with the last evaluation that fits,
+            and the best model so far is tested and saved; --resume goes on with the same budget again.
+        max_seconds: the same in seconds; 0 sets no limit.
         patience: evaluations without a better one before training stops; none goes on to max_steps.
         monitor: the metric that decides what is better: map@r, p@1, p@r, r@1 ...
         monitor_split: the split it is measured on: "validation", "test" (the conventional protocol), or "none" to keep
@@ -257,6 +284,7 @@ class TrainerConfig:
     max_steps: int = 500
     evaluate_every: int = 100
     checkpoint_every: int = 0
+    max_time: str | None = None
     max_seconds: float = 0.0
     patience: int | None = None
     monitor: str = "map@r"
@@ -273,6 +301,8 @@ class TrainerConfig:
     progress: bool = True
 
     def __post_init__(self) -> None:
+        if self.max_time is not None:
+            self.max_seconds = seconds_of(self.max_time)
         for name, least in (
             ("max_steps", 1),
             ("evaluate_every", 1),
@@ -300,12 +330,21 @@ class OutputConfig:
         ks: ranks K of the R@K in the final table.
         report: write report.html.
         embeddings: keep the embeddings of the test images in embeddings.safetensors.
+        precision: the wanted precision of threshold.json, the similarity from which two images are called the same;
+            none chooses the largest F1 of precision and recall.
     """
 
     folder: str | None = None
     ks: list[int] = field(default_factory=lambda: [1, 2, 4, 8])
     report: bool = True
     embeddings: bool = False
+    precision: float | None = None
+
+    def __post_init__(self) -> None:
+        _refuse(
+            self.precision is not None and not 0 < self.precision <= 1,
+            f"output.precision must lie in (0, 1] or be none, got {self.precision}",
+        )
 
 
 @dataclass

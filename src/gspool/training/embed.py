@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
+    from gspool.training.diagnosis import Diagnosis
+
+
+# Pooling weights of this mean entropy select nothing.
+FLAT = 0.999
+
 
 class EmbeddedSet(NamedTuple):
     """The vectors of a whole set in its order, and what the pooling layer did on average.
@@ -36,7 +42,10 @@ class EmbeddedSet(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Retrieval metrics of a set, the embeddings and weights behind them, and what they were measured on."""
+    """Retrieval metrics of a set, the embeddings and weights behind them, and what they were measured on.
+
+    ``diagnosis``, the content of threshold.json and a warning about flat weights are set by `evaluate_run`.
+    """
 
     metrics: RetrievalMetrics
     entropy: float | None
@@ -44,6 +53,9 @@ class Evaluation(NamedTuple):
     mean_weights: list[float] | None = None
     classes: int = 0
     split: str = ""
+    diagnosis: Diagnosis | None = None
+    threshold: dict[str, Any] | None = None
+    warning: str | None = None
 
     def counts(self) -> str:
         """Return what the metrics were measured on, in words."""

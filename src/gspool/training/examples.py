@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,17 +23,26 @@ FILE = "examples.safetensors"
 
 
 class Examples(NamedTuple):
-    """Queries as the model sees them, their nearest neighbours, which of these have the query's class, and weights."""
+    """Queries as the model sees them, their nearest neighbours, which of these have the query's class, and weights.
+
+    ``confused`` are pairs of a query and its nearest neighbour of another class.
+    """
 
     queries: UInt8[Tensor, "Q 3 H W"]
     neighbours: UInt8[Tensor, "Q K 3 H W"]
     right: Bool[Tensor, "Q K"]
     weights: Float[Tensor, "Q h w"] | None
+    confused: UInt8[Tensor, "P 2 3 H W"] | None = None
 
 
 @torch.no_grad()
 def choose_examples(
-    model: Any, images: ImageSet | TensorSet, embeddings: Float[Tensor, "N D"], count: int = 6, k: int = 7
+    model: Any,
+    images: ImageSet | TensorSet,
+    embeddings: Float[Tensor, "N D"],
+    confused: Sequence[tuple[int, int]] = (),
+    count: int = 6,
+    k: int = 7,
 ) -> Examples:
     """Choose queries of different classes and their nearest neighbours among embeddings that evaluation has computed.
 
@@ -40,6 +50,7 @@ def choose_examples(
         model: for the pooling weights of the queries.
         images: the set that was evaluated.
         embeddings: its embeddings.
+        confused: rows of queries and of neighbours of another class.
         count: number of queries.
         k: neighbours of each.
     """
@@ -60,7 +71,8 @@ def choose_examples(
     if embedded.weights is not None and embedded.grid is not None:
         weights = embedded.weights.float().reshape(len(rows), *embedded.grid).cpu()
     neighbours = _pictures(images, others.flatten()).unflatten(0, others.shape)
-    return Examples(queries, neighbours, images.labels[others] == images.labels[rows][:, None], weights)
+    pairs = _pictures(images, torch.tensor(confused).flatten()).unflatten(0, (-1, 2)) if confused else None
+    return Examples(queries, neighbours, images.labels[others] == images.labels[rows][:, None], weights, pairs)
 
 
 def has_pictures(images: ImageSet | TensorSet) -> bool:
@@ -105,4 +117,5 @@ def read_examples(folder: Path) -> Examples | None:
     if not (folder / FILE).is_file():
         return None
     content = load((folder / FILE).read_bytes())
-    return Examples(content["queries"], content["neighbours"], content["right"], content.get("weights"))
+    optional = (content.get("weights"), content.get("confused"))
+    return Examples(content["queries"], content["neighbours"], content["right"], *optional)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.data import ImageSet
+from gspool.evaluation import calibrate_threshold
 from gspool.files import write_atomic
 from gspool.training.build import build_loss, build_model
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
-from gspool.training.checks import check_beginning, check_fit, check_monitor
-from gspool.training.embed import Evaluation, evaluate_images, query_rows
+from gspool.training.checks import Problems, check_beginning, check_fit, check_monitor, check_run
+from gspool.training.diagnosis import SHOWN, diagnose, flat_warning, threshold_content, write_classes, write_threshold
+from gspool.training.embed import Evaluation, embed_images, evaluate_images, query_rows
 from gspool.training.examples import choose_examples, has_pictures, write_examples
 from gspool.training.frozen import (
     earlier_figures,
@@ -27,7 +29,7 @@ from gspool.training.gather import any_process
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import head_config
 from gspool.training.launch import launch, make_fabric
-from gspool.training.loop import LoopOutcome, run_loop
+from gspool.training.loop import LoopOutcome, duration, run_loop
 from gspool.training.metric_learning import (
     MetricLearning,
     learned_values,
@@ -48,7 +50,7 @@ from gspool.training.run_folder import (
     write_result,
     write_versions,
 )
-from gspool.training.sets import list_images, on_device, prepared
+from gspool.training.sets import needed_splits, on_device, prepared
 from gspool.training.signals import (
     StopRequest,
     TerminatedError,
@@ -75,6 +77,9 @@ class FitResult(NamedTuple):
     ``ending`` is max_steps, patience or time (`trainer.max_seconds`: the run is not finished, and fit goes on with it).
     ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP. ``before`` holds the metrics of what the
     run started from: "nothing learned" of a frozen backbone, "head alone" of a network that was tuned after it.
+    ``intervals`` are [low, high] of 95 % over classes by metric, ``hardest`` the classes of the lowest MAP@R,
+    ``confused`` the pairs of classes that are most often mistaken for each other (`gspool.training.diagnosis`), and
+    ``threshold`` the content of threshold.json: from which similarity on two images are called the same.
     """
 
     folder: Path
@@ -94,6 +99,10 @@ class FitResult(NamedTuple):
     seconds: float = 0.0
     images_per_second: float = 0.0
     before: Mapping[str, dict[str, float]] = {}
+    intervals: Mapping[str, list[float]] = {}
+    hardest: Sequence[dict[str, Any]] = ()
+    confused: Sequence[dict[str, Any]] = ()
+    threshold: Mapping[str, Any] | None = None
 
 
 def fit(
@@ -103,6 +112,7 @@ def fit(
     *,
     model: Any = None,
     sets: Mapping[Split, ImageSet | TensorSet] | None = None,
+    listed: Mapping[Split, ImageSet] | None = None,
 ) -> FitResult:
     """Train, keep the model of the best evaluation, and measure it on the test set.
 
@@ -117,6 +127,7 @@ def fit(
             ``embed``, ``freeze`` and ``out_dim`` such as `FeatureMapEmbedder`. It holds the best state afterwards.
         sets: data made by the caller, by split, instead of the configured data: train, test, and validation if that is
             watched. They are used as they are, with their own transforms.
+        listed: the configured data where `check_run` has listed and checked it already.
 
     Raises:
         ValueError: before any training, if a setting does not fit or another process trains there.
@@ -137,10 +148,10 @@ def fit(
             if process_rank() > 0:
                 if is_launched():
                     leave_with_launcher()
-                return _fit(config, folder, title or config.model.pooling, model, sets, request)
+                return _fit(config, folder, title or config.model.pooling, model, sets, listed, request)
             with only_training(folder):
                 own_config(folder, config)
-                return _fit(config, folder, title or config.model.pooling, model, sets, request)
+                return _fit(config, folder, title or config.model.pooling, model, sets, listed, request)
         except (KeyboardInterrupt, TerminatedError):
             raise TrainingInterruptedError(folder, None, request.signum) from None
         except TrainingInterruptedError as interruption:
@@ -154,6 +165,7 @@ def _fit(
     title: str,
     model: Any,
     sets: Mapping[Split, ImageSet | TensorSet] | None,
+    listed: Mapping[Split, ImageSet] | None,
     request: StopRequest,
 ) -> FitResult:
     """Train in a folder that this run owns."""
@@ -163,7 +175,10 @@ def _fit(
     if trainer.threads:
         torch.set_num_threads(trainer.threads)
     shown = trainer.progress and process_rank() == 0
-    model, images = _model_and_images(config, model, sets, shown)
+    if sets is None and listed is None:
+        # Before the model, which may download weights: missing data must not wait for that.
+        listed = check_run([config], begun=True, progress=shown)
+    model, images = _model_and_images(config, model, sets or {}, listed or {}, shown)
     before = earlier_figures(config)
     earlier = None if config.start_from is None else Path(config.start_from)
     if config.head.steps and config.model.freeze != "all":
@@ -173,8 +188,9 @@ def _fit(
         model.freeze(config.model.freeze)
     train = images["train"]
     on_tokens = config.model.freeze == "all" and trains_on_tokens(config, model, train, title if shown else None)
-    if on_tokens or earlier is not None:
-        config = with_smaller_batches(config, train.labels, shown)
+    config = with_smaller_batches(config, train.labels, shown)
+    if shown:
+        print(describe_training(config, title, fabric.device), flush=True)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
     plan_batches(config, train.labels, rank=0, world_size=1)
@@ -203,9 +219,14 @@ def _fit(
             before = {**before, "nothing learned": dict(start.metrics)}
         outcome = run_loop(task, fabric, trainer, config.schedule, folder, title, request=request)
         evaluation = evaluate_images(learner, data["test"], ks=config.output.ks, workers=config.data.workers)
-        result = _finish(config, folder, model, outcome, evaluation, images["test"], before)
-        if result.vectors_seen is not None:
-            log.warning("%s", warm_start_warning(config, result.best_step, result.vectors_seen))
+        threshold = None
+        if watched is not None and hasattr(model, "save_pretrained"):
+            vectors = embed_images(learner, watched, workers=config.data.workers).embeddings
+            chosen = calibrate_threshold(vectors, watched.labels, config.output.precision)
+            threshold = threshold_content(chosen, trainer.monitor_split, config.output.precision)
+        result = _finish(config, folder, model, outcome, evaluation, images["test"], before, threshold)
+        for warning in run_warnings(config, result):
+            log.warning("%s", warning)
     signum = any_process(request.signum, fabric.device)
     if signum:
         raise TrainingInterruptedError(folder, result.steps, signum)
@@ -213,25 +234,27 @@ def _fit(
 
 
 def _model_and_images(
-    config: TrainConfig, model: Any, sets: Mapping[Split, ImageSet | TensorSet] | None, shown: bool
+    config: TrainConfig,
+    model: Any,
+    sets: Mapping[Split, ImageSet | TensorSet],
+    listed: Mapping[Split, ImageSet],
+    shown: bool,
 ) -> tuple[Any, dict[Split, Any]]:
-    """Return the model and every split that the run needs, listed before the model and checked before any training."""
-    splits: list[Split] = ["train", "test"]
-    if config.trainer.monitor_split == "validation":
-        splits.append("validation")
-    if sets is not None:
-        missing = [split for split in splits if split not in sets]
+    """Return the model and every split that the run needs, all of them checked before any training."""
+    model = build_model(config) if model is None else model
+    if not listed:
+        missing = [split for split in needed_splits(config) if split not in sets]
         if missing:
             raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets)}")
-        return build_model(config) if model is None else model, dict(sets)
-    # Before the model, which may download weights: missing data must not wait for that.
-    listed = {split: list_images(config.data, split) for split in splits}
-    model = build_model(config) if model is None else model
-    # All splits now: a broken image of the test set must not be found when all the work is done.
-    return model, {
-        split: prepared(images, config.data, model.pixels, training=split == "train", progress=shown)
-        for split, images in listed.items()
-    }
+        return model, dict(sets)
+    problems, images = Problems(), {}
+    for split, each in listed.items():
+        with problems.gathered():
+            images[split] = prepared(
+                each, config.data, model.pixels, training=split == "train", progress=shown, check=False
+            )
+    problems.refuse()
+    return model, images
 
 
 def _on_device(
@@ -270,9 +293,11 @@ def _finish(
     evaluation: Evaluation,
     test: ImageSet | TensorSet,
     before: Mapping[str, dict[str, float]],
+    threshold: dict[str, Any] | None,
 ) -> FitResult:
     """Save the best model and what was measured, the figures last of all."""
     model.freeze(config.model.freeze)
+    diagnosis = diagnose(evaluation, test, next(model.parameters()).device)
     warm_start = open_warm_start(model)
     result = FitResult(
         folder=folder,
@@ -292,18 +317,48 @@ def _finish(
         seconds=round(outcome.seconds, 3),
         images_per_second=round(outcome.steps * config.data.batch_size / max(outcome.training_seconds, 1e-9), 1),
         before=before,
+        intervals=diagnosis.intervals,
+        hardest=diagnosis.classes[:SHOWN],
+        confused=diagnosis.confused,
+        threshold=threshold,
     )
     if process_rank() == 0:
         if hasattr(model, "save_pretrained"):
             card = {"data": config.data.name}
             model.save_pretrained(folder / MODEL, metrics=result.metrics, model_card_kwargs=card)
+        if threshold is not None:
+            write_threshold((folder, folder / MODEL), threshold)
+        write_classes(folder, diagnosis)
         if config.output.embeddings:
             _write_embeddings(folder, evaluation, test)
         if config.output.report and has_pictures(test):
-            write_examples(folder, choose_examples(model, test, evaluation.embeddings))
+            write_examples(folder, choose_examples(model, test, evaluation.embeddings, diagnosis.rows))
         if outcome.ending != "time":
             write_result(folder, {name: value for name, value in result._asdict().items() if name != "folder"})
     return result
+
+
+def describe_training(config: TrainConfig, title: str, device: torch.device) -> str:
+    """Return what is trained, for how long and on what, as lines for the start of a run."""
+    model, trainer = config.model, config.trainer
+    options = ", ".join(f"{name} {value}" for name, value in model.backbone_options.items())
+    frozen = {"none": "all of it learns", "batchnorm": "batch norm frozen", "all": "frozen"}[model.freeze]
+    limit = f", at most {duration(trainer.max_seconds)}" if trainer.max_seconds else ""
+    where = f"{device}, {trainer.precision}" + (f", {torch.get_num_threads()} threads" if device.type == "cpu" else "")
+    return (
+        f"{title:9s} {model.backbone}{f' ({options})' if options else ''}, {frozen}; {model.dim} dimensions, loss "
+        f"{config.loss.name}\n"
+        f"steps     at most {trainer.max_steps:,} of {config.data.batch_size} pictures, evaluated every "
+        f"{trainer.evaluate_every:,}{limit}; on {where}"
+    )
+
+
+def run_warnings(config: TrainConfig, result: FitResult) -> list[str]:
+    """Return what a user should know about a finished run: prototypes that were never set, flat weights."""
+    if result.vectors_seen is not None:
+        return [warm_start_warning(config, result.best_step, result.vectors_seen)]
+    flat = flat_warning(result.weights_entropy, config.model.pooling)
+    return [] if flat is None else [flat]
 
 
 def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | TensorSet) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 
 from gspool.terminal.bar import WorkBar, work_bar
 from gspool.training.checkpoint import BEST, LAST, CheckpointError, read_checkpoint, read_newest, write_checkpoint
+from gspool.training.embed import FLAT
 from gspool.training.gather import any_process, wait_for_all
 from gspool.training.launch import quiet
 from gspool.training.metrics_log import MetricsLog
@@ -41,6 +42,8 @@ Ending = Literal["max_steps", "patience", "time"]
 LOWEST = 0.04
 # Steps between two looks of several GPUs at each other's stop requests: every look waits for the device.
 AGREE_EVERY = 10
+# The step that tells how long the others will take: the first ones also allocate memory.
+TIMED = 3
 STATE = ("step", "module", "optimizer", "precision", "monitor")
 
 
@@ -179,12 +182,12 @@ class _Loop:
         self.bar: WorkBar | None = None
         self.metrics: MetricsLog | None = None
         self.monitor = Monitor(trainer.patience, schedule.patience if schedule.name == "plateau" else None)
-        self.step, self.saved = 0, -1
+        self.step, self.first, self.saved = 0, 0, -1
         self.curve: list[dict[str, Any]] = []
         self.ending: Ending = "max_steps"
         self.best: dict[str, torch.Tensor] | None = None
-        self.started = self.since_log = self.since_evaluation = time.perf_counter()
-        self.seconds_before = self.training_seconds = 0.0
+        self.timed = self.started = self.since_log = self.since_evaluation = time.perf_counter()
+        self.evaluated = self.seconds_before = self.training_seconds = 0.0
         # Model and loss may have been made on different devices, of which Fabric would warn.
         task.module.to(fabric.device)
         optimiser = task.optimiser()
@@ -218,7 +221,7 @@ class _Loop:
                 f"the checkpoint of {folder} does not fit this run ({str(error).splitlines()[0]}); "
                 "it was written by other settings: train in another folder"
             ) from error
-        self.step = self.saved = int(state["step"])
+        self.step = self.first = self.saved = int(state["step"])
         self.curve = list(state.get("curve", []))
         self.seconds_before = float(state.get("seconds", 0.0))
         self.training_seconds = float(state.get("training_seconds", 0.0))
@@ -238,6 +241,7 @@ class _Loop:
         batches = self.task.batches(self.step, trainer.max_steps)
         with closing(batches) if isinstance(batches, Generator) else nullcontext():  # ends threads that read ahead
             for batch in batches:
+                self.timed = time.perf_counter()
                 set_learning_rate(self.optimiser.param_groups, self.schedule, self.step, trainer.max_steps)
                 self.task.before_step(self.step)
                 total = self.forward(fabric.to_device(batch), self.step)
@@ -273,6 +277,8 @@ class _Loop:
             self._save()
         if self.bar is not None:
             self.bar.advance(note)
+            if step == self.first + TIMED and self.fabric.device.type == "cpu":
+                self.bar.say(self._expected_time())
         if last:
             return True
         if self.monitor.stopped or over:
@@ -284,8 +290,20 @@ class _Loop:
             raise TrainingInterruptedError(self.folder, step, signum)
         return False
 
+    def _expected_time(self) -> str:
+        """Return how long the steps that are left will take without a GPU, by the last of the first steps."""
+        a_step, left = time.perf_counter() - self.timed, self.trainer.max_steps - self.step
+        limit = f", of at most {duration(self.trainer.max_seconds)}" if self.trainer.max_seconds else ""
+        return (
+            f"a step takes {a_step:.2g} s on this CPU: about {duration(a_step * left)} for the other {left:,} steps"
+            f"{limit}, and {math.ceil(left / self.trainer.evaluate_every)} evaluations"
+        )
+
     def _over(self) -> int:
-        return int(self.fabric.is_global_zero and self._elapsed() > self.trainer.max_seconds)
+        """Check whether the time is up, or would be before the next evaluation."""
+        elapsed = self._elapsed()
+        interval, self.evaluated = elapsed - self.evaluated, elapsed
+        return int(self.fabric.is_global_zero and elapsed + interval > self.trainer.max_seconds)
 
     def _elapsed(self) -> float:
         """Seconds of this call; a run that was resumed has its time anew."""
@@ -395,8 +413,24 @@ class _Loop:
         )
 
 
+def duration(seconds: float) -> str:
+    """Write a duration in one or two units.
+
+    Example:
+        >>> duration(0.2), duration(8), duration(200), duration(9_000)
+        ('1 s', '8 s', '3 min', '2 h 30 min')
+    """
+    seconds = max(seconds, 1)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def _shown(name: str, value: float) -> str:
-    return f"{value:.4f}" if name == "weights_entropy" else f"{100 * value:.2f}"
+    if name != "weights_entropy":
+        return f"{100 * value:.2f}"
+    return f"{value:.4f}{' (flat, as average pooling)' if value > FLAT else ''}"
 
 
 def set_learning_rate(groups: Iterable[dict[str, Any]], schedule: ScheduleConfig, step: int, steps: int) -> None:

@@ -125,7 +125,7 @@ class MetricLearning(Task):
         loss = self.metric_loss
         with torch.autocast(embeddings.device.type, enabled=False):
             if collecting and loss.zsr is not None:
-                metric = loss.metric(embeddings, labels)
+                metric = loss.metric_part(embeddings, labels)
                 # DDP waits for a gradient of every parameter, and Adam decays one that has none.
                 idle = sum(0.0 * parameter.sum() for parameter in loss.zsr.parameters())
                 return LossParts(total=(1 - loss.zsr_weight) * metric + idle, metric=metric)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from gspool.models.create import TIMM
+from gspool.pooling.registry import check_options
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
 from gspool.training.presets import DEFAULT, PRESETS, preset, with_whole_network
@@ -29,16 +32,18 @@ a table and a report.html with curves, retrieval examples and maps of the poolin
     gspool train --preset paper/cub --print_config > cub.yaml      write a configuration, edit it ...
     gspool train --config cub.yaml --trainer.seed 1                ... and run it
     gspool train --resume runs/NAME                                continue after Ctrl-C, a crash or a kill
+    gspool train ... --trainer.max_time 30m                        stop after half an hour with the best model so far
 
 The folder of a run holds config.yaml, versions.json, log.txt, metrics.csv, tensorboard/, last.pt, previous.pt, best.pt,
-model/ (for gspool.Embedder.from_pretrained), result.json and report.html.
+model/ (for gspool.Embedder.from_pretrained), result.json, classes.csv, threshold.json and report.html.
 """
 SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
 
 
-def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
+def train_parser(defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
     """Build the parser of `gspool train`: every field of a `TrainConfig` is an option and a key of YAML."""
-    parser = TeachingParser(prog, HELP, "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]")
+    usage = "gspool train [--preset NAME] [--config FILE] [--SECTION.OPTION VALUE ...]"
+    parser = TeachingParser("gspool train", HELP, usage)
     parser.add_argument("--config", action="config", help="A YAML file with any of the options below.")
     parser.add_argument(
         "--preset", default=preset_name, help=f"Start from a complete configuration: {', '.join(PRESETS)}."
@@ -66,7 +71,7 @@ def train_parser(prog: str = "gspool train", defaults: TrainConfig | None = None
     return parser
 
 
-def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None]:
+def parse_config(arguments: Sequence[str]) -> tuple[TrainConfig, str | None]:
     """Read a configuration from arguments and YAML files; return it, and the run to resume if one is named.
 
     Raises:
@@ -77,10 +82,10 @@ def parse_config(arguments: Sequence[str], prog: str = "gspool train") -> tuple[
         >>> config.loss.name, config.model.pooling_options["mu"], resume
         ('c2', 0.2, None)
     """
-    return parse_arguments(arguments, prog)[:2]
+    return parse_arguments(arguments)[:2]
 
 
-def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> tuple[TrainConfig, str | None, bool]:
+def parse_arguments(arguments: Sequence[str]) -> tuple[TrainConfig, str | None, bool]:
     """Read the settings, the run to resume if one is named, and whether to download data.
 
     The preset (or the run of ``--finetune``) comes first, then files and flags in their order.
@@ -93,12 +98,46 @@ def parse_arguments(arguments: Sequence[str], prog: str = "gspool train") -> tup
         name = _preset_of(arguments)
         start = finetuned(runs[-1]) if runs else preset(name)
     except ValueError as error:
-        train_parser(prog).error(str(error))
-    parser = train_parser(prog, start, name)
-    namespace = parser.parse_args(list(arguments))
+        train_parser().error(str(error))
+    parser = train_parser(start, name)
+    namespace = parser.parse_args(_with_own_options(arguments, start))
     made = instantiate(parser, namespace)
     config = TrainConfig(**{section: made[section] for section in SECTIONS})
     return config, namespace["resume"], namespace["download"]
+
+
+def _with_own_options(arguments: Sequence[str], start: TrainConfig) -> list[str]:
+    """Leave out the options of another backbone or pooling layer than the one that the command line names.
+
+    They come from the preset, or from files. Those that both have are kept, and of a backbone only ``pretrained``:
+    weights and sizes belong to one network.
+    """
+    model = plain(start.model)
+    for content in _files(arguments):
+        model |= content.get("model") or {}
+    words: list[str] = []
+    for part in ("backbone", "pooling"):
+        named = values_of(f"--model.{part}", arguments)
+        if not named or named[-1] == model[part]:
+            continue
+        options = model[f"{part}_options"]
+        if part == "pooling":
+            kept = {name: value for name, value in options.items() if _fits(named[-1], {name: value})}
+        else:
+            kept = {name: value for name, value in options.items() if name == "pretrained" and TIMM in named[-1]}
+        words += [f"--model.{part}_options", json.dumps(kept)]
+    # After the files, whose options they replace, and before the flags, which may set others.
+    last = max((place for place, word in enumerate(arguments) if word.startswith("--config")), default=-1)
+    first = 0 if last < 0 else last + (1 if "=" in arguments[last] else 2)
+    return [*arguments[:first], *words, *arguments[first:]]
+
+
+def _fits(pooling: str, options: dict[str, Any]) -> bool:
+    try:
+        check_options(pooling, options)
+    except ValueError:
+        return False
+    return True
 
 
 def instantiate(parser: TeachingParser, namespace: Any) -> Any:
@@ -153,6 +192,12 @@ def read_yaml(path: str | Path) -> Any:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
+def _files(arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the files of ``--config``, those that there are, in their order."""
+    contents = [read_yaml(path) for path in values_of("--config", arguments) if Path(path).is_file()]
+    return [content for content in contents if isinstance(content, dict)]
+
+
 def _preset_of(arguments: Sequence[str]) -> str:
     """Find the preset before anything else is read, because it sets the defaults.
 
@@ -160,9 +205,8 @@ def _preset_of(arguments: Sequence[str]) -> str:
         ValueError: if a file is not YAML, or several presets are named.
     """
     name = DEFAULT
-    for path in filter(lambda value: Path(value).is_file(), values_of("--config", arguments)):
-        content = read_yaml(path)
-        name = content.get("preset", name) if isinstance(content, dict) else name
+    for content in _files(arguments):
+        name = content.get("preset", name)
     named = values_of("--preset", arguments)
     if len(named) > 1:
         raise ValueError(f"a run starts from one preset, got --preset {' and --preset '.join(named)}")

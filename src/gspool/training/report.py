@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from gspool.files import write_atomic
 from gspool.training import report_figures
-from gspool.training.examples import read_examples
+from gspool.training.diagnosis import result_lines, threshold_in_words
+from gspool.training.examples import Examples, read_examples
 from gspool.training.metrics_log import read_metrics
 from gspool.training.parsing import as_yaml
 from gspool.training.run_folder import process_rank
@@ -33,6 +34,9 @@ pre {{ background: #f4f4f4; padding: 1rem; overflow-x: auto; font-size: .85rem; 
 <p>{lead}</p>
 <h2>Metrics on the test classes</h2>
 {table}
+{results}
+<h2>Confused classes</h2>
+{confused}
 <h2>Curves</h2>
 {curves}
 <h2>Retrieval examples</h2>
@@ -79,6 +83,8 @@ def write_report(
             f"training never saw: {figures.queries:,} queries, gallery of {figures.gallery:,}."
         ),
         table=_table(variants, results, rows),
+        results=_results(figures),
+        confused=_confused(figures, examples[0]),
         curves=report_figures.curves({variant.name: read_metrics(variant.folder) for variant in variants}),
         neighbours="\n".join(neighbours),
         weights="\n".join(weights),
@@ -96,14 +102,45 @@ def _table(variants: Sequence[Variant], results: Sequence[FitResult], rows: Mapp
         variant.name: (str(result.best_step), _number(result.weights_entropy))
         for variant, result in zip(variants, results, strict=True)
     }
+    bounds = {
+        (variant.name, name): f"<br><small>{100 * low:.1f} – {100 * high:.1f}</small>"
+        for variant, result in zip(variants, results, strict=True)
+        for name, (low, high) in result.intervals.items()
+    }
     body = "".join(
         f"<tr><td>{html.escape(row)}</td>"
-        + "".join(f"<td>{100 * metrics[name]:.2f}</td>" for name in names)
+        + "".join(f"<td>{100 * metrics[name]:.2f}{bounds.get((row, name), '')}</td>" for name in names)
         + "".join(f"<td>{cell}</td>" for cell in of_models.get(row, ("", "")))
         + "</tr>"
         for row, metrics in rows.items()
     )
-    return f"<table><tr><th></th>{head}<th>best step</th><th>entropy of weights</th></tr>{body}</table>"
+    heading = f"<tr><th></th>{head}<th>best step</th><th>entropy of weights</th></tr>"
+    return f"<table>{heading}{body}</table><p>Small: 95 % intervals, by drawing classes with replacement.</p>"
+
+
+def _results(result: FitResult) -> str:
+    """Return intervals, caveats, the hardest classes and the threshold as paragraphs."""
+    lines = result_lines({}, result.hardest, [], result.classes)  # the table has the intervals
+    lines.append("classes.csv has the results of every class.")
+    if result.threshold is not None:
+        lines.append(f"threshold.json: {threshold_in_words(result.threshold)}")
+    return "\n".join(f"<p>{html.escape(line)}</p>" for line in lines)
+
+
+def _confused(result: FitResult, examples: Examples | None) -> str:
+    """Return the most confused pairs of classes, each with its closest mistake."""
+    if not result.confused:
+        return "<p>The nearest neighbour of every query has its class.</p>"
+    captions = [
+        f"{each['class']} / {each['taken_for']}: {each['count']} of {each['queries']} queries"
+        for each in result.confused
+    ]
+    if examples is None or examples.confused is None:
+        return "\n".join(f"<p>{html.escape(caption)}</p>" for caption in captions)
+    return (
+        "<p>Queries of either class whose nearest neighbour is of the other; below, the closest of these mistakes.</p>"
+        + report_figures.pairs(examples.confused, captions)
+    )
 
 
 def _number(value: float | None) -> str:

@@ -33,12 +33,15 @@ def _as_html(figure: Any, alt: str) -> str:
 
 
 def curves(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Draw the loss and the watched MAP@R of every run over its steps."""
-    figure, axes = _figure(1, 2, 9.0, 3.4)
-    for axis, column, label, factor in (
-        (axes[0][0], "loss", "training loss", 1.0),
-        (axes[0][1], "map@r", "MAP@R while training", 100.0),
-    ):
+    """Draw the parts of the loss, each by itself, and the watched MAP@R of every run over its steps.
+
+    The zero-shot loss begins when prototypes are chosen: in one curve with the metric loss, it would look like a jump.
+    """
+    panels = [("loss_metric", "training loss", 1.0), ("map@r", "MAP@R while training", 100.0)]
+    if any("loss_zero_shot" in row for rows in histories.values() for row in rows):
+        panels[:1] = [("loss_metric", "metric loss", 1.0), ("loss_zero_shot", "zero-shot loss", 1.0)]
+    figure, axes = _figure(1, len(panels), 4.5 * len(panels), 3.4)
+    for axis, (column, label, factor) in zip(axes[0], panels, strict=True):
         for name, rows in histories.items():
             points = [(row["step"], factor * row[column]) for row in rows if column in row]
             if points:
@@ -47,7 +50,18 @@ def curves(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         axis.set_title(label)
         if axis.lines:
             axis.legend()
-    return _as_html(figure, "loss and MAP@R over steps")
+    return _as_html(figure, "parts of the loss and MAP@R over steps")
+
+
+def pairs(pictures: UInt8[Tensor, "P 2 3 H W"], captions: Sequence[str]) -> str:
+    """Show pairs of a query and what was found for it, a caption above each."""
+    figure, axes = _figure(len(pictures), 2, 4.0, 2.3 * len(pictures))
+    for line, pair, caption in zip(axes, pictures, captions, strict=True):
+        for axis, picture in zip(line, pair, strict=True):
+            axis.set_axis_off()
+            axis.imshow(_picture(picture))
+        line[0].set_title(caption, loc="left", fontsize=8)
+    return _as_html(figure, "the closest mistake of each pair of classes")
 
 
 def neighbours(examples: Examples) -> str:

@@ -6,10 +6,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
+from gspool.training.checks import check_run
 from gspool.training.config import TrainConfig
 from gspool.training.fit import FitResult, fit
 from gspool.training.parsing import read_config
-from gspool.training.run_folder import CONFIG, REPORT, open_run_folder
+from gspool.training.run_folder import CONFIG, REPORT, new_run_folder, process_rank, read_result
+from gspool.training.sets import describe_data
 from gspool.training.signals import TrainingInterruptedError
 
 BASELINE = "baseline-"
@@ -36,25 +38,32 @@ class Variant(NamedTuple):
     folder: Path
 
 
-def train(config: TrainConfig, resume: str | Path | None = None) -> TrainResult:
+def train(config: TrainConfig, resume: str | Path | None = None, command: str = "") -> TrainResult:
     """Train what the configuration describes in a new folder, or continue an interrupted run.
 
     Args:
         config: all settings; not used with ``resume``, where those of the folder hold.
         resume: the folder of an interrupted run.
+        command: what the user has written, to be repeated in the message about data that does not fit.
 
     Raises:
         ValueError: if a setting does not fit, the folder cannot be written or already holds a run.
         TrainingInterruptedError, NonFiniteLossError, CheckpointError: as `fit`.
     """
     if resume is None:
-        folder = open_run_folder(config)
+        folder = new_run_folder(config)
     else:
         folder = Path(resume).expanduser()
         config = read_config(folder / CONFIG)
     variants = variants_of(config, folder)
+    listed = None
+    if any(read_result(variant.folder) is None for variant in variants):
+        shown = config.trainer.progress and process_rank() == 0
+        listed = check_run([each.config for each in variants], command, begun=resume is not None, progress=shown)
+        if shown:
+            print(describe_data(config.data, listed), flush=True)
     try:
-        results = [fit(variant.config, variant.folder, variant.name) for variant in variants]
+        results = [fit(variant.config, variant.folder, variant.name, listed=listed) for variant in variants]
     except TrainingInterruptedError as interruption:
         # Of the baseline, too, the run as a whole is resumed.
         raise TrainingInterruptedError(folder, interruption.step, interruption.signum) from None

@@ -57,8 +57,8 @@ def process_rank() -> int:
     return 0
 
 
-def open_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a new run and write its configuration into it.
+def new_run_folder(config: TrainConfig) -> Path:
+    """Return the folder of a new run, which `own_config` creates.
 
     Raises:
         ValueError: if it cannot be written, or already holds a run.
@@ -71,7 +71,7 @@ def open_run_folder(config: TrainConfig) -> Path:
             f"{folder} already holds a run; continue it with: gspool train --resume {folder}, "
             "or choose another --output.folder"
         )
-    own_config(folder, config)
+    check_writable(folder, "--output.folder")
     return folder
 
 
@@ -103,7 +103,7 @@ def own_config(folder: Path, config: TrainConfig) -> None:
 
 
 def _determining(content: dict[str, Any]) -> dict[str, Any]:
-    free = ("progress", "threads", "max_seconds")
+    free = ("progress", "threads", "max_time", "max_seconds")
     trainer = {name: value for name, value in content["trainer"].items() if name not in free}
     return {**{name: value for name, value in content.items() if name != "output"}, "trainer": trainer}
 

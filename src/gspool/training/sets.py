@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gspool import data
@@ -14,7 +15,7 @@ from gspool.data.image_source import ArrayImages, SelectedImages
 from gspool.data.registry import option_names
 from gspool.models import Pixels
 from gspool.terminal.status import WrongArgumentsError
-from gspool.training.config import DataConfig
+from gspool.training.config import DataConfig, TrainConfig
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.run_folder import process_rank
 
@@ -26,6 +27,11 @@ def image_set(
     return prepared(list_images(config, split), config, pixels, training=training, progress=progress)
 
 
+def needed_splits(config: TrainConfig) -> list[Split]:
+    """Return the splits that a training needs: train, test, and validation where that is watched."""
+    return ["train", "test", "validation"] if config.trainer.monitor_split == "validation" else ["train", "test"]
+
+
 def list_images(config: DataConfig, split: Split) -> ImageSet:
     """List one split of the configured data; this needs no model.
 
@@ -35,16 +41,40 @@ def list_images(config: DataConfig, split: Split) -> ImageSet:
     return data.create(config.name, config.root, split, **config.options)
 
 
+def checked(images: ImageSet, config: DataConfig, *, progress: bool = False) -> ImageSet:
+    """Decode every image of a listed split once, as ``check`` says; images in memory need none.
+
+    Raises:
+        ValueError: if an image is broken and ``check`` is "stop".
+
+    Warns:
+        UserWarning: if broken images are left out, with their names and the classes that are lost.
+    """
+    if config.check == "none" or _in_memory(images):
+        return images
+    found = data.check_images(images, config.check, progress=progress)
+    if found.broken and process_rank() == 0:
+        lost = [name for name in images.class_names if name not in found.images.class_names]
+        classes = f", and without the classes {', '.join(lost)}" if lost else ""
+        warnings.warn(f"{images.name}/{images.split} goes on without broken images{classes}: {found}", stacklevel=2)
+    return found.images
+
+
 def prepared(
-    images: ImageSet, config: DataConfig, pixels: Pixels, *, training: bool = False, progress: bool = False
+    images: ImageSet,
+    config: DataConfig,
+    pixels: Pixels,
+    *,
+    training: bool = False,
+    progress: bool = False,
+    check: bool = True,
 ) -> ImageSet:
     """Cache a listed split, check its images and set its transform, as configured.
 
+    A split without a cache that was checked before needs no second ``check``.
+
     Raises:
         ValueError: if a transform does not fit, or an image is broken and ``check`` is "stop".
-
-    Warns:
-        UserWarning: if broken images are left out, with their names.
     """
     if config.cache:
         # As the transforms would resize: training as the paper does, evaluation as the backbone wants.
@@ -53,12 +83,31 @@ def prepared(
             shorter_side=pixels.resize if config.transform == "crop" else None,
             interpolation="bilinear" if training else pixels.interpolation,
         )
-    if config.check != "none" and not _in_memory(images):
-        looked_at = data.check_images(images, config.check, progress=progress)
-        if looked_at.broken and process_rank() == 0:
-            warnings.warn(f"{images.name}/{images.split} goes on without broken images: {looked_at}", stacklevel=2)
-        images = looked_at.images
+    if check or config.cache:
+        images = checked(images, config, progress=progress)
     return images.with_transform(_transform(config, pixels, training))
+
+
+def describe_data(config: DataConfig, images: Mapping[Split, ImageSet]) -> str:
+    """Return the pictures and classes of every split, and the classes that are left out, as lines."""
+    parts = [f"{split} {len(each):,} of {each.num_classes:,} classes" for split, each in images.items()]
+    lines = [f"pictures  {config.name}{f' {config.root}' if config.root else ''}: {', '.join(parts)}"]
+    dropped = _dropped_classes(config)
+    if dropped:
+        lines.append(f"dropped   {len(dropped):,} classes with fewer than two pictures: {', '.join(dropped)}")
+    return "\n".join(lines)
+
+
+def _dropped_classes(config: DataConfig) -> list[str]:
+    if config.options.get("small_classes") != "drop":
+        return []
+    names = {}
+    for policy in ("keep", "drop"):
+        try:
+            names[policy] = {*list_images(replace(config, options={"small_classes": policy}), "all").class_names}
+        except ValueError:  # a class without any image cannot be kept
+            return []
+    return sorted(names["keep"] - names["drop"])
 
 
 def on_device(
