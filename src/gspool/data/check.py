@@ -11,6 +11,7 @@ import torch
 
 from gspool.data.decode import BrokenImageError
 from gspool.data.image_set import ImageSet
+from gspool.data.image_source import ArrayImages, SelectedImages
 from gspool.terminal.bar import work_bar
 
 SHOWN = 10
@@ -40,6 +41,12 @@ class ImageCheck(NamedTuple):
             + first_lines([one.reason for one in self.broken])
             + (lost if self.lost_classes else "")
         )
+
+
+def in_memory(images: ImageSet) -> bool:
+    """Return whether the pixels are in memory already, so that none can be broken."""
+    source = images.images.source if isinstance(images.images, SelectedImages) else images.images
+    return isinstance(source, ArrayImages)
 
 
 def check_images(

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from gspool.data.check import ImageCheck, check_images, first_lines, some
+from gspool.data.check import ImageCheck, check_images, first_lines, in_memory, some
 from gspool.data.image_set import SPLITS, ImageSet, Split
 from gspool.data.registry import create
 
@@ -108,19 +108,20 @@ def find_problems(
     if train is not None and train.num_classes < classes_per_batch:
         text = f"train has {train.num_classes} classes, a batch takes {classes_per_batch} different ones"
         problems.append(Problem(text, {"data.classes_per_batch": train.num_classes}))
-    for split, images in sets.items():
-        fewest, reason = (images_per_class, "repeat in a batch") if split == "train" else (2, "have no pair to find")
-        counts = zip(images.class_names, images.counts().tolist(), strict=True)
-        small = [label for label, count in counts if count < fewest and images.roles is None]
+    if train is not None and train.roles is None:
+        counts = zip(train.class_names, train.counts().tolist(), strict=True)
+        small = [label for label, count in counts if count < images_per_class]
         if small:
-            text = f"{split}: {len(small)} classes have fewer than {fewest} images, which {reason} ({some(small)})"
-            problems.append(Problem(text, stops=False))
+            text = f"train: {len(small)} classes have fewer than {images_per_class} images, which repeat in a batch"
+            problems.append(Problem(f"{text} ({some(small)})", stops=False))
     if name == "folder":
         problems += _equal_files(sets)
     if prepare is not None:
         sets = {split: prepare(images) for split, images in sets.items()}
     checks: list[ImageCheck] = []
     for split, images in sets.items() if check != "none" else ():
+        if in_memory(images):
+            continue
         try:
             checks.append(check_images(images, "skip", progress=progress))
         except ValueError as error:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gspool.data.registry import option_names
+from gspool.data.problems import DataCheck, find_problems
 from gspool.evaluation.checked_input import as_ranks
 from gspool.models.create import TIMM, begins_at_random, check_backbone_options, is_published
 from gspool.models.embedder import Embedder
@@ -18,7 +18,8 @@ from gspool.pooling.embedding import check_head_options
 from gspool.terminal.status import WrongArgumentsError, checking_arguments
 from gspool.training.config import TrainConfig
 from gspool.training.gpu_data import TensorSet
-from gspool.training.sets import checked, list_images, needed_splits
+from gspool.training.run_folder import process_rank
+from gspool.training.sets import needed_splits
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
@@ -139,28 +140,23 @@ def check_run(
         for check in (check_model_options, check_monitor, *(() if begun else (check_beginning,))):
             with problems.gathered(), checking_arguments():
                 check(config)
-    splits = needed_splits(configs[0])
-    remedies: list[str] = []
-    images: dict[Split, ImageSet] = {}
-    for split in splits:
-        with problems.gathered():
-            images[split] = list_images(data, split)
-    if len(images) < len(splits) and "small_classes" in option_names(data.name):
-        # What else is wrong, without the classes that are too small?
-        with suppress(ValueError, FileNotFoundError):
-            without = replace(data, options={**data.options, "small_classes": "drop"})
-            images = {split: list_images(without, split) for split in splits}
-            remedies.append("--data.options.small_classes drop")
-    if not data.cache:
-        for split, listed in images.items():
-            told = len(problems.found)
-            with problems.gathered():
-                images[split] = checked(listed, data, progress=progress)
-            if len(problems.found) > told:
-                remedies.append("--data.check skip")
-    remedy = " ".join(dict.fromkeys(remedies))
+    found = DataCheck({}, ())
+    with problems.gathered():
+        found = find_problems(
+            data.name,
+            data.root,
+            needed_splits(configs[0]),
+            options=data.options,
+            check="none" if data.cache else data.check,
+            progress=progress,
+        )
+    problems.found += [ValueError(one.text) for one in found.stops]
+    remedy = found.remedy() if found.stops else None
     problems.refuse(f"\nGo on without these classes and images: {command or '...'} {remedy}" if remedy else "")
-    return images
+    for one in found.problems:
+        if not one.stops and process_rank() == 0:
+            warnings.warn(one.text, stacklevel=2)
+    return found.sets
 
 
 @torch.no_grad()

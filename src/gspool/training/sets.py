@@ -10,8 +10,8 @@ from typing import Any
 
 from gspool import data
 from gspool.data import ImageSet
+from gspool.data.check import in_memory
 from gspool.data.image_set import Split
-from gspool.data.image_source import ArrayImages, SelectedImages
 from gspool.data.registry import option_names
 from gspool.models import Pixels
 from gspool.terminal.status import WrongArgumentsError
@@ -50,7 +50,7 @@ def checked(images: ImageSet, config: DataConfig, *, progress: bool = False) -> 
     Warns:
         UserWarning: if broken images are left out, with their names and the classes that are lost.
     """
-    if config.check == "none" or _in_memory(images):
+    if config.check == "none" or in_memory(images):
         return images
     found = data.check_images(images, config.check, progress=progress)
     if found.broken and process_rank() == 0:
@@ -150,11 +150,6 @@ def check_fetched(config: DataConfig) -> None:
         raise WrongArgumentsError(
             f"--download works for {', '.join(known)}, and {config.name} is none of them; leave it out"
         )
-
-
-def _in_memory(images: ImageSet) -> bool:
-    source = images.images.source if isinstance(images.images, SelectedImages) else images.images
-    return isinstance(source, ArrayImages)
 
 
 def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[Any], Any] | None:
