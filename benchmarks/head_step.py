@@ -28,10 +28,9 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize
 
-from cpu_pooling import from_transport, product_distance
 from gspool import losses, pooling
 from gspool.bench.timing import in_turns, keep_freed_pages, load_per_core
-from gspool.functional import Pooled
+from gspool.functional import Pooled, clip_norm
 from gspool.functional.published import closed_form_transport
 from gspool.pooling.embedding import EmbedThenPool
 from gspool.pooling.layer import PoolingLayer, as_tokens
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CLASSES = 100
+MU, EPSILON = 0.3, 5.0
 
 
 class PublishedGSP(PoolingLayer):
@@ -53,8 +53,12 @@ class PublishedGSP(PoolingLayer):
     def pool(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> Pooled:
         """Pool by the fixed point and its closed-form gradient."""
         tokens = as_tokens(x, self.dim)
-        pooled, attributes = from_transport(tokens, product_distance(self.prototypes, tokens), closed_form_transport)
-        return Pooled(pooled, attributes=attributes)
+        # Distances by matrix products, with automatic differentiation.
+        f, w = clip_norm(tokens), clip_norm(self.prototypes)
+        squared = f.square().sum(-1)[:, None, :] + w.square().sum(-1)[:, None] - 2 * w @ f.transpose(1, 2)
+        residual, plan = closed_form_transport(squared.clamp_min(1e-12).sqrt(), MU, EPSILON)
+        weights = (1 / tokens.shape[1] - residual) / MU
+        return Pooled(torch.bmm(weights[:, None], tokens)[:, 0], attributes=plan.sum(-1) / MU)
 
 
 def heads(dim: int, out_dim: int, prototypes: int) -> dict[str, PoolingLayer]:

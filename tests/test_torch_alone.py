@@ -34,6 +34,7 @@ loss = pooled.sum() + ZSRLoss(num_classes=4, dim=8)(attributes, torch.tensor([0,
 loss.backward()
 timms = {"avgmax", "catavgmax", "attention", "simpool", "lse", "map", "clip"}
 for name in pooling.list():
+    pooling.registry.layer_class(name)
     if name not in timms:
         pooling.create_embedding(name, dim=16, out_dim=128)
 functional.hard_selection(torch.rand(2, 3, 5), mu=0.3)

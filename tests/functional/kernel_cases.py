@@ -4,6 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from gspool.functional import gsp_pool, partial_transport
+from gspool.functional.kernels import launch
 from gspool.functional.kernels.plan import SLICE
 from oracle import WEIGHT_ERROR, pooled, random_problem, relative_weight_error, subtracted_distance
 
@@ -19,6 +20,12 @@ NAMES = ("tokens", "prototypes", "mu", "epsilon")
 def slices_fit(shape, strides, dtype, prototypes, exact, roomy):
     """Stand in for the rule by which gradients are formed slice by slice: wherever they can be."""
     return dtype != torch.float16 and prototypes <= min(SLICE, shape[2]) and roomy
+
+
+def forget_plans():
+    """Let the next calls be planned anew."""
+    for prepare in (launch.plan_forward, launch.plan_backward):
+        prepare.cache_clear()
 
 
 def problem(batch, tokens, prototypes, dim, device="cpu", seed=0):

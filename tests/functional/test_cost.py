@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gspool.functional import clip_norm, distance, gsp_pool
+from gspool.functional import clip_norm, distance, gsp_pool, partial_transport
 from gspool.functional.product_distance import product_distance
 from oracle import subtracted_distance
 
@@ -64,8 +64,6 @@ def test_gradient_points_the_right_way_close_to_a_prototype(dtype):
     ours_x, ours_w = tokens.clone().requires_grad_(), prototypes.clone().requires_grad_()
     gsp_pool(ours_x, ours_w, 0.4, 5.0).weights[0, 0].backward()
     x, w = tokens.double().requires_grad_(), prototypes.double().requires_grad_()
-    from gspool.functional import partial_transport
-
     (partial_transport(distance(w, x), 0.4, 5.0).plan.sum(1) / 0.4)[0, 0].backward()
     scale = float(x.grad.abs().max())
     assert (ours_x.grad.double() - x.grad).abs().max() <= (1e-9 if dtype == torch.float64 else 2e-5) * scale

@@ -19,8 +19,7 @@ def test_weights_are_exact(size, mu, epsilon):
 @pytest.fixture(autouse=True)
 def fresh_plans():
     """Plan every call anew: what a test has prescribed must not outlive it."""
-    for prepare in (launch.plan_forward, launch.plan_backward):
-        prepare.cache_clear()
+    cases.forget_plans()
 
 
 def choose_slices(monkeypatch, sliced):

@@ -1,6 +1,7 @@
-"""What holds for every layer: laws, odd sizes, masks, gradients, precision, compilation, training.
+"""What holds for every layer: laws, odd sizes, masks, precision, compilation, training.
 
-The formula of each layer is tested in a file of its own.
+Formulas and gradients are tested in test_formulas.py, what holds for one layer only in test_special_cases.py or a file
+of the layer's own.
 """
 
 from __future__ import annotations
@@ -32,8 +33,16 @@ LEARNED = {
     "tfm": {"layers": 2, "mlp_ratio": 2.0},
     "tfm, sinusoidal": {"position": "sinusoidal"},
 }
-# WELDON with one token, so that it takes maps of a single place.
-LAYERS = {**{name: {} for name in registry.list()}, **LEARNED, "weldon": {"k": 1}}
+LAYERS = {
+    **{name: {} for name in registry.list()},
+    **LEARNED,
+    # With one token, so that it takes maps of a single place.
+    "weldon": {"k": 1},
+    "gsp, keys": {"prototypes": 4, "keys": 3},
+    "gsp, groups": {"prototypes": 4, "groups": 2, "role": "background"},
+    "gmp+gsp, embedded": {"out_dim": 4, "prototypes": 4},
+    "gemean+gsp, embedded": {"out_dim": 4, "prototypes": 4},
+}
 NEEDS_PLANE = {"cbam", "gsop", "tfm, sinusoidal", "tsmk", "clip"}
 TAKES_NO_MASK = {"gsop", "avgmax", "catavgmax", "simpool", "lse", "clip"}
 HAS_BATCH_NORM = {"gsop", "solar", "aim"}
@@ -57,10 +66,6 @@ def make(name: str, seed: int = 0) -> PoolingLayer:
 
 def features(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def outputs(layer: PoolingLayer, *arguments: torch.Tensor) -> list[torch.Tensor]:
-    return [value for value in layer.pool(*arguments) if value is not None]
 
 
 @every_layer
@@ -127,6 +132,13 @@ def test_a_layer_that_needs_the_plane_says_so(name):
         make(name)(features(2, 12, DIM))
 
 
+@pytest.mark.parametrize("name", sorted(NEEDS_PLANE))
+def test_places_matter_to_a_layer_that_needs_the_plane(name):
+    layer, x = make(name).eval(), features(1, DIM, 3, 5)
+    shuffled = x.flatten(2)[:, :, torch.randperm(15, generator=torch.Generator().manual_seed(3))].view_as(x)
+    assert not torch.allclose(layer(x), layer(shuffled), rtol=1e-4)
+
+
 @every_masked_layer
 @pytest.mark.parametrize("padding", [-50.0, float("inf"), float("nan")])
 def test_masking_is_cropping_whatever_stands_in_the_padding(name, padding):
@@ -166,27 +178,6 @@ def test_each_image_has_a_mask_of_its_own(name):
     assert_close(layer(x, mask)[1], layer(x[1:, :, :2])[0], **EXACT)
 
 
-# T-SMK holds the lengths of its features constant, which finite differences cannot: its own file compares gradients.
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "tsmk"])
-def test_gradients_of_features_are_those_of_finite_differences(name):
-    layer = make(name).eval()
-    x = features(2, DIM, 2, 2, seed=5).requires_grad_()
-    assert torch.autograd.gradcheck(lambda t: outputs(layer, t), (x,))
-
-
-@every_learned_layer
-def test_gradients_of_features_and_parameters_in_training(name):
-    layer = make(name, seed=4).train()
-    names = [key for key, _ in layer.named_parameters()]
-    arguments = [features(2, DIM, 2, 2, seed=5), *(parameter.detach().clone() for parameter in layer.parameters())]
-
-    def pooled(x, *values):
-        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
-
-    arguments = [argument.requires_grad_() for argument in arguments]
-    assert torch.autograd.gradcheck(pooled, arguments, fast_mode=True, rtol=1e-3, atol=1e-6)
-
-
 # That of the other layers is watched while they learn, below.
 @every_learned_layer
 def test_every_parameter_is_reached_by_the_gradient(name):
@@ -201,7 +192,7 @@ def test_every_parameter_is_reached_by_the_gradient(name):
         assert parameter.grad.abs().max() > 1e-8, key
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name not in LEARNED])
+@pytest.mark.parametrize("name", [name for name in registry.list() if name not in LEARNED])
 def test_a_tiny_task_is_learned(name):
     """Eight images of noise, four classes: a head of embedding, layer and classifier learns them by heart."""
     torch.manual_seed(0)

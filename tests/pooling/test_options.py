@@ -59,7 +59,7 @@ WRONG_VALUES = [
     ("gsp", "precision", "precision must be one of exact, tf32", ("fp8",)),
     ("gsp", "warm_start", "at least the 64 prototypes", (3,)),
     ("gsp", "keys", "keys", (-1,)),
-    ("gsp", "groups", "groups", (4,)),
+    ("gsp", "groups", "groups", (0, 4)),
 ]
 WRONG_TOGETHER = [
     ("otp", {"out_dim": 128, "prototypes": 8, "token_dim": 10}, "out_dim must be prototypes"),

@@ -1,4 +1,4 @@
-"""OTP against Sinkhorn's iteration in loops, against POT, and the laws of transport."""
+"""OTP against POT, and the laws of balanced transport."""
 
 from __future__ import annotations
 
@@ -11,49 +11,6 @@ from hypothesis import strategies as st
 
 from gspool.pooling.otp import OTP, balanced_transport
 from oracle import EXACT
-
-
-def sinkhorn_in_loops(cost, epsilon, iterations):
-    """Scale rows and columns of exp(-epsilon c) in turn, columns (tokens) last."""
-    prototypes, tokens = cost.shape
-    plan = np.exp(-epsilon * cost)
-
-    def scale_columns():
-        for j in range(tokens):
-            plan[:, j] *= (1 / tokens) / plan[:, j].sum()
-
-    scale_columns()
-    for _ in range(iterations):
-        for i in range(prototypes):
-            plan[i] *= (1 / prototypes) / plan[i].sum()
-        scale_columns()
-    return plan
-
-
-def otp_in_loops(tokens, layer):
-    embedded = tokens @ layer.embed.weight.detach().numpy().T
-    prototypes = layer.prototypes.detach().numpy()
-
-    def clipped(vector):
-        return vector / max(1.0, np.linalg.norm(vector))
-
-    cost = np.array([[np.linalg.norm(clipped(w) - clipped(f)) for f in embedded] for w in prototypes])
-    plan = sinkhorn_in_loops(cost, layer.epsilon, layer.iterations)
-    blocks = [sum(mass * token for mass, token in zip(row, embedded, strict=True)) for row in plan]
-    return np.sqrt(len(prototypes)) * np.concatenate(blocks), plan
-
-
-@pytest.mark.parametrize("count", [1, 7, 30])
-@pytest.mark.parametrize(("prototypes", "scale"), [(1, 1.0), (5, 0.1), (5, 3.0)])
-def test_formula(count, prototypes, scale):
-    torch.manual_seed(0)
-    layer = OTP(6, prototypes=prototypes, token_dim=4).double()
-    x = scale * torch.randn(2, count, 6, dtype=torch.float64)
-    out = layer.pool(x)
-    for image, pooled, attributes in zip(x, out.pooled, out.attributes, strict=True):
-        expected, plan = otp_in_loops(image.numpy(), layer)
-        torch.testing.assert_close(pooled, torch.tensor(expected), **EXACT)
-        torch.testing.assert_close(attributes, torch.tensor(plan.sum(1)), **EXACT)
 
 
 @settings(max_examples=30, deadline=None)
@@ -102,17 +59,6 @@ def test_blocks_add_up_to_average_pooling():
     torch.testing.assert_close(layer(x).view(2, 5, 4).sum(1), 5**0.5 * average, **EXACT)
 
 
-def test_one_prototype_is_average_pooling():
-    layer = OTP(6, prototypes=1, token_dim=4).double()
-    x = torch.randn(2, 6, 3, 4, dtype=torch.float64)
-    torch.testing.assert_close(layer(x), layer.embed(x.mean((2, 3))), **EXACT)
-
-
-def test_the_mass_of_an_image_is_one():
-    attributes = OTP(6).pool(torch.randn(3, 6, 5, 5)).attributes
-    torch.testing.assert_close(attributes.sum(1), torch.ones(3))
-
-
 def test_tokens_that_sit_on_prototypes_have_finite_gradients():
     layer = OTP(4, prototypes=3, token_dim=4).double()
     torch.nn.init.eye_(layer.embed.weight)
@@ -120,14 +66,3 @@ def test_tokens_that_sit_on_prototypes_have_finite_gradients():
     layer(x).square().sum().backward()
     assert x.grad.isfinite().all()
     assert layer.prototypes.grad.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("options", "prototypes", "token_dim"),
-    [({}, 8, 16), ({"out_dim": 128}, 8, 16), ({"out_dim": 8192, "prototypes": 64}, 64, 128), ({"token_dim": 3}, 8, 3)],
-)
-def test_sizes_complete_each_other(options, prototypes, token_dim):
-    layer = OTP(6, **options)
-    assert layer.prototypes.shape == (prototypes, token_dim)
-    assert layer.out_dim == prototypes * token_dim
-    assert layer.embedding == "inside"

@@ -1,18 +1,11 @@
-"""SOLAR against its formula, written out in loops, and what it becomes without attention."""
+"""The attention of SOLAR, and its batch norm of real tokens."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 import torch
 
-from gspool.pooling.gemean import GeMean
 from gspool.pooling.solar import SOLAR, token_batch_norm
 from oracle import EXACT
-
-
-def numbers(tensor):
-    return tensor.detach().numpy()
 
 
 def trained_layer(**options):
@@ -27,44 +20,6 @@ def trained_layer(**options):
     for linear in (layer.query, layer.key, layer.value, layer.output):
         torch.nn.init.normal_(linear.bias)
     return layer.eval()
-
-
-def solar_in_loops(tokens, layer):
-    def mapped(linear, token):
-        return numbers(linear.weight) @ token + numbers(linear.bias)
-
-    def normed(norm, vector):
-        unit = (vector - numbers(norm.running_mean)) / np.sqrt(numbers(norm.running_var) + norm.eps)
-        return np.maximum(unit * numbers(norm.weight) + numbers(norm.bias), 0.0)
-
-    queries = [normed(layer.query_norm, mapped(layer.query, token)) for token in tokens]
-    keys = [normed(layer.key_norm, mapped(layer.key, token)) for token in tokens]
-    values = [mapped(layer.value, token) for token in tokens]
-    power = layer.mean.p.item()
-    total = np.zeros(tokens.shape[1])
-    for token, query in zip(tokens, queries, strict=True):
-        attention = np.array([np.exp(query @ key / np.sqrt(len(key))) for key in keys])
-        attention /= attention.sum()
-        found = sum(share * value for share, value in zip(attention, values, strict=True))
-        total += np.maximum(token + mapped(layer.output, found), 1e-6) ** power
-    return (total / len(tokens)) ** (1 / power)
-
-
-@pytest.mark.parametrize("count", [1, 7, 30])
-@pytest.mark.parametrize(("reduction", "p"), [(1, 3.0), (2, 1.5)])
-def test_formula(count, reduction, p):
-    layer = trained_layer(reduction=reduction, p=p)
-    x = torch.randn(2, count, 6, dtype=torch.float64)
-    expected = np.stack([solar_in_loops(image.numpy(), layer) for image in x])
-    torch.testing.assert_close(layer(x), torch.tensor(expected), **EXACT)
-
-
-def test_without_an_output_the_attention_adds_nothing_to_the_generalized_mean():
-    layer = trained_layer()
-    torch.nn.init.zeros_(layer.output.weight)
-    torch.nn.init.zeros_(layer.output.bias)
-    x = torch.randn(2, 6, 3, 5, dtype=torch.float64)
-    torch.testing.assert_close(layer(x), GeMean(6, p=3.0)(x), **EXACT)
 
 
 def test_equal_keys_attend_to_the_average():
@@ -107,13 +62,3 @@ def test_frozen_statistics_stay():
     layer(torch.randn(2, 12, 6, dtype=torch.float64), mask)
     assert torch.equal(layer.query_norm.running_mean, before[0])
     assert not torch.equal(layer.key_norm.running_mean, before[1])
-
-
-def test_paper_settings():
-    layer = SOLAR(16)
-    assert layer.query.weight.shape == (16, 16)
-    assert layer.mean.p.item() == 3.0
-    assert layer.mean.p.requires_grad
-    assert layer.mean.minimum == 1e-6
-    assert not SOLAR(16, learn_p=False).mean.p.requires_grad
-    assert layer.embedding == "after"

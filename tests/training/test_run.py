@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shlex
+import warnings
 
 import pytest
 import torch
@@ -194,8 +195,12 @@ def test_all_problems_are_told_at_once_with_the_command_that_goes_on(tmp_path, m
     assert told.rstrip().endswith("--data.options.small_classes drop --data.check skip")
     command = shlex.split(told.rstrip().splitlines()[-1].partition(": gspool ")[2])
     command[command.index("accuracy")] = "map@r"
-    with pytest.warns(UserWarning, match="2 images cannot be read"):
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
         assert cli.main([*command, "--output.folder", "run"]) == 0
+    noted = " ".join(str(each.message) for each in notes)
+    for fact in ("2 images cannot be read", "are left out (lone)", "in several classes"):
+        assert fact in noted
     printed = " ".join(capsys.readouterr().out.split())
     assert (
         "train 28 of 7 classes" in printed or "train 27 of 7 classes" in printed or "train 26 of 7 classes" in printed

@@ -1,12 +1,26 @@
-"""The tables of docs/performance.md, each from the JSON of a GPU benchmark; `render_performance` puts them in order."""
+"""Fill docs/performance.md and draw its figures from the results of the benchmarks.
+
+    PYTHONPATH=src python benchmarks/performance.py
+
+The prose of the page is written by hand. What stands between ``<!-- benchmark: NAME -->`` and ``<!-- /benchmark -->``
+is a table, figure or phrase of `BLOCKS` below, made of results/gpu_*.json and results/head_step_*.json.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib.pyplot as plt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+IMAGES = ROOT / "docs" / "images"
 Row = dict[str, Any]
 
 
@@ -36,7 +50,7 @@ NETWORK_LIMITS = {"inference": 0.01, "training": 0.02}
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines]) + "\n"
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
 
 
 def size_name(size: list[int]) -> str:
@@ -207,3 +221,145 @@ def head_table(results: list[Row]) -> str:
                 ]
             )
     return table(["", "features", *names.values(), "GSP / GAP", "published / GSP"], lines)
+
+
+def draw_growth(growth: dict[str, list[dict[str, Any]]]) -> str:
+    """Draw time against each size, all else fixed; return the Markdown that shows the figure."""
+    position = {"B": 0, "d": 1, "n": 2, "m": 3}
+    labels = {"gap": "GAP", "gsp": "GSP", "attention": "attention (timm)", "published": "published, 100 steps"}
+    figure, axes = plt.subplots(1, len(growth), figsize=(3.6 * len(growth), 3.6), sharey=True, layout="constrained")
+    for axis, (name, points) in zip(axes, growth.items(), strict=True):
+        for pool, label in labels.items():
+            known = [point for point in points if pool in point]
+            axis.loglog([p["size"][position[name]] for p in known], [p[pool] for p in known], marker="o", label=label)
+        size = dict(zip("BdnM", points[0]["size"], strict=True))
+        fixed = ", ".join(
+            f"{key.lower() if key != 'B' else key} {value}"
+            for key, value in size.items()
+            if key.lower() != name.lower()
+        )
+        axis.set_title(fixed, fontsize="small")
+        axis.set_xlabel(name)
+    axes[0].set_ylabel("microseconds")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(labels), fontsize="small")
+    figure.savefig(IMAGES / "gpu_growth.png", dpi=110)
+    return "![Time against n, m, d and B](images/gpu_growth.png)"
+
+
+def draw_iterations(result: dict[str, Any]) -> str:
+    """Draw time against the number of steps; return the Markdown that shows the figure."""
+    figure, axis = plt.subplots(figsize=(5, 3.4))
+    steps = [point["steps"] for point in result["steps"]]
+    for name, label in (
+        ("unrolled", "published, differentiated automatically"),
+        ("closed form", "published, closed form"),
+    ):
+        axis.loglog(steps, [point[name] for point in result["steps"]], marker="o", label=label)
+    for name, label in (("torch", "exact, plain"), ("triton", "exact, kernels")):
+        axis.axhline(result["exact"][name], linestyle="--" if name == "torch" else "-", color="black", label=label)
+    axis.set_xlabel("k, steps of the iteration")
+    axis.set_ylabel("microseconds")
+    axis.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(IMAGES / "gpu_iterations.png", dpi=110)
+    return "![Time against the number of steps](images/gpu_iterations.png)"
+
+
+def measured(result: Row) -> str:
+    """Say where and when a result was measured."""
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    note = f"; {result['note']}" if "note" in result else ""
+    return f"one {result['device']} on {result['date']} ({versions}) by `{result['command']}`{note}"
+
+
+def checked(result: Row) -> str:
+    wrong = result.get("wrong", [])
+    return f"; these failed and were not timed: {'; '.join(wrong)}" if wrong else ""
+
+
+def kernel_times(network: Row) -> str:
+    return "\n\n".join(
+        f"Microseconds per kernel of GSP in one step, {name}: "
+        + ", ".join(f"{kernel.replace('_', ' ')} {time:.0f}" for kernel, time in kernels.items())
+        + "."
+        for name, kernels in network["kernels"].items()
+    )
+
+
+def full_tables(rows: list[Row]) -> str:
+    """All rows, one section for each kind of numbers and a table for each layout."""
+    parts = []
+    kinds, layouts = (list(dict.fromkeys(row[key] for row in rows)) for key in ("kind", "layout"))
+    for kind in kinds:
+        parts.append(f"## {kind}")
+        for layout in layouts:
+            chosen = [row for row in rows if row["kind"] == kind and row["layout"] == layout]
+            if chosen:
+                parts += [f"{layout.capitalize()}:", rows_table(chosen)]
+    return "\n\n".join(parts)
+
+
+def memory_missed(rows: list[Row]) -> str:
+    return "; ".join(f"{', '.join(setting_name(row))}: {100 * MEMORY.value(row):.1f} %" for row in missed(MEMORY, rows))
+
+
+def load_range(results: list[Row]) -> str:
+    loads = [row["load_per_core"] for result in results for row in result["value"]["rows"]]
+    return f"{min(loads):.1f} to {max(loads):.1f}"
+
+
+def read(name: str) -> Any:
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def blocks() -> dict[str, str]:
+    """Return what belongs between the markers of the page, by name."""
+    names = ("pooling", "tiles", "sums", "host", "growth", "iterations", "resnet50")
+    results = {name: read(f"gpu_{name}") for name in names}
+    heads = [read(path.stem) for path in sorted((ROOT / "results").glob("head_step_*.json"))]
+    rows, network, host = results["pooling"]["rows"], results["resnet50"]["network"], results["host"]
+    launch = host.get("one launch", host.get("one launch of nine arguments", {}))
+    return {
+        **{f"measured {name}": measured(result) for name, result in results.items()},
+        "measured heads": "; ".join(map(measured, heads)),
+        "copy speed": str(results["pooling"]["copy TB/s"]),
+        "failed checks": checked(results["pooling"]),
+        "goals": goals_table(rows),
+        "single goals": single_goals_table(rows, network),
+        "times published": str(TIMES_PUBLISHED),
+        "comparison": comparison_table([row for row in rows if "published" in row["eager"]]),
+        "network limits": " and ".join(f"{limit:.0%} ({name})" for name, limit in NETWORK_LIMITS.items()),
+        "network": network_table(network),
+        "network kernels": kernel_times(network),
+        "head load": load_range(heads),
+        "heads": head_table(heads),
+        "full tables": full_tables(rows),
+        "growth": draw_growth(results["growth"]["growth"]),
+        "iterations": draw_iterations(results["iterations"]),
+        "missed large": missed_table(LARGE, missed(LARGE, rows)),
+        "missed small": missed_table(SMALL, missed(SMALL, rows)),
+        "missed memory": memory_missed(rows),
+        "tiles": sweep_table(results["tiles"]["trials"]),
+        "sums": sums_table(results["sums"]["trials"]),
+        "missed eager": missed_eager_table(missed(EAGER, rows)),
+        "one launch": " and ".join(f"{time} ({way})" for way, time in launch.items()),
+        "host": host_table(host["host"]),
+    }
+
+
+def main() -> None:
+    """Write every block of the page."""
+    known = blocks()
+
+    def fill(found: re.Match[str]) -> str:
+        text = known[found["name"]]
+        text = f"\n\n{text}\n\n" if "\n" in text or text.startswith("!") else text
+        return f"<!-- benchmark: {found['name']} -->{text}<!-- /benchmark -->"
+
+    marker = re.compile(r"<!-- benchmark: (?P<name>[^>]+) -->.*?<!-- /benchmark -->", re.DOTALL)
+    PAGE.write_text(marker.sub(fill, PAGE.read_text()))
+    print(f"wrote {PAGE.name}")
+
+
+if __name__ == "__main__":
+    main()
