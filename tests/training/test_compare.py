@@ -237,3 +237,21 @@ def test_the_command_prints_the_winner(pictures, tmp_path, capsys):
     assert run("compare", arguments) == 0
     assert "best on the validation classes" in capsys.readouterr().out
     assert run("compare", ["--layers", "nope", "--data.root", str(pictures)]) == 2
+
+
+def test_without_a_network_the_default_backbone_is_one_that_is_cached(monkeypatch, tmp_path, capsys):
+    from gspool.training import compare as module
+
+    asked = []
+    monkeypatch.setattr(module, "available_backbone", lambda wanted: asked.append(wanted) or "timm/resnet18.a1_in1k")
+
+    def stop(config):
+        raise ValueError(f"compares heads on {config.backbone}")
+
+    monkeypatch.setattr(module, "compare", stop)
+    with pytest.raises(ValueError, match=r"on timm/resnet18\.a1_in1k"):
+        module.compare_command(["--data.root", str(tmp_path)])
+    assert "timm/resnet18.a1_in1k" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="on timm/test_vit"):  # what the user names is not replaced
+        module.compare_command(["--data.root", str(tmp_path), "--backbone", "timm/test_vit"])
+    assert asked == ["timm/vit_small_patch14_dinov2"]
