@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gspool import Embedder
+from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.search import explain
 from gspool.search.explanation.image import Explanation
 from gspool.search.explanation.overlay import (
-    FLAT_ENTROPY,
     common_scale,
     css_colour,
     owners_over,

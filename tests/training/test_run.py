@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 from gspool import cli
+from gspool.evaluation.entropy import relative_entropy
 from gspool.models import Pixels
 from gspool.training import DataConfig, evaluate_run, report_figures, train
-from gspool.training.embed import embed_images, relative_entropy
+from gspool.training.embed import embed_images
 from gspool.training.run import variants_of
 from gspool.training.run_folder import new_run_folder, own_config
 from gspool.training.sets import image_set

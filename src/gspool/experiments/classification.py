@@ -34,6 +34,7 @@ from gspool.data.batches import loading_processes
 from gspool.data.image_source import ArrayImages, FileImages, SelectedImages
 from gspool.data.registry import data_root
 from gspool.evaluation import retrieval_metrics
+from gspool.evaluation.entropy import relative_entropy
 from gspool.evaluation.statistics import seed_difference, with_interval
 from gspool.executor.run_store import RunStore
 from gspool.experiments.cifar import write_cifar100_stand_in
@@ -44,7 +45,6 @@ from gspool.models import create_backbone
 from gspool.models.normalisation import PixelNormalisation
 from gspool.training.classify import Classification, ClassificationConfig
 from gspool.training.config import ScheduleConfig, TrainerConfig
-from gspool.training.embed import relative_entropy
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.launch import make_fabric
 from gspool.training.loop import run_loop

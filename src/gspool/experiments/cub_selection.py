@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from gspool import data as data_sets
+from gspool.evaluation.entropy import relative_entropy
 from gspool.experiments.experiment import Record
 from gspool.experiments.plots import draw_maps
 from gspool.experiments.retrieval_figures import table
@@ -24,7 +25,6 @@ from gspool.experiments.retrieval_training import Variant, train_config
 from gspool.functional import clip_norm, greedy_centers, gsp_pool
 from gspool.provenance import write_result
 from gspool.training.build import build_model
-from gspool.training.embed import relative_entropy
 from gspool.training.sets import on_device
 
 if TYPE_CHECKING:

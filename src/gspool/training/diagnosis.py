@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gspool.evaluation import Threshold, class_bootstrap, class_results, confused_pairs
+from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.evaluation.verification import THRESHOLD
 from gspool.files import write_atomic
-from gspool.training.embed import FLAT, Evaluation, query_rows
+from gspool.training.embed import Evaluation, query_rows
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet
@@ -104,7 +105,7 @@ def result_lines(
 
 def flat_warning(entropy: float | None, pooling: str) -> str | None:
     """Return a warning about a GSP layer whose weights select nothing, or None."""
-    if entropy is None or entropy < FLAT or "gsp" not in pooling:
+    if entropy is None or entropy < FLAT_ENTROPY or "gsp" not in pooling:
         return None
     return (
         f"the pooling weights of {pooling} are flat (entropy {entropy:.5f}, 1 is average pooling), so it selects "

@@ -11,6 +11,7 @@ import torch
 from gspool.data import ImageSet, Shard
 from gspool.data.batches import loading_processes
 from gspool.evaluation import RetrievalMetrics, retrieval_metrics
+from gspool.evaluation.entropy import relative_entropy
 from gspool.terminal.bar import work_bar
 from gspool.training.gather import gather_blocks
 from gspool.training.gpu_data import TensorSet, read_ahead
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.training.diagnosis import Diagnosis
-
-
-# Pooling weights of this mean entropy select nothing.
-FLAT = 0.999
 
 
 class EmbeddedSet(NamedTuple):
@@ -133,17 +130,6 @@ def _batches(
     loader = ShieldedLoader(images, batch_size, sampler=shard, num_workers=processes, pin_memory=device.type == "cuda")
     for pictures, _ in loader:
         yield pictures
-
-
-def relative_entropy(weights: Float[Tensor, "B N"]) -> Float[Tensor, B]:
-    """Compute the entropy of each row relative to that of equal weights.
-
-    Example:
-        >>> relative_entropy(torch.tensor([[0.25, 0.25, 0.25, 0.25], [1.0, 0.0, 0.0, 0.0]]))
-        tensor([1., 0.])
-    """
-    tokens = weights.shape[1]
-    return torch.special.entr(weights).sum(1) / math.log(tokens) if tokens > 1 else torch.ones_like(weights[:, 0])
 
 
 def evaluate_images(

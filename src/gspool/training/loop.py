@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.terminal.bar import WorkBar, work_bar
 from gspool.training.checkpoint import BEST, LAST, CheckpointError, read_checkpoint, read_newest, write_checkpoint
-from gspool.training.embed import FLAT
 from gspool.training.gather import any_process, wait_for_all
 from gspool.training.launch import quiet
 from gspool.training.metrics_log import MetricsLog
@@ -430,7 +430,7 @@ def duration(seconds: float) -> str:
 def _shown(name: str, value: float) -> str:
     if name != "weights_entropy":
         return f"{100 * value:.2f}"
-    return f"{value:.4f}{' (flat, as average pooling)' if value > FLAT else ''}"
+    return f"{value:.4f}{' (flat, as average pooling)' if value > FLAT_ENTROPY else ''}"
 
 
 def set_learning_rate(groups: Iterable[dict[str, Any]], schedule: ScheduleConfig, step: int, steps: int) -> None:

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from gspool import functional
+from gspool.evaluation.entropy import FLAT_ENTROPY, relative_entropy
 from gspool.models import Embedder
 from gspool.models.embedded import embed_features
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import PoolThenEmbed
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import as_tokens
-from gspool.search.explanation.overlay import FLAT_ENTROPY, normalised_entropy
 from gspool.search.model_source import as_input, evaluating
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Explanation(NamedTuple):
     @property
     def entropy(self) -> float:
         """Compute how even the weights are: 1 is average pooling, 0 a single token."""
-        return normalised_entropy(self.weights)
+        return relative_entropy(self.weights.double().flatten()[None]).item()
 
     @property
     def caveat(self) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import colorsys
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn import functional as F
+
+from gspool.evaluation.entropy import FLAT_ENTROPY, relative_entropy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,10 +26,6 @@ TONES = ((0.50, 0.90), (0.30, 0.85), (0.74, 0.90), (0.45, 0.45), (0.60, 0.60), (
 # The share of a heat map or a prototype's colour over the picture, and that of a map whose weights are nearly uniform.
 COVER, FADED_COVER = 0.7, 0.15
 COLOURS = "inferno"
-# Above this normalised entropy weights are nearly uniform. On 7 x 7 tokens 0.99 is a standard deviation of 28 % of the
-# mean: less than a token changes when the image is shifted by a few pixels, so that a map of it is mostly noise.
-# A hard selection of 95 % of the tokens (mu = 0.95), the weakest that means something, stays below it.
-FLAT_ENTROPY = 0.99
 
 
 def prototype_colour(prototype: int) -> tuple[int, int, int]:
@@ -56,18 +53,6 @@ def css_colour(prototype: int) -> str:
 def bar_colour(explanation: Explanation, prototype: int) -> str:
     """Return the colour of a prototype in a histogram: grey if it has less than its even share in this image."""
     return css_colour(prototype) if prototype in explanation.prominent else "#bbbbbb"
-
-
-def normalised_entropy(weights: Float[Tensor, "h w"]) -> float:
-    """Compute how even weights are: 1 is average pooling, 0 a single token.
-
-    Example:
-        >>> normalised_entropy(torch.full((2, 2), 0.25)), normalised_entropy(torch.tensor([[0.0, 1.0]]))
-        (1.0, 0.0)
-    """
-    if weights.numel() == 1:
-        return 1.0
-    return float(torch.special.entr(weights.double()).sum() / math.log(weights.numel()))
 
 
 def common_scale(maps: Iterable[Float[Tensor, "h w"]]) -> float:
@@ -143,7 +128,7 @@ def _relative(values: Float[Tensor, "h w"]) -> Float[Tensor, "h w"]:
 
 
 def _cover(weights: Float[Tensor, "h w"]) -> float:
-    return COVER if normalised_entropy(weights) < FLAT_ENTROPY else FADED_COVER
+    return COVER if relative_entropy(weights.double().flatten()[None]).item() < FLAT_ENTROPY else FADED_COVER
 
 
 def _resized(maps: Float[Tensor, "K h w"], image: UInt8[Tensor, "3 H W"], grid: bool) -> Float[Tensor, "K H W"]:
