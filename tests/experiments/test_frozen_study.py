@@ -52,7 +52,7 @@ def stopped(tmp_path: Path) -> tuple[RunOptions, FrozenSettings, dict[str, Any],
     return options, options.settings, rows, store
 
 
-def test_a_stopped_study_shows_what_all_rows_have(stopped: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stopped_study_shows_what_all_rows_have(stopped: Any) -> None:
     options, settings, rows, store = stopped
     write_record(options, settings, LAYOUT, rows, store)
     record = read_result(options.results / "frozen_cub_resnet50_227_pnca.json")
@@ -66,8 +66,9 @@ def test_a_stopped_study_shows_what_all_rows_have(stopped: Any, capsys: pytest.C
     ]
     # The last try of gap and the first of gsp are best on validation, whatever their test classes say.
     assert {run["found"]["validation"]["map@r"] for run in runs} == {15, 30}
-    assert "| gsp | mu 0.1, epsilon 10" in heads_table(record)
-    assert "+3.50" in capsys.readouterr().out
+    table = heads_table(record)
+    assert "| gsp | mu 0.1, epsilon 10" in table
+    assert "+3.50" in table
 
 
 def test_the_same_command_continues_from_the_written_result(stopped: Any) -> None:

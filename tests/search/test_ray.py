@@ -66,8 +66,9 @@ def test_a_mistake_of_a_worker_is_raised_here(small_model, pictures, tmp_path, m
 
 
 def test_without_a_cluster_it_says_how_to_start_one(small_model, pictures, tmp_path):
-    with pytest.raises(ValueError, match=r"no Ray cluster at 'auto'.*ray start --head.*local"):
-        embed_corpus(small_model, pictures, tmp_path / "vectors.parquet", ray="auto")
+    # A port where nothing listens: "auto" would find the cluster of another test that runs beside this one.
+    with pytest.raises(ValueError, match=r"no Ray cluster at '127.0.0.1:1'.*ray start --head.*local"):
+        embed_corpus(small_model, pictures, tmp_path / "vectors.parquet", ray="127.0.0.1:1")
 
 
 def test_without_ray_it_says_what_to_install(small_model, pictures, tmp_path, monkeypatch):
