@@ -63,29 +63,36 @@ def run_grid(
     """
     executor = executor or Executor()
     deadline = time.time() + seconds if seconds else None
-    missing = [dict(asked) for asked in jobs if store.get(asked) is None]
-    total, running, done, failures = len(missing), 0, 0, []
+
+    def missing(wanted: Sequence[Asked]) -> list[Asked]:
+        return [dict(asked) for asked in wanted if store.get(asked) is None]
+
+    first = missing(jobs)
+    total, running, done, failures = len(first), 0, 0, []
+
+    def started(wanted: Sequence[Asked]) -> Iterator[Asked]:
+        nonlocal running
+        for job in wanted:
+            if deadline is not None and time.time() >= deadline:
+                return
+            running += 1
+            yield job
 
     def tasks() -> Iterator[Asked | None]:
-        nonlocal total, running
-        for more in (None, then):
-            while running:
-                yield None
-            wanted = missing if more is None else [dict(asked) for asked in more() if store.get(asked) is None]
-            if more is not None:
-                total += len(wanted)
-                bar.extend(len(wanted))
-            for job in wanted:
-                if deadline is not None and time.time() >= deadline:
-                    return
-                running += 1
-                yield job
-            if then is None:
-                return
+        nonlocal total
+        yield from started(first)
+        if then is None:
+            return
+        while running:
+            yield None
+        more = missing(then())
+        total += len(more)
+        bar.extend(len(more))
+        yield from started(more)
 
     make = functools.partial(_make_timed, make_worker, deadline)
     several = executor.workers != 1 or executor.ray is not None
-    shown = (several or not own_bars) and len(missing) > 1 and sys.stderr.isatty()
+    shown = (several or not own_bars) and total > 1 and sys.stderr.isatty()
     with (
         exit_with_line(lambda: f"stopped; {done} of {total} {name} are kept, the same command continues"),
         work_bar(name, 0, total, shown, unit=name) as bar,
