@@ -178,3 +178,21 @@ def test_a_time_budget_is_written_in_hours_minutes_and_seconds(written, seconds)
     assert config.trainer.max_seconds == seconds
     with pytest.raises(ValueError, match="30m, 2h"):
         TrainerConfig(max_time="soon")
+
+
+@pytest.mark.parametrize(
+    ("cached", "pooling", "groups"), [("timm/test_vit", "gsp+cls", 8), ("timm/resnet18", "gsp", 1)]
+)
+def test_without_a_network_the_folder_preset_takes_a_cached_backbone(cached, pooling, groups, monkeypatch, capsys):
+    from gspool.models import hub
+    from gspool.training.presets import preset, with_available_backbone
+
+    monkeypatch.setattr(hub, "available_backbone", lambda wanted: cached)
+    config = with_available_backbone(preset("folder"))
+    model = config.model
+    assert (model.backbone, model.backbone_options) == (cached, {"pretrained": True})
+    assert model.pooling == pooling  # a network without a class token pools its map
+    assert model.pooling_options.get("groups", 1) == groups
+    assert cached in capsys.readouterr().out
+    monkeypatch.setattr(hub, "available_backbone", lambda wanted: wanted)
+    assert with_available_backbone(preset("folder")) == preset("folder")

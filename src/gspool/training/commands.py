@@ -14,7 +14,8 @@ from gspool.terminal.status import run_told
 from gspool.terminal.table import show_table
 from gspool.training.checkpoint import CheckpointError
 from gspool.training.loop import NonFiniteLossError
-from gspool.training.parsing import parse_arguments, read_config
+from gspool.training.parsing import parse_arguments, read_config, values_of
+from gspool.training.presets import with_available_backbone
 from gspool.training.run_folder import CONFIG, process_rank
 from gspool.training.signals import TerminatedError, TrainingInterruptedError, is_launched, stop_on_signal
 
@@ -50,6 +51,8 @@ def train_command(arguments: Sequence[str]) -> None:
 
     if resume is not None:
         config = read_config(Path(resume).expanduser() / CONFIG)
+    elif not values_of("--model.backbone", arguments):
+        config = with_available_backbone(config)
     if download and process_rank() == 0:
         check_fetched(config.data)
         check_writable(Path(config.output.folder or "runs").expanduser(), "--output.folder")

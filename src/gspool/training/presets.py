@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gspool.pooling.registry import without_class_token
 from gspool.training.config import (
     DataConfig,
     LossConfig,
@@ -131,6 +132,37 @@ def folder() -> TrainConfig:
         trainer=TrainerConfig(max_steps=400, evaluate_every=25, patience=6),
     )
     config.head.rate, config.head.prototypes = gsp["rate"], gsp["prototypes_from"]
+    return config
+
+
+def with_available_backbone(config: TrainConfig) -> TrainConfig:
+    """Replace a backbone that is neither cached nor can be downloaded by one that is cached, and say so.
+
+    Without a class token there, the layer pools the feature map with the options of such features.
+
+    Raises:
+        ConnectionError: if no other backbone is cached, with what can be done.
+    """
+    from gspool.models import create_backbone
+    from gspool.models.hub import available_backbone
+    from gspool.training.compare_config import FROZEN_DEFAULTS, HEAD_OPTIONS
+
+    model = config.model
+    if not model.backbone_options.get("pretrained") or "weights" in model.backbone_options:
+        return config
+    chosen = available_backbone(model.backbone)
+    if chosen == model.backbone:
+        return config
+    print(
+        f"the hub cannot be reached and {model.backbone} is not cached; this is {chosen}, which is (--model.backbone)"
+    )
+    model.backbone, model.backbone_options = chosen, {"pretrained": True}
+    layer, with_class_token = without_class_token(model.pooling)
+    if with_class_token and not getattr(create_backbone(chosen), "class_tokens", 0):
+        gsp = FROZEN_DEFAULTS.get(layer, {})
+        model.pooling = layer
+        model.pooling_options = {name: value for name, value in gsp.items() if name not in HEAD_OPTIONS}
+        config.head.rate = 1.0
     return config
 
 
