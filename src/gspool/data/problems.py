@@ -20,7 +20,7 @@ OPTION = "data.options."
 class Problem(NamedTuple):
     """One kind of problem: a sentence with the count and the first names, and how to go on without it.
 
-    Args:
+    Attributes:
         text: the sentence.
         remedy: options of a run that go on without it, such as ``{"data.check": "skip"}``; empty if there is none.
         stops: whether training cannot go on; otherwise it is only told.

@@ -16,7 +16,7 @@ CANDIDATES = 200
 class Rerank(NamedTuple):
     """How neighbours are found and ordered; the default is the plain cosine.
 
-    Args:
+    Attributes:
         expand: replace each query by the mean of it and of as many nearest vectors, and search again.
         alpha: weigh each of those vectors by its cosine to this power; 0 is average query expansion.
         whiten: order candidates by the cosine after PCA whitening of this many leading directions, learned from the
