@@ -114,6 +114,7 @@ def libc(name: str) -> TrainConfig:
     config.data.classes_per_batch, config.data.images_per_class = own.classes, own.images
     # The weights of torchvision, which its authors start from, and batch norm that learns.
     config.model.backbone, config.model.freeze = "timm/resnet50.tv_in1k", "none"
+    config.model.backbone_options = {"pixels": {"size": 227, "resize": 256}}
     config.loss.name = "libc"
     # One learning rate for the backbone and the message passing. Theirs is RAdam, divided by 10 after 30 epochs.
     config.optimiser = OptimiserConfig(
