@@ -1,4 +1,4 @@
-"""Losses by name: the paper's six, also with a cross-batch memory, and losses and miners of pytorch-metric-learning."""
+"""Losses by name: the paper's six, also with a cross-batch memory, LIBC, and what pytorch-metric-learning has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from gspool.losses.libc import LIBCLoss
 from gspool.losses.presets import BATCH_SIZE, preset_values
 from gspool.losses.xbm import CrossBatchMemoryLoss
 
@@ -25,27 +26,31 @@ PAPER_LOSSES = {
     "pnca": "NormalizedSoftmaxLoss",
     "panchor": "ProxyAnchorLoss",
 }
+# Losses with a class of their own here.
+OWN_LOSSES: dict[str, type[nn.Module]] = {"libc": LIBCLoss}
 # Classes of pytorch-metric-learning that are not a loss or a miner by themselves begin so.
 _ABSTRACT = ("Base", "GenericPairLoss")
 
 
 def list() -> builtins.list[str]:
-    """Name the paper's losses, alone and with a cross-batch memory.
+    """Name the paper's losses, alone and with a cross-batch memory, and LIBC.
 
     Example:
         >>> from gspool import losses
         >>> losses.list()[:7]
         ['c1', 'c2', 'triplet', 'ms', 'pnca', 'panchor', 'xbm+c1']
+        >>> losses.list()[-1]
+        'libc'
     """
-    return [*PAPER_LOSSES, *(XBM + name for name in PAPER_LOSSES)]
+    return [*PAPER_LOSSES, *(XBM + name for name in PAPER_LOSSES), *OWN_LOSSES]
 
 
 def create(name: str, num_classes: int, dim: int, preset: str | None = None, **options: Any) -> nn.Module:
     """Make a loss of unit vectors and labels, with the paper's values for a data set by default.
 
     Args:
-        name: ``c1``, ``c2``, ``triplet``, ``ms``, ``pnca``, ``panchor``; any of these after ``xbm+``; or a class of
-            `pytorch_metric_learning.losses`, such as ``CircleLoss``.
+        name: ``c1``, ``c2``, ``triplet``, ``ms``, ``pnca``, ``panchor``; any of these after ``xbm+``; ``libc``; or a
+            class of `pytorch_metric_learning.losses`, such as ``CircleLoss``.
         num_classes: number of training classes, for losses with proxies.
         dim: length of the embeddings.
         preset: row of `PRESETS`: ``cub`` (also without one), ``cars196``, ``inshop``, ``sop``, ``collage``.
@@ -76,7 +81,7 @@ def create(name: str, num_classes: int, dim: int, preset: str | None = None, **o
     if plain != name:
         memory.update({option: options.pop(option) for option in XBM_OPTIONS if option in options})
     loss_class = _loss_class(plain)
-    settings = {**_paper_setting(plain), **preset_values(preset, plain), **options}
+    settings = {**(_paper_setting(plain) if plain in PAPER_LOSSES else {}), **preset_values(preset, plain), **options}
     known = _parameters(loss_class)
     right = known - {"num_classes", "embedding_size"} | ({*XBM_OPTIONS} if memory else set())
     _check_options(f"loss {name!r}", settings, right)
@@ -134,14 +139,17 @@ def _near(name: str, names: Iterable[str]) -> str:
 
 
 def _loss_class(name: str) -> type[nn.Module]:
+    if name in OWN_LOSSES:
+        return OWN_LOSSES[name]
     classes = _library_classes("losses", "BaseMetricLossFunction")
     if name in PAPER_LOSSES:
         return classes[PAPER_LOSSES[name]]
     if name in classes:
         return classes[name]
     raise ValueError(
-        f"there is no loss {name!r}{_near(name, (*PAPER_LOSSES, *classes))} the paper's are {', '.join(PAPER_LOSSES)}, "
-        f"each also after xbm+, and pytorch-metric-learning has {', '.join(sorted(classes))}"
+        f"there is no loss {name!r}{_near(name, (*PAPER_LOSSES, *OWN_LOSSES, *classes))} the paper's are "
+        f"{', '.join(PAPER_LOSSES)}, each also after xbm+, and {', '.join(OWN_LOSSES)}; "
+        f"pytorch-metric-learning has {', '.join(sorted(classes))}"
     )
 
 
@@ -164,7 +172,7 @@ def _parameters(made: type) -> set[str]:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names: set[str] = set()
     for ancestor in made.__mro__:
-        if ancestor.__module__.startswith("pytorch_metric_learning") and "__init__" in vars(ancestor):
+        if ancestor.__module__.startswith(("pytorch_metric_learning", "gspool")) and "__init__" in vars(ancestor):
             parameters = inspect.signature(ancestor).parameters.values()
             names.update(each.name for each in parameters if each.kind in kinds)
     return names - {"self", "mat_based_loss"}

@@ -19,6 +19,7 @@ BATCH_SIZE = 32
 
 # m+ and m- of C2, the margin of Triplet, (alpha, beta, lambda) of MS with lambda called base, batches in memory of XBM.
 # The paper gives no values for Cifar Collage: its losses are those of CUB, its memory as well.
+# LIBC has the values of its authors' configurations (github.com/dvl-tum/intra_batch), which the paper follows.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "cub": {
         **_SHARED,
@@ -26,6 +27,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "triplet": {"margin": 0.0961},
         "ms": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
         "xbm": {"memory_batches": 25, "start": XBM_START},
+        "libc": {"layers": 1, "heads": 2, "temperature": 0.2},
     },
     "cars196": {
         **_SHARED,
@@ -33,6 +35,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "triplet": {"margin": 0.1190},
         "ms": {"alpha": 14.35, "beta": 75.83, "base": 0.66},
         "xbm": {"memory_batches": 25, "start": XBM_START},
+        "libc": {"layers": 2, "heads": 8, "temperature": 0.1111},
     },
     "inshop": {
         **_SHARED,
@@ -40,6 +43,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "triplet": {"margin": 0.0451},
         "ms": {"alpha": 8.49, "beta": 57.38, "base": 0.41},
         "xbm": {"memory_batches": 400, "start": XBM_START},
+        "libc": {"layers": 1, "heads": 4, "temperature": 0.1859},
     },
     "sop": {
         **_SHARED,
@@ -47,6 +51,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "triplet": {"margin": 0.0451},
         "ms": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
         "xbm": {"memory_batches": 1_400, "start": XBM_START},
+        "libc": {"layers": 1, "heads": 8, "temperature": 0.6047},
     },
 }
 PRESETS["collage"] = PRESETS["cub"]

@@ -91,6 +91,41 @@ def conventional(name: str) -> TrainConfig:
     return config
 
 
+class LIBCTraining(NamedTuple):
+    """What differs between the benchmarks in the trainings of LIBC, from the configurations of its authors."""
+
+    classes: int
+    images: int
+    lr: float
+    weight_decay: float
+    epoch: int  # steps: the number of training images divided by the batch
+
+
+LIBC = {
+    "cub": LIBCTraining(classes=6, images=9, lr=1.564e-4, weight_decay=6.06e-6, epoch=108),
+    "cars196": LIBCTraining(classes=10, images=7, lr=3.668e-4, weight_decay=2.55e-9, epoch=115),
+    "sop": LIBCTraining(classes=15, images=6, lr=2.472e-4, weight_decay=2.77e-13, epoch=661),
+    "inshop": LIBCTraining(classes=14, images=4, lr=1.127e-4, weight_decay=1.06e-7, epoch=462),
+}
+
+
+def libc(name: str) -> TrainConfig:
+    """Return LIBC in the conventional protocol: ResNet50, 512-D, 70 epochs, its authors' batches and learning rates."""
+    config, own = conventional(name), LIBC[name]
+    config.data.classes_per_batch, config.data.images_per_class = own.classes, own.images
+    # The weights of torchvision, which its authors start from, and batch norm that learns.
+    config.model.backbone, config.model.freeze = "timm/resnet50.tv_in1k", "none"
+    config.model.backbone_options = {"pixels": {"size": 227, "resize": 256}}
+    config.loss.name = "libc"
+    # One learning rate for the backbone and the message passing. Theirs is RAdam, divided by 10 after 30 epochs.
+    config.optimiser = OptimiserConfig(
+        lr=own.lr, weight_decay=own.weight_decay, betas=(0.9, 0.999), eps=1e-8, clip=0.0, proxies=1.0
+    )
+    config.schedule = ScheduleConfig(name="plateau", factor=0.1, patience=10)
+    config.trainer.max_steps, config.trainer.evaluate_every, config.trainer.patience = 70 * own.epoch, own.epoch, None
+    return config
+
+
 def collage() -> TrainConfig:
     """Return Cifar Collage (Supp. 2.2); add the weights of a ResNet20 trained on CIFAR-100."""
     steps_an_epoch = 300  # 19,200 collages in batches of 64
@@ -189,6 +224,7 @@ PRESETS: dict[str, Callable[[], TrainConfig]] = {
     **{f"paper/{name}": lambda name=name: fair(name, proxies=False) for name in FAIR},  # type: ignore[misc]
     **{f"paper/{name}-pnca": lambda name=name: fair(name, proxies=True) for name in FAIR},  # type: ignore[misc]
     **{f"paper/{name}-conventional": lambda name=name: conventional(name) for name in FAIR},  # type: ignore[misc]
+    **{f"paper/{name}-libc": lambda name=name: libc(name) for name in LIBC},  # type: ignore[misc]
     "paper/collage": collage,
 }
 DEFAULT = "glyphs"
