@@ -1,3 +1,3 @@
 """The version of the distribution, read by the build and by `gspool.__version__`."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
