@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from gspool.experiments import benchmark, components, mu, retrieval_study, retrieval_training, screening
-from gspool.experiments.benchmark import BenchmarkSettings
+from gspool.experiments.benchmark import BenchmarkSettings, wanted_variants
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.plots import draw_plots
 from gspool.experiments.retrieval_study import StudySettings, jobs_of
@@ -267,3 +267,8 @@ def test_trainings_of_the_project_are_those_that_are_asked_for(project: Path, tm
     study = benchmark.study(RunOptions(device="cuda"), variants)
     for asked in jobs_of(study):
         assert {**known[asked["variant"]], "weights": None, "fold": asked["fold"], "seed": asked["seed"]} == asked
+
+
+def test_a_loss_with_settings_of_its_own_is_sent_to_its_preset() -> None:
+    with pytest.raises(ValueError, match="paper/cub-libc"):
+        wanted_variants(BenchmarkSettings(losses="c2,libc"))

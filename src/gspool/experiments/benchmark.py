@@ -115,6 +115,8 @@ def wanted_variants(chosen: BenchmarkSettings, runs: Mapping[str, Sequence[Run]]
         words = ["paper", *(words or ["search"])]
     words = words or [chosen.arms or "paper"]
     losses = names_of(chosen.losses, "losses") or COMPARED[chosen.protocol][0]
+    if "libc" in losses:
+        raise ValueError("libc has batches and learning rates of its own: gspool train --preset paper/cub-libc")
     names_of(",".join(word.replace(",", " ") for word in words), "variants")
     searched = search_variants(losses)
     known = [*dict.fromkeys(variant.setting for variant in searched)]
