@@ -120,6 +120,10 @@ def embed_corpus(
     settings = VectorSettings(str(name), fingerprint(network), network.out_dim, chosen)
     threads = workers or min(os.cpu_count() or 1, 16)
     executor = Executor(workers=actors or 0, ray=ray, gpus=1.0, cpus=threads)
+    if progress:
+        made_of = f"{network.settings.backbone}, {network.settings.pooling}, {network.out_dim} numbers"
+        where = f"on Ray ({ray})" if ray else f"on {next(network.parameters()).device}"
+        print(f"{total:,} pictures; {made_of}, {chosen} {where}", flush=True)
     began = time.perf_counter()
     place.parent.mkdir(parents=True, exist_ok=True)
     taken = f"another process is writing to {place}; wait for it, or write to another file"
