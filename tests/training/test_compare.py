@@ -240,10 +240,11 @@ def test_the_command_prints_the_winner(pictures, tmp_path, capsys):
 
 
 def test_without_a_network_the_default_backbone_is_one_that_is_cached(monkeypatch, tmp_path, capsys):
+    from gspool.models import hub
     from gspool.training import compare as module
 
     asked = []
-    monkeypatch.setattr(module, "available_backbone", lambda wanted: asked.append(wanted) or "timm/resnet18.a1_in1k")
+    monkeypatch.setattr(hub, "available_backbone", lambda wanted: asked.append(wanted) or "timm/resnet18.a1_in1k")
 
     def stop(config):
         raise ValueError(f"compares heads on {config.backbone}")

@@ -11,10 +11,9 @@ from PIL import Image
 from gspool import data
 from gspool.data.crops import centre_boxes, draw_crops, resample
 from gspool.data.decode import decode
-from gspool.data.image_set import ImageSet
+from gspool.data.image_set import ImageSet, mixed_seed
 from gspool.training import DataConfig, fit
 from gspool.training.gpu_data import TensorSet, load_tensors, tensor_batches
-from gspool.training.stream import mixed_seed
 from training.tiny_run import tiny
 
 

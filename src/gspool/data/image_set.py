@@ -103,7 +103,7 @@ class ImageSet(Dataset[tuple[Any, int]]):
         # Random numbers depend on the image and the epoch, not on the worker: any number of workers, and a resumed
         # run, see the same pictures.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_mixed(self.seed, int(self._epoch), index))
+            torch.manual_seed(mixed_seed(self.seed, int(self._epoch), index))
             return self.transform(image), label
 
     def __repr__(self) -> str:
@@ -189,6 +189,11 @@ class ImageSet(Dataset[tuple[Any, int]]):
         return self.subset([index for index, own in enumerate(self.roles) if own == role])
 
 
-def _mixed(*numbers: int) -> int:
-    """Hash numbers into one seed: neighbouring epochs and images must not have neighbouring seeds."""
+def mixed_seed(*numbers: int) -> int:
+    """Mix several numbers into one seed; neighbouring numbers do not give neighbouring seeds.
+
+    Example:
+        >>> mixed_seed(0, 1) != mixed_seed(1, 0)
+        True
+    """
     return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:8], "little") >> 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -84,6 +86,32 @@ def calibrate_threshold(
     return Threshold(
         chosen, float(precisions[at]), float(right[at]) / same, float(f1[at]), pairs=same + other, same=same
     )
+
+
+def read_threshold(folder: Path) -> float | None:
+    """Return the similarity from which two embeddings of a model count as the same; None where it has none.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    path = folder / THRESHOLD
+    if not path.is_file():
+        return None
+    try:
+        return check_threshold(float(json.loads(path.read_text(encoding="utf-8"))["similarity"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no threshold ({error}); calibrate it again") from error
+
+
+def check_threshold(similarity: float) -> float:
+    """Return a threshold.
+
+    Raises:
+        ValueError: if it is not a cosine.
+    """
+    if not -1 <= similarity <= 1:
+        raise ValueError(f"threshold is a cosine and lies in [-1, 1], got {similarity}")
+    return similarity
 
 
 def _count_pairs(embeddings: Any, labels: Any, seed: int) -> Int[Tensor, "2 S"]:

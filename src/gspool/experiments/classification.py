@@ -31,6 +31,7 @@ from gspool import data as data_sets
 from gspool import pooling
 from gspool.data import evaluation_transform, train_transform
 from gspool.data.batches import loading_processes
+from gspool.data.image_set import mixed_seed
 from gspool.data.image_source import ArrayImages, FileImages, SelectedImages
 from gspool.data.registry import data_root
 from gspool.evaluation import retrieval_metrics
@@ -48,7 +49,7 @@ from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.launch import make_fabric
 from gspool.training.loop import run_loop
-from gspool.training.stream import Batch, mixed_seed
+from gspool.training.stream import Batch
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64, UInt8

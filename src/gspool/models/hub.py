@@ -79,3 +79,15 @@ def available_backbone(wanted: str) -> str:
             raise
         return near[0]
     return wanted
+
+
+def announced_backbone(wanted: str, option: str) -> str:
+    """Return `available_backbone`, and print a line where it is another one; ``option`` is how to name one.
+
+    Raises:
+        ConnectionError: as `available_backbone`.
+    """
+    chosen = available_backbone(wanted)
+    if chosen != wanted:
+        print(f"the hub cannot be reached and {wanted} is not cached; this is {chosen}, which is ({option})")
+    return chosen

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gspool.evaluation.verification import read_threshold
 from gspool.models import Embedder
 from gspool.models.device import chosen_device
 from gspool.models.normalisation import PixelNormalisation
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from gspool.models import Embedded
 
-THRESHOLD = "threshold.json"
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -57,25 +57,11 @@ def match_threshold(source: str | Path) -> float | None:
         ValueError: if the file is damaged.
     """
     folder = Path(source).expanduser()
-    for file in (folder / THRESHOLD, folder / RUN_MODEL / THRESHOLD, folder.parent / THRESHOLD):
-        # The parent only of the model inside a run.
-        if file.is_file() and (file.parent != folder.parent or folder.name == RUN_MODEL):
-            try:
-                return check_threshold(float(json.loads(file.read_text(encoding="utf-8"))["similarity"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{file} holds no threshold ({error}); calibrate it again") from error
+    # The parent only of the model inside a run.
+    for place in (folder, folder / RUN_MODEL, *([folder.parent] if folder.name == RUN_MODEL else [])):
+        if (found := read_threshold(place)) is not None:
+            return found
     return None
-
-
-def check_threshold(similarity: float) -> float:
-    """Return a threshold.
-
-    Raises:
-        ValueError: if it is not a cosine.
-    """
-    if not -1 <= similarity <= 1:
-        raise ValueError(f"threshold is a cosine and lies in [-1, 1], got {similarity}")
-    return similarity
 
 
 def fingerprint(model: Embedder) -> str:

@@ -176,8 +176,8 @@ def chosen_rerank(given: Any) -> Rerank | None:
     Raises:
         ValueError: if one of them, or the threshold of a match, is out of range.
     """
+    from gspool.evaluation.verification import check_threshold
     from gspool.search.index.rerank import Rerank
-    from gspool.search.model_source import check_threshold
 
     check_threshold(given.threshold or 0.0)
     asked = Rerank(given.expand, given.alpha, given.whiten).check()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool import losses
+from gspool.data.image_set import mixed_seed
 from gspool.losses import MetricLoss, ZSRLoss
 from gspool.models import Embedder, parameter_groups
 from gspool.models.sharing import model_place
-from gspool.training.stream import mixed_seed
 
 if TYPE_CHECKING:
     from torch import nn

@@ -21,7 +21,7 @@ from gspool.files import write_atomic
 from gspool.models import create_backbone
 from gspool.models.create import begins_at_random, is_published
 from gspool.models.device import chosen_device
-from gspool.models.hub import available_backbone
+from gspool.models.hub import announced_backbone
 from gspool.provenance import write_result
 from gspool.terminal.bar import work_bar
 from gspool.terminal.output import check_writable
@@ -157,14 +157,6 @@ def _with_weights(config: CompareConfig) -> dict[str, Any]:
     return options
 
 
-def _available(backbone: str) -> str:
-    """Return the default backbone, or without a network one whose weights are cached, and say so."""
-    chosen = available_backbone(backbone)
-    if chosen != backbone:
-        print(f"the hub cannot be reached and {backbone} is not cached; this is {chosen}, which is (--backbone)")
-    return chosen
-
-
 def _shrink_batches(learning: ImageSet, config: CompareConfig) -> None:
     """Lower the classes of a batch to those that every fold trains on."""
     smallest = learning.num_classes - learning.num_classes // config.folds - 1
@@ -195,7 +187,7 @@ def compare_command(arguments: Sequence[str]) -> None:
         variants_of(config.layers, config.grid, class_token=True)
         numbers(config.seeds)
     if not values_of("--backbone", arguments) and not {"weights", "pretrained"} & {*config.backbone_options}:
-        config.backbone = _available(config.backbone)
+        config.backbone = announced_backbone(config.backbone, "--backbone")
     found = compare(config)
     # What fits a terminal of 80 columns; the report has the rest.
     shown = ("head", "validation", "test", "P@1", "against gap")

@@ -143,18 +143,3 @@ def write_threshold(folders: Sequence[Path], content: Mapping[str, Any]) -> None
     """Write threshold.json into the folders of a run and of its model."""
     for folder in folders:
         write_atomic(folder / THRESHOLD, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def read_threshold(folder: Path) -> float | None:
-    """Return the similarity from which two embeddings of a model are called the same; None where it has none.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
-    path = folder / THRESHOLD
-    if not path.is_file():
-        return None
-    try:
-        return float(json.loads(path.read_text(encoding="utf-8"))["similarity"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a threshold ({error}); delete it, or write it again") from error

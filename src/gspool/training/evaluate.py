@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gspool.data.folder import has_splits
 from gspool.evaluation import calibrate_threshold
 from gspool.evaluation.checked_input import as_ranks
+from gspool.evaluation.verification import read_threshold
 from gspool.files import write_atomic
 from gspool.models import Embedder
 from gspool.models.device import chosen_device
@@ -24,7 +25,6 @@ from gspool.training.config import DataConfig
 from gspool.training.diagnosis import (
     diagnose,
     flat_warning,
-    read_threshold,
     result_lines,
     threshold_content,
     threshold_in_words,

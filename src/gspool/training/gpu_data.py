@@ -15,9 +15,10 @@ from gspool.data import ClassBalancedBatches
 from gspool.data.cache import CachedImages
 from gspool.data.crops import centre_boxes, draw_crops, resample, shift_and_flip
 from gspool.data.decode import Interpolation, decode, stored_size
+from gspool.data.image_set import mixed_seed
 from gspool.data.image_source import ArrayImages, FileImages, SelectedImages
 from gspool.terminal.bar import work_bar
-from gspool.training.stream import Batch, mixed_seed
+from gspool.training.stream import Batch
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64

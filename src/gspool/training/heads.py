@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from gspool.data.image_set import mixed_seed
 from gspool.functional import clip_norm
 from gspool.models import Embedder
 from gspool.models.embedded import Embedded, embed_features
@@ -24,7 +25,6 @@ from gspool.training.gpu_data import TensorSet
 from gspool.training.launch import make_fabric
 from gspool.training.loop import run_loop
 from gspool.training.metric_learning import MetricLearning
-from gspool.training.stream import mixed_seed
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gspool.data import ClassBalancedBatches
+from gspool.data.image_set import mixed_seed
 from gspool.losses import LossParts, MetricLoss
 from gspool.pooling import GSP
 from gspool.pooling.warm_start import WarmStart
@@ -19,7 +20,7 @@ from gspool.training.embed import evaluate_images
 from gspool.training.gather import gather_rows, share_buffers
 from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import Task
-from gspool.training.stream import Batch, mixed_seed, seed_step, stream_loader
+from gspool.training.stream import Batch, seed_step, stream_loader
 
 if TYPE_CHECKING:
     from gspool.data import ImageSet

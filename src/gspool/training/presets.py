@@ -179,18 +179,15 @@ def with_available_backbone(config: TrainConfig) -> TrainConfig:
         ConnectionError: if no other backbone is cached, with what can be done.
     """
     from gspool.models import create_backbone
-    from gspool.models.hub import available_backbone
+    from gspool.models.hub import announced_backbone
     from gspool.training.compare_config import FROZEN_DEFAULTS, HEAD_OPTIONS
 
     model = config.model
     if not model.backbone_options.get("pretrained") or "weights" in model.backbone_options:
         return config
-    chosen = available_backbone(model.backbone)
+    chosen = announced_backbone(model.backbone, "--model.backbone")
     if chosen == model.backbone:
         return config
-    print(
-        f"the hub cannot be reached and {model.backbone} is not cached; this is {chosen}, which is (--model.backbone)"
-    )
     model.backbone, model.backbone_options = chosen, {"pretrained": True}
     layer, with_class_token = without_class_token(model.pooling)
     if with_class_token and not getattr(create_backbone(chosen), "class_tokens", 0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gspool.data import ClassBalancedBatches, ImageSet
 from gspool.data.batches import loading_processes
+from gspool.data.image_set import mixed_seed
 from gspool.executor.signals import blocked_signals
 
 if TYPE_CHECKING:
@@ -82,16 +82,6 @@ class StreamedImages(Dataset[tuple["Tensor", int, int]]):
             # The CPU's generator alone: seeding all devices takes longer than many a transform.
             torch.default_generator.manual_seed(mixed_seed(self.seed, visit.epoch, visit.row))
             return self.images.transform(image), label, visit.row
-
-
-def mixed_seed(*numbers: int) -> int:
-    """Mix several numbers into one seed; neighbouring numbers do not give neighbouring seeds.
-
-    Example:
-        >>> mixed_seed(0, 1) != mixed_seed(1, 0)
-        True
-    """
-    return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:8], "little") >> 1
 
 
 def seed_step(seed: int, device: torch.device) -> None:

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 
 from gspool.data import BrokenImageError
+from gspool.evaluation.verification import check_threshold
 from gspool.search.explanation.image import explain
 from gspool.search.images import Limits, open_image, read_pixels
 from gspool.search.index.index import label_filter
-from gspool.search.model_source import check_threshold, embed_batch
+from gspool.search.model_source import embed_batch
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
