@@ -94,14 +94,18 @@ def test_another_resize_or_content_is_stored_apart(pictures: ImageSet, folder: P
 @FORK_IS_MEANT
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_limit_is_kept_and_what_is_past_it_is_decoded(pictures: ImageSet, folder: Path, workers: int) -> None:
-    limit = sum(12 + decode(path, 16).numel() for path in pictures.images.paths[:4])
+    sizes = [12 + decode(path, 16).numel() for path in pictures.images.paths]
+    limit = sum(sizes[:4])
+    # Workers that write at the same moment may each store one image more; one process keeps the limit exactly.
+    exceeded = workers * max(sizes)
     kept = cached(pictures, folder, shorter_side=16, max_bytes=limit)
     for index, (image, _) in enumerate(DataLoader(kept, batch_size=None, num_workers=workers)):
         assert torch.equal(image, decode(pictures.images.paths[index], 16))
-    assert 0 < used(folder) <= limit
+    assert 0 < used(folder) <= limit + exceeded
+    before = used(folder)
     # What is stored counts for the next process too.
     assert len(list(cached(pictures, folder, shorter_side=16, max_bytes=limit))) == 10
-    assert used(folder) <= limit
+    assert used(folder) <= max(before, limit)
     for name in ("max_bytes", "folder_bytes"):
         with pytest.raises(ValueError, match="must not be negative"):
             cached(pictures, folder, **{name: -1})

@@ -58,7 +58,8 @@ def cached(
         folder: where to store the cache; ``decoded`` in `data_root()` unless given.
         shorter_side: length of the shorter side of the stored images; 256 is the first step of the paper's transforms.
         interpolation: of the resize; that of the model's preprocessing.
-        max_bytes: limit of this set; images past it are decoded each time. Images of 256 pixels take 0.2 to 0.3 MB.
+        max_bytes: limit of this set, which workers that write at once may exceed by one image each; images past it are
+            decoded each time. Images of 256 pixels take 0.2 to 0.3 MB.
         folder_bytes: limit of the folder; where it is exceeded when a set is opened, images of other sets are removed,
             least recently used first.
 
@@ -174,8 +175,11 @@ class CachedImages:
 
     def _write(self, file: Path, image: UInt8[Tensor, "3 H W"]) -> None:
         """Store an image; on a full disk warn once and store nothing more."""
-        if self._is_full or int(self._stored) + _HEADER + image.numel() > self.max_bytes:
+        size = _HEADER + image.numel()
+        if self._is_full or int(self._stored) + size > self.max_bytes:
             return
+        # Counted before the slow write: the other workers see it.
+        self._stored += size
         pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
         content = np.array(pixels.shape[:2], dtype="<u4").tobytes() + pixels.tobytes()
         # A name of its own: several processes may write the same image at once. Not by tempfile, whose files are
@@ -186,6 +190,7 @@ class CachedImages:
             temporary.write_bytes(zlib.crc32(content).to_bytes(4, "little") + content)
             temporary.replace(file)
         except OSError as problem:
+            self._stored -= size
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             if problem.errno not in _NO_ROOM:
@@ -197,8 +202,6 @@ class CachedImages:
                 "time. Free some space, choose another folder, or lower max_bytes",
                 stacklevel=3,
             )
-        else:
-            self._stored += _HEADER + image.numel()
 
 
 def _read(file: Path) -> UInt8[Tensor, "3 H W"] | None:
