@@ -25,9 +25,9 @@ from gspool.evaluation.statistics import seed_difference
 from gspool.features import FeatureConfig, TokenSet, TokenStore, extract_tokens
 from gspool.models import create_backbone
 from gspool.provenance import write_result
-from gspool.training.compare_config import CompareConfig, Variant
+from gspool.training.compare import CompareConfig
 from gspool.training.compare_data import Tokens
-from gspool.training.compare_runs import asked_of, make_worker
+from gspool.training.compare_runs import Variant, asked_of, make_worker
 from gspool.training.config import DataConfig, OptimiserConfig, TrainerConfig
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")

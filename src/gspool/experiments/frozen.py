@@ -33,9 +33,9 @@ from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.features import FeatureConfig, TokenLayout, extract_tokens
 from gspool.models import create_backbone
 from gspool.provenance import write_result
-from gspool.training.compare_config import CompareConfig, Variant
+from gspool.training.compare import CompareConfig
 from gspool.training.compare_data import Tokens, create_sets
-from gspool.training.compare_runs import asked_of, best_variants, hold_tokens, make_worker, summary
+from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
 from gspool.training.heads import FROZEN
 

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from gspool import pooling
 from gspool.data import ImageSet
 from gspool.executor import Executor
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
-from gspool.features import extract_tokens
+from gspool.features import FeatureConfig, extract_tokens
 from gspool.files import write_atomic
 from gspool.models import create_backbone
 from gspool.models.create import begins_at_random, is_published
 from gspool.models.device import chosen_device
 from gspool.models.hub import announced_backbone
+from gspool.pooling.embedding import check_head_options
+from gspool.pooling.registry import without_class_token
 from gspool.provenance import write_result
 from gspool.terminal.bar import work_bar
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import checking_arguments
 from gspool.terminal.table import show_rows
-from gspool.training.compare_config import CompareConfig, Variant, numbers, variants_of
-from gspool.training.compare_data import Tokens, check_sets, create_sets
+from gspool.training.compare_data import TaskName, Tokens, check_sets, create_sets
 from gspool.training.compare_report import (
     CONFIG,
     HEADS,
@@ -41,13 +44,9 @@ from gspool.training.compare_report import (
     table_rows,
     write_compare_report,
 )
-from gspool.training.compare_runs import (
-    asked_of,
-    best_variants,
-    hold_tokens,
-    make_worker,
-    summary,
-)
+from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
+from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
+from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS, PATCH_DEFAULTS, HeadConfig
 from gspool.training.parsing import instantiate, plain, values_of
 
 HELP = """Compare pooling layers on the tokens of a frozen backbone: which one is best on these pictures?
@@ -62,6 +61,68 @@ Tokens are computed once and kept. Every head is trained on folds of the trainin
 the held-out classes, and it is judged on test classes; --task classify trains linear classifiers and holds out pictures
 instead. The best head is saved as a model for embed, search, explain, serve and export. The same command goes on after
 an interruption."""
+
+
+DEFAULT_LAYERS = "gap,gmp,gemean,delf,ep,abmilp,gsp,gemean+gsp"
+
+
+@dataclass
+class CompareConfig:
+    """A comparison of heads on one frozen backbone.
+
+    Args:
+        data: what to learn from.
+        task: "embed" learns a metric and tests retrieval on classes that were not learned; "classify" trains a linear
+            classifier of the pooled vector and tests it on other pictures of the same classes.
+        backbone: a name of gspool.models.list_backbones(), such as timm/vit_small_patch14_dinov2.
+        backbone_options: its options, such as weights (a file) or pretrained.
+        dim: length of the embedding; null keeps the channels of the backbone, so that a head can start as the identity.
+        layers: names of pooling layers with commas between, or "all"; NAME+cls adds the class token.
+        grid: settings to try, with semicolons between: gsp.mu=0.05,0.1;gsp.epsilon=10,20. Every combination of a
+            layer's settings is a try.
+        folds: parts of the training classes (to classify: of the training pictures), each held out once for validation.
+        use_folds: how many of them to train on.
+        seeds: seeds with commas between.
+        features: how tokens are computed and kept.
+        head: how heads start and are regularised.
+        loss: what is minimised.
+        optimiser: how steps are made.
+        schedule: how the learning rate changes.
+        trainer: how long, how precisely, on what.
+        processes: heads trained side by side.
+        ray: address of a Ray cluster ("auto"), "local", or null.
+        gpus: share of a GPU of one worker on Ray.
+        folder: where results and the chosen model go.
+        progress: show progress bars.
+    """
+
+    data: DataConfig = field(
+        default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4, check="skip")
+    )
+    task: TaskName = "embed"
+    backbone: str = "timm/vit_small_patch14_dinov2"
+    backbone_options: dict[str, Any] = field(default_factory=dict)
+    dim: int | None = None
+    layers: str = DEFAULT_LAYERS
+    grid: str = ""
+    folds: int = 4
+    use_folds: int | None = None
+    seeds: str = "0,1,2"
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimiser: OptimiserConfig = field(
+        default_factory=lambda: OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0)
+    )
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    trainer: TrainerConfig = field(
+        default_factory=lambda: TrainerConfig(max_steps=400, evaluate_every=25, patience=6, progress=False)
+    )
+    processes: int = 1
+    ray: str | None = None
+    gpus: float = 0.0
+    folder: str | None = None
+    progress: bool = True
 
 
 class Comparison(NamedTuple):
@@ -141,6 +202,63 @@ def compare(config: CompareConfig) -> Comparison:
     winner = save_winner(config, backbone, folder, lines, runs, tokens.learning.images.class_names)
     write_compare_report(config, folder, lines, runs, tokens)
     return Comparison(folder, lines, winner)
+
+
+def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
+    """List the tries: the frozen features, then every layer with every combination of its grid.
+
+    Raises:
+        ValueError: if a layer or an option does not exist, or a setting is not written NAME.OPTION=VALUE,VALUE.
+
+    Example:
+        >>> [variant.name for variant in variants_of("gap,gmp+gsp", "gmp+gsp.mu=0.1,0.3", class_token=False)]
+        ['frozen gap', 'gap', 'gmp+gsp epsilon=10.0 prototypes=64 mu=0.1', 'gmp+gsp epsilon=10.0 prototypes=64 mu=0.3']
+    """
+    names = pooling.list() if layers == "all" else [name.strip() for name in layers.split(",") if name.strip()]
+    settings: dict[str, dict[str, list[Any]]] = {}
+    for each in filter(None, (word.strip() for word in grid.split(";"))):
+        target, equals, values = each.partition("=")
+        layer, dot, option = target.rpartition(".")
+        if not (equals and dot and values):
+            raise ValueError(
+                f"a grid setting is written LAYER.OPTION=VALUE,VALUE, such as gsp.mu=0.1,0.3, got {each!r}"
+            )
+        if layer not in names:
+            raise ValueError(f"the grid names {layer!r}, which is not among the layers {', '.join(names)}")
+        settings.setdefault(layer, {})[option] = [yaml.safe_load(value) for value in values.split(",")]
+    frozen = [Variant("gap", learn=False), *([Variant("cls", learn=False)] if class_token else [])]
+    found = list(frozen)
+    for name in names:
+        varied = settings.get(name, {})
+        base, _ = without_class_token(name)
+        defaults = (PATCH_DEFAULTS if class_token else FROZEN_DEFAULTS).get(base, {})
+        fixed = {key: value for key, value in defaults.items() if key not in varied}
+        for combination in itertools.product(*varied.values()):
+            chosen = {**fixed, **dict(zip(varied, combination, strict=True))}
+            head = {key: value for key, value in chosen.items() if key in HEAD_OPTIONS}
+            options = {key: value for key, value in chosen.items() if key not in HEAD_OPTIONS}
+            check_head_options(name, options)
+            found.append(Variant(name, tuple(options.items()), tuple(head.items())))
+    return found
+
+
+def numbers(text: str) -> list[int]:
+    """Read whole numbers with commas between.
+
+    Raises:
+        ValueError: if they are not whole numbers, or one stands there twice.
+
+    Example:
+        >>> numbers("0,1,2")
+        [0, 1, 2]
+    """
+    try:
+        found = [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise ValueError(f"seeds are whole numbers with commas between, such as 0,1,2, got {text!r}") from error
+    if len({*found}) != len(found):
+        raise ValueError(f"seeds are given once each, got {text!r}")
+    return found
 
 
 def _with_weights(config: CompareConfig) -> dict[str, Any]:

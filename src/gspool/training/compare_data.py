@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from gspool.data.splits import split_positions
 from gspool.evaluation.folds import contiguous_folds
 from gspool.features import TokenSet
 from gspool.training.config import DataConfig
-from gspool.training.embed import query_rows
+from gspool.training.frozen import token_entries
 from gspool.training.gpu_data import TensorSet
 
 if TYPE_CHECKING:
@@ -40,14 +40,18 @@ class Tokens(NamedTuple):
 def create_sets(config: DataConfig, task: TaskName = "embed") -> tuple[ImageSet, ImageSet]:
     """Return the pictures to learn from, of which folds are held out for validation, and those to test on.
 
-    The task "embed" tests on classes that are not learned. "classify" tests on other pictures of the same classes: on
-    the test split of the data if it has the classes of the training split, else on a part of every class.
+    Data that names a validation split gives train and validation together to learn from. The task "embed" tests on
+    classes that are not learned. "classify" tests on other pictures of the same classes: on the test split of the data
+    if it has the classes of the training split, else on a part of every class.
     """
-    config = replace(config, options={name: v for name, v in config.options.items() if name not in ("fold", "folds")})
+    options = {name: value for name, value in config.options.items() if name not in ("fold", "folds")}
     if task == "classify" and config.name == "folder" and config.root and not has_splits(Path(config.root)):
-        config.options["zero_shot"] = False
-    learning = learning_set(config)
-    test = data.create(config.name, config.root, "test", **config.options)
+        options["zero_shot"] = False
+    learning = data.create(config.name, config.root, "train", **options)
+    if "fold" not in option_names(config.name):
+        with suppress(ValueError):  # data without a validation split
+            learning = joined([learning, data.create(config.name, config.root, "validation", **options)])
+    test = data.create(config.name, config.root, "test", **options)
     if task == "embed":
         return learning, test
     if {*test.class_names} <= {*learning.class_names}:
@@ -55,19 +59,7 @@ def create_sets(config: DataConfig, task: TaskName = "embed") -> tuple[ImageSet,
         test.labels = torch.tensor([number[test.class_names[label]] for label in test.labels.tolist()])
         test.class_names = learning.class_names
         return learning, test
-    return divided(joined([learning, test]), int(config.options.get("seed", 0)))
-
-
-def learning_set(config: DataConfig) -> ImageSet:
-    """Return all pictures to learn from; data that names a validation split gives train and validation together."""
-    options = {name: value for name, value in config.options.items() if name not in ("fold", "folds")}
-    train = data.create(config.name, config.root, "train", **options)
-    if "fold" in option_names(config.name):
-        return train
-    try:
-        return joined([train, data.create(config.name, config.root, "validation", **options)])
-    except ValueError:
-        return train
+    return divided(joined([learning, test]), int(options.get("seed", 0)))
 
 
 def joined(parts: Sequence[ImageSet]) -> ImageSet:
@@ -141,23 +133,17 @@ def check_sets(learning: ImageSet, test: ImageSet, folds: int, task: TaskName = 
 
 def token_sets(tokens: Tokens, folds: int, fold: int, task: TaskName = "embed") -> dict[str, TensorSet]:
     """Return train, validation and test of a fold; every view of a training picture is an entry of its own."""
-    learning, test = tokens
-    rows = learning.entries()
-    every_view = TensorSet.of(rows, learning.labels.repeat_interleave(learning.views), name="tokens")
-    first_view = TensorSet(rows, learning.labels, learning.views * torch.arange(len(learning)), split="validation")
-    tested = TensorSet(
-        test.entries(), test.labels, test.views * torch.arange(len(test)), split="test", queries=query_rows(test.images)
-    )
+    learning = tokens.learning
+    train, validation = token_entries(learning, "train"), token_entries(learning, "validation")
     if task == "classify":
         held = picture_fold(learning.labels, folds, fold)
-        train = every_view.subset((~held).repeat_interleave(learning.views).nonzero().flatten())
-        return {"train": train, "validation": first_view.subset(held.nonzero().flatten()), "test": tested}
-    classes = contiguous_folds(learning.labels, folds)[fold]
-    return {
-        "train": every_view.of_classes(classes.train_classes.tolist()),
-        "validation": first_view.of_classes(classes.validation_classes.tolist()),
-        "test": tested,
-    }
+        train = train.subset((~held).repeat_interleave(learning.views).nonzero().flatten())
+        validation = validation.subset(held.nonzero().flatten())
+    else:
+        classes = contiguous_folds(learning.labels, folds)[fold]
+        train = train.of_classes(classes.train_classes.tolist())
+        validation = validation.of_classes(classes.validation_classes.tolist())
+    return {"train": train, "validation": validation, "test": token_entries(tokens.test, "test")}
 
 
 def picture_fold(labels: Int64[Tensor, " N"], folds: int, fold: int) -> Bool[Tensor, " N"]:

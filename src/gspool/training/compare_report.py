@@ -15,18 +15,16 @@ from gspool import data
 from gspool.evaluation.statistics import with_interval
 from gspool.files import write_atomic
 from gspool.training import report_figures
-from gspool.training.compare_config import CompareConfig, configured
 from gspool.training.compare_data import Tokens
-from gspool.training.compare_runs import head_name, main_metric
+from gspool.training.compare_runs import configured, head_name, main_metric
 from gspool.training.examples import spread_rows
-from gspool.training.heads import as_embedder, build_head
-from gspool.training.probe import CLASSIFIER
-from gspool.version import __version__
+from gspool.training.heads import CLASSIFIER, as_embedder, build_head
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.models import Backbone
+    from gspool.training.compare import CompareConfig
 
 CONFIG, TABLE, HEADS, WINNER, REPORT = "config.yaml", "compare.json", "heads", "model", "report.html"
 CLASSIFIER_FILE, CLASSES_FILE = "classifier.safetensors", "classes.json"
@@ -41,30 +39,6 @@ class Words(NamedTuple):
 
 
 WORDS = {"embed": Words("MAP@R", "classes"), "classify": Words("top-1 accuracy", "pictures")}
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; font-size: .85rem; }} .wide {{ overflow-x: auto; }}
-th, td {{ padding: .3rem .5rem; border-bottom: 1px solid #ccc; text-align: right; white-space: nowrap; }}
-th:first-child, td:first-child {{ text-align: left; }} img {{ max-width: 100%; height: auto; }}
-h2 {{ margin-top: 2.5rem; }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{lead}</p>
-<div class="wide">{table}</div>
-<p>{metric} in percent. Rows are sorted by the validation {held_out}, which chose the settings; the test {held_out} took
-no part in any choice. Differences are means over folds and seeds with 95 % intervals over the pairs.</p>
-<h2>Validation and test</h2>
-{plot}
-<h2>Where the heads look</h2>
-<p>Weights of the tokens on test pictures, bright where they are large, one scale for all. Heads that weigh all tokens
-alike are left out.</p>
-{weights}
-<p>Written by gspool {version}.</p>
-</body></html>
-"""
 
 
 def save_winner(
@@ -134,31 +108,27 @@ def write_compare_report(
     tokens: Tokens,
 ) -> Path:
     """Write report.html: the table, a plot, and weight maps of the best heads on the same pictures."""
-    rows, test, words = table_rows(lines), tokens.test.images, WORDS[config.task]
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in row.values()) + "</tr>" for row in rows
-    )
+    test, words = tokens.test.images, WORDS[config.task]
     folds = len({run["asked"]["fold"] for run in runs})
-    title = f"Heads on {config.backbone}, {config.data.name}"
-    page = PAGE.format(
-        title=html.escape(title),
-        lead=html.escape(
-            f"{lines[0]['row']} is best on the validation {words.held_out}: test {words.metric} "
-            f"{lines[0]['test']:.2f}. Tested on {len(test):,} pictures of {test.num_classes:,} classes; no head was "
-            f"trained on these {words.held_out}. {folds} of {config.folds} folds, seeds {config.seeds}. The saved "
-            f"model is in the folder {WINNER}."
-        ),
-        table=f"<table><tr>{head}</tr>{body}</table>",
-        metric=words.metric,
-        held_out=words.held_out,
-        plot=report_figures.bars(
-            [(line["row"], line["validation"], line["test"]) for line in lines], words.metric, words.held_out
-        ),
-        weights=_weight_maps(config, folder, lines, runs, tokens),
-        version=__version__,
+    rows = [{name: html.escape(cell) for name, cell in row.items()} for row in table_rows(lines)]
+    points = [(line["row"], line["validation"], line["test"]) for line in lines]
+    page = report_figures.page(
+        f"Heads on {config.backbone}, {config.data.name}",
+        f"{lines[0]['row']} is best on the validation {words.held_out}: test {words.metric} {lines[0]['test']:.2f}. "
+        f"Tested on {len(test):,} pictures of {test.num_classes:,} classes; no head was trained on these "
+        f"{words.held_out}. {folds} of {config.folds} folds, seeds {config.seeds}. The saved model is in the folder "
+        f"{WINNER}.",
+        {
+            "Results": f"{report_figures.table(rows)}<p>{words.metric} in percent. Rows are sorted by the validation "
+            f"{words.held_out}, which chose the settings; the test {words.held_out} took no part in any choice. "
+            "Differences are means over folds and seeds with 95 % intervals over the pairs.</p>",
+            "Validation and test": report_figures.bars(points, words.metric, words.held_out),
+            "Where the heads look": "<p>Weights of the tokens on test pictures, bright where they are large, one scale "
+            "for all. Heads that weigh all tokens alike are left out.</p>\n"
+            + _weight_maps(config, folder, lines, runs, tokens),
+        },
     )
-    write_atomic(folder / REPORT, page.encode())
+    write_atomic(folder / REPORT, page)
     return folder / REPORT
 
 
@@ -176,7 +146,7 @@ def _weight_maps(
     maps: dict[str, Tensor] = {}
     for line in lines:
         asked = next(run["asked"] for run in runs if run["asked"]["row"] == line["row"])
-        _, head = configured(config, asked["head"], asked["seed"])
+        head = configured(config, asked["head"], asked["seed"]).head
         model = build_head(asked["layer"], layout, config.dim, asked["options"], head, asked["seed"]).eval()
         state = load_file(folder / HEADS / f"{head_name(asked)}.safetensors")
         model.load_state_dict({name: state[name] for name in state if not name.startswith(CLASSIFIER)})

@@ -1,13 +1,14 @@
-"""The trainings of a comparison: workers that train heads on folds of the tokens, and what came out."""
+"""The runs of a comparison: one training a variant, fold and seed, their choice by validation, and their summary."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -17,14 +18,37 @@ from gspool.executor import Executor
 from gspool.executor.grid import Worker
 from gspool.executor.run_store import RunStore
 from gspool.files import write_atomic
-from gspool.models.device import free_memory
-from gspool.training.compare_config import CompareConfig, Variant, configured
 from gspool.training.compare_data import Tokens, token_sets
+from gspool.training.config import TrainConfig, TrainedHeadConfig
+from gspool.training.frozen import fits_memory
 from gspool.training.gpu_data import TensorSet
-from gspool.training.heads import build_head, head_config, train_head
-from gspool.training.probe import TOP1, train_probe
+from gspool.training.heads import FROZEN, HEAD_OPTIONS, TOP1, build_head, head_config, train_head, train_probe
+
+if TYPE_CHECKING:
+    from gspool.training.compare import CompareConfig
 
 METRICS = {"embed": ("p@1", "p@r", "map@r"), "classify": (TOP1,)}
+
+
+class Variant(NamedTuple):
+    """A layer with settings: one try. ``learn`` is False for the frozen feature itself."""
+
+    layer: str
+    options: tuple[tuple[str, Any], ...] = ()
+    head: tuple[tuple[str, Any], ...] = ()
+    learn: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name the try as its settings write it.
+
+        Example:
+            >>> Variant("gsp", (("mu", 0.1),), (("rate", 10),)).name
+            'gsp mu=0.1 rate=10'
+        """
+        if not self.learn:
+            return f"{FROZEN} {self.layer}"
+        return " ".join([self.layer, *(f"{name}={value}" for name, value in (*self.options, *self.head))])
 
 
 def asked_of(row: str, variant: Variant, fold: int, seed: int) -> dict[str, Any]:
@@ -38,6 +62,22 @@ def asked_of(row: str, variant: Variant, fold: int, seed: int) -> dict[str, Any]
         "fold": fold,
         "seed": seed,
     }
+
+
+def configured(config: CompareConfig, chosen: Mapping[str, Any], seed: int) -> TrainConfig:
+    """Return the configuration of one training, with the head settings of its try applied."""
+    own: dict[str, dict[str, Any]] = {"head": asdict(config.head), "optimiser": {}, "loss": {}}
+    for name, value in chosen.items():
+        section, setting = HEAD_OPTIONS[name]
+        own[section][setting] = value if section == "head" else float(value)
+    return TrainConfig(
+        data=config.data,
+        head=TrainedHeadConfig(**own["head"]),
+        loss=replace(config.loss, **own["loss"]),
+        optimiser=replace(config.optimiser, **own["optimiser"]),
+        schedule=config.schedule,
+        trainer=replace(config.trainer, seed=seed),
+    )
 
 
 def make_worker(
@@ -56,8 +96,8 @@ def make_worker(
         if fold not in sets:
             sets.clear()
             sets[fold] = token_sets(tokens, config.folds, fold, config.task)
-        train, head = configured(config, asked["head"], seed)
-        model = build_head(asked["layer"], tokens.learning.layout, config.dim, asked["options"], head, seed)
+        train = configured(config, asked["head"], seed)
+        model = build_head(asked["layer"], tokens.learning.layout, config.dim, asked["options"], train.head, seed)
         if config.task == "classify":
             result = train_probe(model, head_config(train, model, "head"), sets[fold], learn=asked["learn"])
         else:
@@ -178,9 +218,3 @@ def load_tokens(tokens: Tokens, device: str) -> None:
     for part, views in ((tokens.learning, None), (tokens.test, 1)):
         if not part.open_shared():
             part.load(device, views)
-
-
-def fits_memory(tokens: Tokens, device: str, processes: int) -> bool:
-    """Whether every process can hold all tokens in the memory of the device, with half of it to spare for training."""
-    needed = processes * (tokens.learning.memory_bytes + tokens.test.memory_bytes)
-    return needed < free_memory(device) // 2

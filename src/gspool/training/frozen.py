@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,15 +82,19 @@ def token_data(
             advance=lambda count: bar.advance(steps=count),
         )
     tokens = dict(zip(sets, found, strict=True))
-    processes = 1 if device.type == "cuda" else config.trainer.devices
-    if processes * sum(each.memory_bytes for each in found) < free_memory(device) // 2:
+    if fits_memory(found, device, 1 if device.type == "cuda" else config.trainer.devices):
         for split, each in tokens.items():
             each.load(device, views=None if split == "train" else 1)
-    return TokenData({split: _entries(each, split) for split, each in tokens.items()}, found[0].layout)
+    return TokenData({split: token_entries(each, split) for split, each in tokens.items()}, found[0].layout)
 
 
-def _entries(tokens: TokenSet, split: Split) -> TensorSet:
-    """Return all views of training pictures, and the first view of others."""
+def fits_memory(tokens: Iterable[TokenSet], device: torch.device | str, processes: int) -> bool:
+    """Check whether every process can hold all tokens in half of the free memory of the device."""
+    return processes * sum(each.memory_bytes for each in tokens) < free_memory(device) // 2
+
+
+def token_entries(tokens: TokenSet, split: Split) -> TensorSet:
+    """Return stored tokens as a set: all views of training pictures, and the first view of others."""
     images, views = tokens.images, tokens.views
     known: dict[str, Any] = {"class_names": tuple(images.class_names), "name": f"{images.name} tokens", "split": split}
     if split == "train":

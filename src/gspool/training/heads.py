@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,12 +18,13 @@ from gspool.models.embedded import Embedded, embed_features
 from gspool.pooling import GSP
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import LocalEmbedding, PoolThenEmbed, create_embedding
-from gspool.training.build import build_loss
+from gspool.training.build import build_loss, build_optimiser
+from gspool.training.classify import Classification, ClassificationConfig, top_1
 from gspool.training.config import HeadConfig, TrainConfig
-from gspool.training.embed import evaluate_images
+from gspool.training.embed import Evaluation, embed_images, evaluate_images
 from gspool.training.gpu_data import TensorSet
 from gspool.training.launch import make_fabric
-from gspool.training.loop import run_loop
+from gspool.training.loop import LoopOutcome, Task, run_loop
 from gspool.training.metric_learning import MetricLearning
 
 if TYPE_CHECKING:
@@ -34,7 +35,31 @@ if TYPE_CHECKING:
     from gspool.models import Backbone, Freeze
     from gspool.pooling.layer import PoolingLayer
 
-FROZEN = "frozen"
+FROZEN, TOP1, CLASSIFIER = "frozen", "top1", "classifier."
+# Chosen on validation classes (docs/frozen.md); the layer's own defaults are those of tuned networks.
+FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gsp": {"mu": 0.05, "epsilon": 10.0, "prototypes": 8, "prototypes_from": "kmeans"},
+    "gmp+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
+    "gemean+gsp": {"mu": 0.1, "epsilon": 5.0, "prototypes": 64, "keys": 128, "prototypes_from": "kmeans"},
+}
+# The same for the patch tokens of a transformer with a class token: fewer tokens count, and prototypes learn faster.
+PATCH_DEFAULTS: dict[str, dict[str, Any]] = {
+    **FROZEN_DEFAULTS,
+    "gsp": {"mu": 0.01, "epsilon": 20.0, "prototypes": 32, "groups": 8, "rate": 10.0, "prototypes_from": "kmeans"},
+}
+# Options of a head beside those of its layer, with their section and field of a training configuration.
+HEAD_OPTIONS = {
+    "start": ("head", "start"),
+    "prototypes_from": ("head", "prototypes"),
+    "rate": ("head", "rate"),
+    "token_dropout": ("head", "token_dropout"),
+    "feature_dropout": ("head", "feature_dropout"),
+    "lr": ("optimiser", "lr"),
+    "zsr": ("loss", "zsr"),
+    "weight_decay": ("optimiser", "weight_decay"),
+}
+# Factor on the learning rate of the classifier, which starts at zero, while the head starts near its goal.
+CLASSIFIER_RATE = 10.0
 # Tokens that prototypes are chosen from: greedy k-center looks at every one of them for every prototype.
 SAMPLED_PICTURES, SAMPLED_TOKENS = 512, 8_192
 LLOYD_STEPS = 10
@@ -231,8 +256,12 @@ def train_head(
     """
     fabric = make_fabric(config.trainer)
     train, validation, test = (sets[name] for name in ("train", "validation", "test"))
+
+    def measured(images: TensorSet) -> Evaluation:
+        return evaluate_images(model, images, ks=config.output.ks, autocast=fabric)
+
     start_from(model, train, fabric.device, config.trainer.seed)
-    first = evaluate_images(model, validation, ks=config.output.ks, autocast=fabric).metrics
+    reached = first = measured(validation).metrics
     best_step, steps, seconds = 0, 0, 0.0
     if learn:
         started = {name: value.clone() for name, value in model.state_dict().items()}
@@ -240,26 +269,29 @@ def train_head(
             config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed
         ).to(fabric.device)
         task = MetricLearning(model, loss, config, train, validation, fabric)
-        # Nothing is logged between evaluations, and reading the loss would make the GPU wait.
-        trainer = replace(config.trainer, log_every=config.trainer.evaluate_every)
-        outcome = run_loop(task, fabric, trainer, config.schedule)
-        best_step, steps, seconds = outcome.best_step, outcome.steps, outcome.seconds
-        monitor = config.trainer.monitor
-        if outcome.best_value is None or outcome.best_value <= first[monitor]:
+        outcome = _run_silently(task, fabric, config)
+        steps, seconds = outcome.steps, outcome.seconds
+        if outcome.best_value is not None and outcome.best_value > first[config.trainer.monitor]:
+            best_step, reached = outcome.best_step, measured(validation).metrics
+        else:
             model.load_state_dict(started)
-            best_step = 0
-    watched = evaluate_images(model, validation, ks=config.output.ks, autocast=fabric).metrics if best_step else first
-    measured = evaluate_images(model, test, ks=config.output.ks, autocast=fabric)
+    tested = measured(test)
     return HeadResult(
-        validation=dict(watched),
-        test=dict(measured.metrics),
+        validation=dict(reached),
+        test=dict(tested.metrics),
         best_step=best_step,
         steps=steps,
-        entropy=measured.entropy,
+        entropy=tested.entropy,
         parameters=sum(parameter.numel() for parameter in model.parameters()) if learn else 0,
         seconds=seconds,
         state={name: value.cpu() for name, value in model.state_dict().items()},
     )
+
+
+def _run_silently(task: Task, fabric: Any, config: TrainConfig) -> LoopOutcome:
+    """Train without a log between evaluations: reading the loss would make the GPU wait."""
+    trainer = replace(config.trainer, log_every=config.trainer.evaluate_every)
+    return run_loop(task, fabric, trainer, config.schedule)
 
 
 def head_config(config: TrainConfig, model: TokenHead, prefix: str = "model") -> TrainConfig:
@@ -267,19 +299,100 @@ def head_config(config: TrainConfig, model: TokenHead, prefix: str = "model") ->
 
     ``prefix`` is what the trained module calls the head.
     """
-    changed = deepcopy(config)
+    rate = model.config.rate
+    if rate == 1:
+        return config
     embeddings = {
         f"{name}.weight"
         for name, part in model.named_modules()
         if isinstance(part, LocalEmbedding) and "key" not in name
     }
-    own = [name for name, _ in model.named_parameters() if name not in embeddings]
-    if model.config.rate != 1:
-        changed.optimiser.multipliers = {
-            **changed.optimiser.multipliers,
-            **{f"{prefix}.{name}": model.config.rate for name in own},
+    own = {f"{prefix}.{name}": rate for name, _ in model.named_parameters() if name not in embeddings}
+    multipliers = {**config.optimiser.multipliers, **own}
+    return replace(config, optimiser=replace(config.optimiser, multipliers=multipliers))
+
+
+class LinearProbe(nn.Module):
+    """A head and a linear classifier, which sees the unit vector of the head times the root of its length.
+
+    So its inputs have a mean square of 1, whatever the backbone. It starts at zero: all classes alike.
+    """
+
+    def __init__(self, head: TokenHead, classes: int) -> None:
+        super().__init__()
+        self.head, self.scale = head, math.sqrt(head.out_dim)
+        self.classifier = nn.Linear(head.out_dim, classes)
+        nn.init.zeros_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+    def forward(self, rows: Float[Tensor, "B T C"]) -> Float[Tensor, "B K"]:
+        """Compute the logits of stored tokens."""
+        return self.classifier(self.scale * self.head(rows))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the head, and a classifier of its embeddings: logits are ``weight @ embedding + bias``."""
+        return {
+            **{name: value.cpu() for name, value in self.head.state_dict().items()},
+            f"{CLASSIFIER}weight": self.scale * self.classifier.weight.detach().cpu(),
+            f"{CLASSIFIER}bias": self.classifier.bias.detach().cpu(),
         }
-    return changed
+
+
+class Probing(Classification):
+    """Train a `LinearProbe` with the optimiser and the batch size of a training configuration."""
+
+    measures = (TOP1,)
+
+    def __init__(self, probe: LinearProbe, config: TrainConfig, train: TensorSet, watched: TensorSet) -> None:
+        size = min(config.data.batch_size, len(train))
+        settings = ClassificationConfig(batch_size=size, clip=config.optimiser.clip)
+        super().__init__(probe, train, watched, settings, config.trainer.seed)
+        self.optimiser_config = config.optimiser
+
+    def optimiser(self) -> torch.optim.Optimizer:
+        """Return Adam; the classifier has a learning rate of its own."""
+        return build_optimiser(self.optimiser_config, self.module)
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Measure top-1 accuracy on the validation pictures."""
+        assert self.watched is not None
+        return {TOP1: top_1(self.module, self.watched)}
+
+
+def train_probe(
+    model: TokenHead, config: TrainConfig, sets: Mapping[str, TensorSet], *, learn: bool = True
+) -> HeadResult:
+    """Train a head with a linear classifier, and measure top-1 accuracy at the best validation step.
+
+    Arguments are those of `train_head`; ``learn=False`` trains the classifier alone.
+
+    Raises:
+        ValueError: if a setting does not fit.
+    """
+    train, validation, test = (sets[name] for name in ("train", "validation", "test"))
+    fabric = make_fabric(config.trainer)
+    start_from(model, train, fabric.device, config.trainer.seed)
+    probe = LinearProbe(model, 1 + int(max(each.labels.max() for each in sets.values()))).to(fabric.device)
+    if not learn:
+        model.requires_grad_(False)
+    multipliers = {"classifier": CLASSIFIER_RATE, **config.optimiser.multipliers}
+    config = replace(
+        config,
+        optimiser=replace(config.optimiser, multipliers=multipliers),
+        trainer=replace(config.trainer, monitor=TOP1),
+    )
+    outcome = _run_silently(Probing(probe, config, train, validation), fabric, config)
+    trained = [*(model.parameters() if learn else ()), *probe.classifier.parameters()]
+    return HeadResult(
+        validation={TOP1: outcome.best_value or 0.0},
+        test={TOP1: top_1(probe, test)},
+        best_step=outcome.best_step,
+        steps=outcome.steps,
+        entropy=embed_images(model, test).entropy,
+        parameters=sum(parameter.numel() for parameter in trained),
+        seconds=outcome.seconds,
+        state=probe.state(),
+    )
 
 
 def as_embedder(

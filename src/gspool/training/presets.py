@@ -149,7 +149,7 @@ def glyphs() -> TrainConfig:
 
 def folder() -> TrainConfig:
     """Return a start for your own images: a GSP head on a frozen DINOv2, whose weights are downloaded."""
-    from gspool.training.compare_config import HEAD_OPTIONS, PATCH_DEFAULTS
+    from gspool.training.heads import HEAD_OPTIONS, PATCH_DEFAULTS
 
     gsp = PATCH_DEFAULTS["gsp"]
     config = TrainConfig(
@@ -180,7 +180,7 @@ def with_available_backbone(config: TrainConfig) -> TrainConfig:
     """
     from gspool.models import create_backbone
     from gspool.models.hub import announced_backbone
-    from gspool.training.compare_config import FROZEN_DEFAULTS, HEAD_OPTIONS
+    from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS
 
     model = config.model
     if not model.backbone_options.get("pretrained") or "weights" in model.backbone_options:

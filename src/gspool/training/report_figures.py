@@ -1,11 +1,14 @@
-"""The figures of a report, as images inside HTML."""
+"""The page of a report: one HTML file that needs no other, its tables, and its figures as images inside it."""
 
 from __future__ import annotations
 
 import base64
+import html
 import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from gspool.version import __version__
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -14,6 +17,35 @@ if TYPE_CHECKING:
     from gspool.training.examples import Examples
 
 RIGHT, WRONG = "#1a9850", "#d73027"
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; font-size: .85rem; }} .wide {{ overflow-x: auto; }}
+th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; text-align: right; white-space: nowrap; }}
+th:first-child, td:first-child {{ text-align: left; }} img {{ max-width: 100%; height: auto; }}
+pre {{ background: #f4f4f4; padding: 1rem; overflow-x: auto; font-size: .85rem; }} h2 {{ margin-top: 2.5rem; }}
+</style></head><body>
+<h1>{title}</h1>
+<p>{lead}</p>
+{body}
+<p>Written by gspool {version}.</p>
+</body></html>
+"""
+
+
+def page(title: str, lead: str, sections: Mapping[str, str]) -> bytes:
+    """Return the page of a report: plain text in title and lead, and sections of HTML under their headings."""
+    body = "\n".join(f"<h2>{html.escape(heading)}</h2>\n{content}" for heading, content in sections.items())
+    return PAGE.format(title=html.escape(title), lead=html.escape(lead), body=body, version=__version__).encode()
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows of HTML cells with the same keys as a table."""
+    lines = [f"<tr>{''.join(f'<th>{html.escape(name)}</th>' for name in rows[0])}</tr>"]
+    lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row.values())}</tr>" for row in rows]
+    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
 
 
 def _figure(rows: int, columns: int, width: float, height: float) -> Any:
