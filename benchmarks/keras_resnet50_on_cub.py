@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 import gspool.version
 from gspool.evaluation import retrieval_metrics
 from gspool.models import Backbone, create_backbone
-from gspool.models.normalisation import PixelNormalisation
+from gspool.models.pixels import PixelNormalisation
 
 FIRST_TEST_CLASS = 101
 

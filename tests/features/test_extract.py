@@ -19,7 +19,7 @@ from gspool.executor import Executor
 from gspool.features import FeatureConfig, extract, extract_tokens
 from gspool.features.store import ShardWriter
 from gspool.models import Backbone, Pixels, create_backbone
-from gspool.models.normalisation import PixelNormalisation
+from gspool.models.pixels import PixelNormalisation
 
 
 class Counting(Backbone):

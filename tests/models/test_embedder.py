@@ -9,7 +9,7 @@ from torch import nn
 
 from gspool import pooling
 from gspool.models import Backbone, Embedder, Pixels
-from gspool.models.normalisation import PixelNormalisation
+from gspool.models.pixels import PixelNormalisation
 
 
 def some_images(count: int = 2, size: int = 32) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from gspool.models.export import every_call
-from gspool.models.onnx_operators import (
+from gspool.models.onnx_export import (
     attention,
     pairwise_distance,
     postponed_factor,

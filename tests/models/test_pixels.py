@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from gspool.models import Pixels
-from gspool.models.normalisation import PixelNormalisation, check_images
+from gspool.models.pixels import PixelNormalisation, check_images
 
 CAFFE = Pixels(mean=(104, 117, 128), std=(1, 2, 4), channel_order="BGR", range="0-255", size=20, resize=24)
 USUAL = Pixels(size=20, resize=24)

@@ -13,7 +13,7 @@ from torch import nn
 
 from gspool.models import create_backbone, hub
 from gspool.models.hub import available_backbone, cached_backbones
-from gspool.models.timm_features import FeatureForm, form_of
+from gspool.models.timm_backbone import FeatureForm, form_of
 
 # Name, options, image, the map that must come out: convolutions, channels-last windows, tokens of several kinds.
 FAMILIES = [

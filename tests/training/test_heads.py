@@ -136,7 +136,7 @@ def test_the_rate_multiplies_what_is_not_the_embedding():
 def test_a_head_on_stored_tokens_is_the_model_on_images(pooling):
     backbone = create_backbone("timm/test_vit", img_size=32).eval()
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
-    from gspool.models.normalisation import PixelNormalisation
+    from gspool.models.pixels import PixelNormalisation
 
     with torch.no_grad():
         features = backbone.features(PixelNormalisation(backbone.pixels)(images))

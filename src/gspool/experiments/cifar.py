@@ -29,7 +29,7 @@ from gspool.experiments.runs import on_engine, training_folder
 from gspool.files import write_atomic
 from gspool.models import FeatureMapEmbedder
 from gspool.models.cifar_resnet import Flavour, ResNet20
-from gspool.models.normalisation import PixelNormalisation
+from gspool.models.pixels import PixelNormalisation
 from gspool.training import FitResult, TrainConfig, TrainerConfig, fit
 from gspool.training.classify import ClassificationConfig, train_classifier
 from gspool.training.gpu_data import TensorSet, load_tensors
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gspool.data.image_set import Split
     from gspool.experiments.experiment import RunOptions
     from gspool.models.backbone import Backbone
-    from gspool.models.embedded import Embedded
+    from gspool.models.embedder import Embedded
 
 FLAVOURS: tuple[Flavour, ...] = ("postactivation", "preactivation-bottleneck")
 # The pre-activation network is three times as wide, and needs fewer passes for the same accuracy.

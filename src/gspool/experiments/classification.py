@@ -43,7 +43,7 @@ from gspool.experiments.experiment import Experiment, Headline, Record, RunOptio
 from gspool.experiments.runs import missing_seeds, on_engine, run_seeds, training_folder
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.models import create_backbone
-from gspool.models.normalisation import PixelNormalisation
+from gspool.models.pixels import PixelNormalisation
 from gspool.training.classify import Classification, ClassificationConfig
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet, load_tensors

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gspool.data.image_set import Split
     from gspool.models.backbone import Backbone
-    from gspool.models.embedded import Embedded
+    from gspool.models.embedder import Embedded
     from gspool.training import TrainConfig
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

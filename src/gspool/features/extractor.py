@@ -19,7 +19,7 @@ from gspool.data.crops import draw_crops, resample
 from gspool.data.decode import BrokenImageError
 from gspool.data.image_source import SelectedImages
 from gspool.features.store import ShardWriter, TokenLayout, TokenStore, encoded
-from gspool.models.normalisation import PixelNormalisation
+from gspool.models.pixels import PixelNormalisation
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt8

@@ -12,21 +12,19 @@ from gspool.on_demand import import_on_demand, importable
 if TYPE_CHECKING:
     from gspool.models.backbone import Backbone
     from gspool.models.create import create_backbone, list_backbones
-    from gspool.models.embedded import Embedded, FeatureMapEmbedder
-    from gspool.models.embedder import Embedder
-    from gspool.models.freezing import Freeze
+    from gspool.models.embedder import Embedded, Embedder, FeatureMapEmbedder
+    from gspool.models.freezing import Freeze, Lora
     from gspool.models.groups import parameter_groups
-    from gspool.models.lora import Lora
     from gspool.models.pixels import Pixels
     from gspool.models.replace import replace_pooling
 
 _HOME = {
     "Backbone": "backbone",
-    "Embedded": "embedded",
+    "Embedded": "embedder",
     "Embedder": "embedder",
-    "FeatureMapEmbedder": "embedded",
+    "FeatureMapEmbedder": "embedder",
     "Freeze": "freezing",
-    "Lora": "lora",
+    "Lora": "freezing",
     "Pixels": "pixels",
     "create_backbone": "create",
     "list_backbones": "create",

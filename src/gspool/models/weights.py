@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from gspool.files import sha256_of
-from gspool.models.lora import merged_state
+from gspool.models.freezing import merged_state
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ import torch
 from gspool.evaluation.verification import read_threshold
 from gspool.models import Embedder
 from gspool.models.device import chosen_device
-from gspool.models.normalisation import PixelNormalisation
+from gspool.models.pixels import PixelNormalisation
 from gspool.models.sharing import RUN_MODEL, model_place
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch import nn
 from gspool.data.image_set import mixed_seed
 from gspool.functional import clip_norm
 from gspool.models import Embedder
-from gspool.models.embedded import Embedded, embed_features
+from gspool.models.embedder import Embedded, embed_features
 from gspool.pooling import GSP
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import LocalEmbedding, PoolThenEmbed, create_embedding

@@ -10,7 +10,7 @@ from torch import nn
 from gspool import functional
 from gspool.evaluation.entropy import FLAT_ENTROPY, relative_entropy
 from gspool.models import Embedder
-from gspool.models.embedded import embed_features
+from gspool.models.embedder import embed_features
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import PoolThenEmbed
 from gspool.pooling.gsp import GSP
