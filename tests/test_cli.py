@@ -326,12 +326,12 @@ def test_missing_libraries_are_named():
 
 
 def test_a_missing_lightning_is_named(monkeypatch):
-    from gspool.training import launch
+    from gspool.training import processes
 
     for name in ("lightning", "lightning.fabric", "lightning_fabric"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"training needs Lightning.*gspool\[train\]"):
-        launch.import_fabric()
+        processes.import_fabric()
 
 
 def test_warnings_to_users_are_told_without_the_source():

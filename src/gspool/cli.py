@@ -22,11 +22,11 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command("gspool.training.commands", "train an embedding model and evaluate it (default: glyphs)", "train"),
+    "train": Command("gspool.training.run", "train an embedding model and evaluate it (default: glyphs)", "train"),
     "compare": Command(
-        "gspool.training.commands", "find the best pooling layer for your images on a frozen backbone", "train"
+        "gspool.training.run", "find the best pooling layer for your images on a frozen backbone", "train"
     ),
-    "evaluate": Command("gspool.training.commands", "compute the retrieval metrics of a trained model", "train"),
+    "evaluate": Command("gspool.training.run", "compute the retrieval metrics of a trained model", "train"),
     "embed": Command("gspool.search.commands", "embed images into a vector index", "search"),
     "search": Command("gspool.search.commands", "find the images most similar to an image", "search"),
     "explain": Command("gspool.search.commands", "show where a model looks and why two images match", "search"),

@@ -14,7 +14,7 @@ import pytest
 from gspool.executor import Executor
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
-from gspool.training.signals import TerminatedError, TrainingInterruptedError
+from gspool.training.processes import TerminatedError, TrainingInterruptedError
 
 JOBS = [{"seed": seed} for seed in range(4)]
 

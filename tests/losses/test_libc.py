@@ -17,7 +17,7 @@ from gspool.training.build import build_loss, build_model, build_optimiser
 from gspool.training.checkpoint import read_checkpoint
 from gspool.training.metric_learning import MetricLearning, ModelAndLoss
 from gspool.training.metrics_log import read_metrics
-from gspool.training.signals import TrainingInterruptedError
+from gspool.training.processes import TrainingInterruptedError
 from training.tiny_run import tiny
 
 DIM, CLASSES = 6, 5

@@ -19,7 +19,7 @@ from timm.models import build_model_with_cfg
 
 from gspool import pooling
 from gspool.models import Embedder, Pixels
-from gspool.models.settings import TIMM_OPTIONS, Settings, check_settings
+from gspool.models.pretrained import TIMM_OPTIONS, Settings, check_settings
 
 MISSING = "a key that is missing"
 FUZZ = Path(__file__).with_name("fuzz_config.py")

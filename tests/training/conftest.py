@@ -42,9 +42,9 @@ def ready_to_fork(glyphs_are_drawn_once) -> None:
     import matplotlib.figure  # noqa: F401
     import torch.utils.tensorboard  # noqa: F401
 
-    from gspool.training import fit, launch  # noqa: F401
+    from gspool.training import fit, processes  # noqa: F401
 
-    launch.import_fabric()
+    processes.import_fabric()
     for split in SPLITS:
         data.create("glyphs", split=split, images_per_class=2, size=16)
 

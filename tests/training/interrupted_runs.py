@@ -79,7 +79,7 @@ def _train(config: TrainConfig, folder: Path, rank: int, ranks: int, port: int, 
         os.dup2(said, 1)
         os.dup2(said, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        from gspool.training.commands import run
+        from gspool.training.run import run
 
         arguments = ["--resume", str(folder)]
         if not (folder / "config.yaml").exists():

@@ -6,8 +6,8 @@ import pytest
 
 from gspool.training import TrainConfig, fit
 from gspool.training.checkpoint import LAST
-from gspool.training.checks import check_beginning
 from gspool.training.presets import PRESETS, preset
+from gspool.training.sets import check_beginning
 from training.tiny_run import tiny
 
 

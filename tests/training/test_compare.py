@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 
 from gspool import Embedder
 from gspool.features import FeatureConfig
-from gspool.training.commands import run
 from gspool.training.compare import CompareConfig, compare, variants_of
 from gspool.training.compare_data import create_sets, picture_fold
 from gspool.training.compare_runs import summary
 from gspool.training.config import DataConfig, TrainerConfig
+from gspool.training.run import run
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from gspool import Embedder, data
 from gspool.training import embed_images, fit
 from gspool.training.build import build_loss, build_model
-from gspool.training.gather import gather_blocks, gather_rows
 from gspool.training.gpu_data import TensorSet
 from gspool.training.metric_learning import MetricLearning
+from gspool.training.processes import gather_blocks, gather_rows
 from gspool.training.run_folder import read_result
 from gspool.training.stream import Batch
 from training.interrupted_runs import said, start, wait

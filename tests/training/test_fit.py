@@ -18,8 +18,8 @@ from gspool.training.checkpoint import CheckpointError, full_disk_explained, rea
 from gspool.training.loop import NonFiniteLossError
 from gspool.training.metric_learning import MetricLearning
 from gspool.training.metrics_log import read_metrics
+from gspool.training.processes import TrainingInterruptedError
 from gspool.training.run_folder import only_training
-from gspool.training.signals import TrainingInterruptedError
 
 
 def weights_of(folder) -> dict[str, torch.Tensor]:

@@ -20,8 +20,8 @@ from gspool.training.frozen import token_data, token_head, trains_on_tokens
 from gspool.training.metric_learning import MetricLearning, with_smaller_batches
 from gspool.training.parsing import as_yaml
 from gspool.training.presets import preset
+from gspool.training.processes import TrainingInterruptedError
 from gspool.training.sets import image_set
-from gspool.training.signals import TrainingInterruptedError
 from gspool.training.stream import Batch
 from training.interrupted_runs import numbers_of
 from training.tiny_run import tiny

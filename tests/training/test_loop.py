@@ -8,8 +8,8 @@ import torch
 from gspool.losses import LossParts
 from gspool.training import fit, train
 from gspool.training.config import ScheduleConfig, TrainerConfig
-from gspool.training.launch import make_fabric
 from gspool.training.loop import Task, run_loop, set_learning_rate
+from gspool.training.processes import make_fabric
 from training.tiny_run import tiny
 
 

@@ -85,7 +85,7 @@ def _signal_of(stop: BaseException) -> int | None:
         return signal.SIGINT
     if isinstance(stop, TerminatedError):
         return signal.SIGTERM
-    # `gspool.training.signals.TrainingInterruptedError`, whose package takes seconds to import.
+    # `gspool.training.processes.TrainingInterruptedError`, whose package takes seconds to import.
     number: int | None = getattr(stop, "signum", None)
     return number
 

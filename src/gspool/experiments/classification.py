@@ -47,8 +47,8 @@ from gspool.models.pixels import PixelNormalisation
 from gspool.training.classify import Classification, ClassificationConfig
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet, load_tensors
-from gspool.training.launch import make_fabric
 from gspool.training.loop import run_loop
+from gspool.training.processes import make_fabric
 from gspool.training.stream import Batch
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from gspool.experiments.runs import missing_seeds, on_engine, run_seeds
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.losses import LossParts
 from gspool.training.config import ScheduleConfig, TrainerConfig
-from gspool.training.launch import make_fabric
 from gspool.training.loop import Task, run_loop
+from gspool.training.processes import make_fabric
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64

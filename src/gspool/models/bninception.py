@@ -67,9 +67,6 @@ class BNInception(Backbone):
     Args:
         weights: a file with the Caffe-converted ImageNet weights; its classifier is ignored.
 
-    Raises:
-        ValueError: if the weights do not fit.
-
     Example:
         >>> backbone = BNInception().eval()
         >>> with torch.no_grad():

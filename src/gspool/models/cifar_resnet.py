@@ -87,9 +87,6 @@ class ResNet20(Backbone):
     The paper describes 3 stages of 3 blocks, which is ``postactivation``; the authors' reference implementation builds
     3 stages of 2 pre-activation bottlenecks, which is ``preactivation-bottleneck``.
 
-    Raises:
-        ValueError: if there is no such flavour or the weights do not fit.
-
     Example:
         >>> import torch
         >>> backbone = ResNet20().eval()

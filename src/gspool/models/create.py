@@ -64,9 +64,6 @@ def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = No
 def foreign_options(name: str, options: Mapping[str, Any]) -> list[str]:
     """Return the options that a backbone does not take, those of another backbone for example.
 
-    Raises:
-        ValueError: if there is no such backbone of timm.
-
     Example:
         >>> foreign_options("small_cnn", {"width": 8, "pretrained": True})
         ['pretrained']
@@ -82,11 +79,7 @@ def foreign_options(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def check_backbone_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a backbone does not have.
-
-    Raises:
-        ValueError: if there is such an option, with those it has.
-    """
+    """Refuse options that a backbone does not have."""
     unknown = foreign_options(name, options)
     if unknown:
         hint = f"its options are {', '.join(_own_options(name))}" if name in OWN else "leave it out"

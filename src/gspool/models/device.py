@@ -12,10 +12,6 @@ def chosen_device(device: str | torch.device | None = None) -> torch.device:
 
     Raises:
         ValueError: if there is no such device here.
-
-    Example:
-        >>> chosen_device("cpu")
-        device(type='cpu')
     """
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -17,7 +17,7 @@ from gspool.models.create import create_backbone
 from gspool.models.freezing import Freeze, Lora, freeze_parameters, hold_statistics, insert_adapters, learnable_names
 from gspool.models.groups import parameter_groups
 from gspool.models.pixels import PixelNormalisation, Pixels, check_images
-from gspool.models.settings import Settings, portable
+from gspool.models.pretrained import Settings, portable
 from gspool.pooling.embedding import create_embedding
 
 if TYPE_CHECKING:

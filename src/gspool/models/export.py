@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
@@ -15,6 +13,7 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from gspool.models.freezing import evaluating
+from gspool.models.weights import renamed_together
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -97,21 +96,9 @@ def save_program(exported: Exported, path: str | Path) -> None:
     path = Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"an exported program is a .pt2 file, got {path.name}; call it {path.stem}.pt2")
-    with write_then_rename(path) as temporary:
-        torch.export.save(
-            exported.program, temporary, extra_files={f"{KEY}.json": json.dumps(exported.description, default=str)}
-        )
-
-
-@contextmanager
-def write_then_rename(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file, and files that belong to it; rename all of them at the end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Inside the same folder: a rename is only atomic within one file system.
-    with TemporaryDirectory(dir=path.parent, prefix=".exporting-") as folder:
-        yield Path(folder, path.name)
-        for written in Path(folder).iterdir():
-            os.replace(written, path.parent / written.name)
+    about = {f"{KEY}.json": json.dumps(exported.description, default=str)}
+    with renamed_together(path.parent, f".{path.name}.saving") as temporary:
+        torch.export.save(exported.program, temporary / path.name, extra_files=about)
 
 
 @contextmanager
@@ -150,11 +137,7 @@ def _trace(graph: ExportGraph, size: tuple[int, int] | None) -> ExportedProgram:
 
 
 def refuse_foreign_operators(program: ExportedProgram) -> None:
-    """Check that a graph holds nothing but PyTorch's own operators.
-
-    Raises:
-        ValueError: if it holds another, such as a Triton kernel, with its name.
-    """
+    """Check that a graph holds nothing but PyTorch's own operators."""
     for node in every_call(program):
         target: Any = node.target
         home = target.namespace if hasattr(target, "namespace") else getattr(target, "__module__", "")

@@ -132,11 +132,7 @@ def _report(kind: str, path: Path, exported: Exported, more: str = "") -> None:
 
 
 def show_comparisons(compared: Sequence[Comparison]) -> None:
-    """Print the differences.
-
-    Raises:
-        ValueError: if one of them is too large.
-    """
+    """Print the differences."""
     print("\nlargest difference between ONNX Runtime and PyTorch")
     for each in compared:
         values = "  ".join(f"{name} {value:.1e}" for name, value in each.differences.items())

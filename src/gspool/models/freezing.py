@@ -23,11 +23,7 @@ ALL_BUT = re.compile(r"all-but-([1-9][0-9]{0,3})")
 
 
 def check_freeze(freeze: object) -> None:
-    """Check a setting of what is frozen.
-
-    Raises:
-        ValueError: if there is no such setting.
-    """
+    """Check a setting of what is frozen."""
     known = ("none", "batchnorm", "all")
     if not isinstance(freeze, str) or not (freeze in known or ALL_BUT.fullmatch(freeze)):
         shown = repr(freeze)[:80]
@@ -47,9 +43,6 @@ def freeze_parameters(backbone: Backbone, freeze: Freeze, learnable: Collection[
     ``batchnorm`` is the setting of the authors' reference implementation: affine parameters and running statistics of
     batch norm stay fixed. ``all-but-2`` trains the last two blocks and what follows them. Only names in ``learnable``
     are ever trained. The statistics are fixed by `hold_statistics`, which must run after each change of mode.
-
-    Raises:
-        ValueError: if there is no such setting, or the backbone has not so many blocks.
     """
     check_freeze(freeze)
     trained = set(learnable)

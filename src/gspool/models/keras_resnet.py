@@ -54,9 +54,6 @@ class KerasResNet50(Backbone):
     Args:
         weights: a file with the ImageNet weights of Keras under torchvision's names.
 
-    Raises:
-        ValueError: if the weights do not fit.
-
     Example:
         >>> import torch
         >>> backbone = KerasResNet50().eval()

@@ -58,12 +58,7 @@ def expected_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def read_keras(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a Keras file as ``layer/part``, float32, without the classifier.
-
-    Raises:
-        ValueError: if there is no such file, or it is not readable HDF5.
-        ImportError: if h5py is not installed.
-    """
+    """Read the tensors of a Keras file as ``layer/part``, float32, without the classifier."""
     try:
         import h5py
     except ModuleNotFoundError as error:
@@ -87,11 +82,7 @@ def read_keras(path: Path) -> dict[str, Tensor]:
 
 
 def check(tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Check that names and shapes are exactly those of the published file.
-
-    Raises:
-        ValueError: if one is missing or left over; the first few are named.
-    """
+    """Check that names and shapes are exactly those of the published file."""
     if any(name.startswith("layers/") for name in tensors):
         raise ValueError(f"{source} is a .weights.h5 file of Keras 3, which has another layout; {MEANT}")
     if any(name.startswith("res2a_branch2a/") for name in tensors):

@@ -18,7 +18,7 @@ from gspool.version import __version__
 
 if TYPE_CHECKING:
     from gspool.models.pixels import Pixels
-    from gspool.models.settings import Settings
+    from gspool.models.pretrained import Settings
 
 TASK = "image-feature-extraction"
 UNNAMED = "not named"
@@ -156,9 +156,6 @@ def text(
 
 def read_facts(path: str | Path) -> CardFacts:
     """Read the facts from the head of a card, which may come from anywhere: text is kept to one printable line.
-
-    Raises:
-        ValueError: if there is no such card, or its head is damaged.
 
     Example:
         >>> from tempfile import TemporaryDirectory

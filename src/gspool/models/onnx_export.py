@@ -21,8 +21,8 @@ from gspool.models.export import (
     every_call,
     export_mode,
     export_program,
-    write_then_rename,
 )
+from gspool.models.weights import renamed_together
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -80,11 +80,7 @@ def export_onnx(
 
 
 def write_onnx(exported: Exported, path: Path) -> OnnxFile:
-    """Translate an exported graph to ONNX and write it in one step.
-
-    Raises:
-        ValueError: if ONNX lacks an operator.
-    """
+    """Translate an exported graph to ONNX and write it in one step."""
     about = exported.description
     axes = {0: "batch"} if exported.size else {0: "batch", 2: "height", 3: "width"}
     try:
@@ -108,17 +104,13 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
     graph.producer_name, graph.producer_version = "gspool", __version__
     graph.doc_string = f"{about['model']['pooling']} on {about['model']['backbone']}: images to unit vectors."
     graph.metadata_props[KEY] = json.dumps(about, default=str)
-    with write_then_rename(path) as temporary:
-        translated.save(temporary)
+    with renamed_together(path.parent, f".{path.name}.saving") as temporary:
+        translated.save(temporary / path.name)
     return OnnxFile(path, about, graph.opset_imports[""], exported.size)
 
 
 def check_installed() -> None:
-    """Check that the libraries for ONNX are installed.
-
-    Raises:
-        ImportError: if onnx or onnxscript is not installed.
-    """
+    """Check that the libraries for ONNX are installed."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -179,12 +171,7 @@ def default_shapes(model: Embedder, size: Sequence[int] | None) -> list[tuple[in
 
 
 def open_session(path: str | Path) -> Any:
-    """Open an ONNX file on the CPU.
-
-    Raises:
-        ValueError: if there is no such file.
-        ImportError: if onnxruntime is not installed.
-    """
+    """Open an ONNX file on the CPU."""
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path}; write it with gspool export MODEL --onnx {path}")
     try:
@@ -195,11 +182,7 @@ def open_session(path: str | Path) -> Any:
 
 
 def read_description(session: Any) -> dict[str, Any]:
-    """Read the description of an ONNX file.
-
-    Raises:
-        ValueError: if it has none that gspool wrote.
-    """
+    """Read the description of an ONNX file."""
     written = session.get_modelmeta().custom_metadata_map
     if KEY not in written:
         raise ValueError(
@@ -250,11 +233,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Float[Tensor, "*B N E"]:
-    """Compute attention by plain products: the exporter's own translation takes queries of four axes only.
-
-    Raises:
-        ValueError: for causal or grouped attention, which no layer here uses.
-    """
+    """Compute attention by plain products: the exporter's own translation takes queries of four axes only."""
     if is_causal or enable_gqa:
         raise ValueError("causal and grouped attention of other than four axes cannot be exported to ONNX")
     logits = (query @ key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)

@@ -190,9 +190,6 @@ def check_images(images: Float[Tensor, "B 3 H W"], normalised: bool = False) -> 
 
     Shape and type are always checked. Values are checked on the CPU alone: a GPU would have to wait, and a compiled or
     exported graph cannot.
-
-    Raises:
-        ValueError: if ``images`` is not such a batch, with what is wrong and what to do.
     """
     if not isinstance(images, torch.Tensor):
         raise ValueError(

@@ -27,10 +27,6 @@ def model_place(source: str | Path) -> str | Path:
 
     Raises:
         ValueError: if the run has not finished, or the parent folder exists and holds no such model.
-
-    Example:
-        >>> model_place("owner/name")
-        'owner/name'
     """
     folder = Path(source).expanduser()
     if (folder / RUN_MODEL / CONFIG).is_file():
@@ -52,11 +48,7 @@ def _names_in(folder: Path) -> str:
 
 
 def known_facts(place: str | Path) -> CardFacts:
-    """Collect what is known about a saved model, from its card and from the run it belongs to.
-
-    Raises:
-        ValueError: if a file of the run is damaged.
-    """
+    """Collect what is known about a saved model, from its card and from the run it belongs to."""
     folder = Path(place)
     facts = model_card.read_facts(folder / CARD) if (folder / CARD).is_file() else CardFacts()
     result, config = folder.parent / RUN_RESULT, folder.parent / RUN_CONFIG

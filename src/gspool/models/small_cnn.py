@@ -26,9 +26,6 @@ class SmallCNN(Backbone):
         width: channels of the first convolution; the last has eight times as many.
         weights: a file of weights; random otherwise.
 
-    Raises:
-        ValueError: if the width is not positive or the weights do not fit.
-
     Example:
         >>> backbone = SmallCNN().eval()
         >>> tuple(backbone(torch.zeros(1, 3, 64, 64)).shape)

@@ -179,11 +179,7 @@ class TimmBackbone(Backbone):
             network.blocks = network.blocks[: blocks[-1] + 1]  # type: ignore[index]
 
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
-        """Compute the feature map before global pooling.
-
-        Raises:
-            ValueError: if the network takes images of another size only.
-        """
+        """Compute the feature map before global pooling."""
         return self.features(pixels).map
 
     def features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
@@ -240,11 +236,7 @@ class TimmBackbone(Backbone):
 
 
 def takes_option(name: str, option: str, value: Any) -> bool:
-    """Return whether a model of timm takes an option; it is built on the meta device, without memory.
-
-    Raises:
-        ValueError: if timm has no such model.
-    """
+    """Return whether a model of timm takes an option; it is built on the meta device, without memory."""
     _check(name, {})
     for function in (TimmBackbone, timm.create_model):
         if option in inspect.signature(function).parameters and option != "layers":
@@ -264,11 +256,7 @@ def _returns_blocks(network: nn.Module) -> bool:
 
 
 def block_indices(name: str, network: nn.Module, form: FeatureForm, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return the indices of blocks of a vision transformer in increasing order, those from the end made positive.
-
-    Raises:
-        ValueError: if the network is no such transformer, or an index is wrong or named twice.
-    """
+    """Return the indices of blocks of a vision transformer in increasing order, those from the end made positive."""
     if form.layout != "tokens" or not _returns_blocks(network):
         raise ValueError(
             f"layers are blocks of a vision transformer, such as timm/vit_small_patch14_dinov2, and timm/{name} is "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +32,23 @@ TYPES = {
 }
 
 
+@contextmanager
+def renamed_together(folder: Path, aside: str = ".saving") -> Iterator[Path]:
+    """Yield an empty folder for new files, and rename all of them into ``folder`` at the end; after an error, none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Inside the folder itself, because a rename is only atomic within one file system; under one name, so that the
+    # next call removes what a crash left behind.
+    temporary = folder / aside
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for written in temporary.iterdir():
+            os.replace(written, folder / written.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def write_weights(module: nn.Module, path: Path) -> str:
     """Write the state of a module as .safetensors, adapters merged, and return the SHA-256 of the file."""
     # Copies, because safetensors refuses tensors that share memory, and some networks tie their weights.
@@ -38,11 +58,7 @@ def write_weights(module: nn.Module, path: Path) -> str:
 
 
 def check_checksum(path: Path, checksum: str | None, config: str) -> None:
-    """Compare a weights file with the SHA-256 in its config; None, in older models, is not compared.
-
-    Raises:
-        ValueError: if they differ.
-    """
+    """Compare a weights file with the SHA-256 in its config; None, in older models, is not compared."""
     if checksum is not None and sha256_of(path) != checksum:
         raise ValueError(
             f"{path} is damaged: its SHA-256 is not the one in {config}. Download or save the model again "
@@ -51,11 +67,7 @@ def check_checksum(path: Path, checksum: str | None, config: str) -> None:
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read named tensors from a .safetensors file, or from a PyTorch file that holds tensors and nothing else.
-
-    Raises:
-        ValueError: if there is no such file, or it does not hold named tensors.
-    """
+    """Read named tensors from a .safetensors file, or from a PyTorch file that holds tensors and nothing else."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no weights file at {path}; pass the path of a .safetensors or .pth file")
@@ -101,11 +113,7 @@ def load_weights(
 
 
 def copy_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Copy tensors into a network after checking every name, shape, type and value.
-
-    Raises:
-        ValueError: as `load_weights`.
-    """
+    """Copy tensors into a network after checking every name, shape, type and value."""
     check_fit(network, weights, source)
     not_finite = [name for name, value in weights.items() if value.is_floating_point() and not value.isfinite().all()]
     if not_finite:
@@ -117,11 +125,7 @@ def copy_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
 
 
 def file_forms(path: Path) -> dict[str, Tensor]:
-    """Read the header of a .safetensors file: its tensors on the meta device; none is loaded.
-
-    Raises:
-        ValueError: if it is not a safetensors file, or holds types that no network here has.
-    """
+    """Read the header of a .safetensors file: its tensors on the meta device; none is loaded."""
     try:
         with safe_open(path, framework="pt") as file:
             header = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118

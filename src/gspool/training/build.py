@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def build_model(config: TrainConfig) -> Embedder:
-    """Build the embedding model with weights drawn from the seed of the run, or those that it starts from.
-
-    Raises:
-        ValueError: if a name or an option does not fit, or the model to start from is another one.
-    """
+    """Build the embedding model with weights drawn from the seed of the run, or those that it starts from."""
     model = config.model
     if config.start_from is not None:
         return _loaded_model(config.start_from, model)
@@ -54,11 +50,7 @@ def _loaded_model(place: str, wanted: ModelConfig) -> Embedder:
 
 
 def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, seed: int) -> MetricLoss:
-    """Build the loss for the classes of the training set; the memory of XBM is counted in batches of this run.
-
-    Raises:
-        ValueError: if a name or an option does not fit.
-    """
+    """Build the loss for the classes of the training set; the memory of XBM is counted in batches of this run."""
     options = dict(config.options)
     if config.name.startswith("xbm+"):
         options.setdefault("batch_size", batch_size)
@@ -78,11 +70,7 @@ def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, 
 
 
 def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.Optimizer:
-    """Build the optimiser of a module with the parts ``model`` and ``loss``; the loss's own parameters are proxies.
-
-    Raises:
-        ValueError: if a multiplier names no parameter.
-    """
+    """Build the optimiser of a module with the parts ``model`` and ``loss``; the loss's own parameters are proxies."""
     multipliers = dict(config.multipliers)
     if any(name.startswith("loss.metric.") for name, _ in module.named_parameters()):
         multipliers.setdefault("loss.metric", config.proxies)

@@ -14,8 +14,8 @@ from gspool.data.image_set import mixed_seed
 from gspool.losses import LossParts
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet
-from gspool.training.launch import make_fabric
 from gspool.training.loop import LoopOutcome, Task, run_loop
+from gspool.training.processes import make_fabric
 from gspool.training.stream import Batch, seed_step
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ from gspool.training.compare_report import (
 from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
 from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS, PATCH_DEFAULTS, HeadConfig
-from gspool.training.parsing import instantiate, plain, values_of
+from gspool.training.parsing import as_config, plain, values_of
 
 HELP = """Compare pooling layers on the tokens of a frozen backbone: which one is best on these pictures?
 
@@ -243,15 +243,7 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
 
 
 def numbers(text: str) -> list[int]:
-    """Read whole numbers with commas between.
-
-    Raises:
-        ValueError: if they are not whole numbers, or one stands there twice.
-
-    Example:
-        >>> numbers("0,1,2")
-        [0, 1, 2]
-    """
+    """Read whole numbers with commas between."""
     try:
         found = [int(word) for word in text.split(",")]
     except ValueError as error:
@@ -262,11 +254,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _with_weights(config: CompareConfig) -> dict[str, Any]:
-    """Return the options of the backbone; one of timm gets its published weights unless told otherwise.
-
-    Raises:
-        ValueError: if a backbone that needs a file of weights has none: tokens of random weights tell nothing.
-    """
+    """Return the options of the backbone; one of timm gets its published weights unless told otherwise."""
     options = dict(config.backbone_options)
     if config.backbone.startswith("timm/") and "weights" not in options:
         options.setdefault("pretrained", True)
@@ -298,9 +286,7 @@ def compare_command(arguments: Sequence[str]) -> None:
     parser = TeachingParser("gspool compare", HELP, "gspool compare --data.root FOLDER [--OPTION VALUE ...]")
     parser.add_argument("--config", action="config", help="A YAML file with any of the options below.")
     parser.add_class_arguments(CompareConfig, as_positional=False)
-    namespace = parser.parse_args(list(arguments))
-    made = instantiate(parser, namespace)
-    config = CompareConfig(**{each.name: made[each.name] for each in fields(CompareConfig)})
+    config = as_config(CompareConfig, parser, parser.parse_args(list(arguments)))
     with checking_arguments():
         variants_of(config.layers, config.grid, class_token=True)
         numbers(config.seeds)

@@ -63,11 +63,7 @@ def create_sets(config: DataConfig, task: TaskName = "embed") -> tuple[ImageSet,
 
 
 def joined(parts: Sequence[ImageSet]) -> ImageSet:
-    """Join sets of files, or sets in memory; classes of the same name become one.
-
-    Raises:
-        ValueError: if the pictures come from elsewhere.
-    """
+    """Join sets of files, or sets in memory; classes of the same name become one."""
     names = list(dict.fromkeys(name for part in parts for name in part.class_names))
     number = {name: label for label, name in enumerate(names)}
     labels = [number[part.class_names[label]] for part in parts for label in part.labels.tolist()]
@@ -107,11 +103,7 @@ def divided(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
 
 
 def check_sets(learning: ImageSet, test: ImageSet, folds: int, task: TaskName = "embed") -> None:
-    """Check that every fold has something to learn from and to validate on.
-
-    Raises:
-        ValueError: if there are too few classes or pictures.
-    """
+    """Check that every fold has something to learn from and to validate on."""
     counts = learning.counts()
     classes = int((counts > 0).sum())
     if task == "classify":

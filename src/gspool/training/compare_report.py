@@ -17,8 +17,8 @@ from gspool.files import write_atomic
 from gspool.training import report_figures
 from gspool.training.compare_data import Tokens
 from gspool.training.compare_runs import configured, head_name, main_metric
-from gspool.training.examples import spread_rows
 from gspool.training.heads import CLASSIFIER, as_embedder, build_head
+from gspool.training.report_figures import spread_rows
 
 if TYPE_CHECKING:
     from torch import Tensor

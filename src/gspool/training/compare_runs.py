@@ -125,12 +125,7 @@ def head_name(asked: Mapping[str, Any]) -> str:
 
 
 def main_metric(metrics: Mapping[str, float]) -> float:
-    """Return what heads are chosen and judged by: MAP@R, or top-1 of a classifier.
-
-    Example:
-        >>> main_metric({"p@1": 50.0, "map@r": 20.0}), main_metric({"top1": 90.0})
-        (20.0, 90.0)
-    """
+    """Return what heads are chosen and judged by: MAP@R, or top-1 of a classifier."""
     return metrics[TOP1] if TOP1 in metrics else metrics["map@r"]
 
 
@@ -148,11 +143,7 @@ def best_variants(
 
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one line a row, best validation first: means, and paired differences against ``gap`` and the first line.
-
-    Args:
-        runs: dictionaries with ``asked`` and ``found``.
-    """
+    """Return one line a row, best validation first: means, and paired differences from ``gap`` and the first line."""
     rows: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {}
     for each in runs:
         rows.setdefault(each["asked"]["row"], {})[each["asked"]["fold"], each["asked"]["seed"]] = each["found"]

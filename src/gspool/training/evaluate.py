@@ -22,15 +22,16 @@ from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import checking_arguments
 from gspool.terminal.table import show_table
 from gspool.training.config import DataConfig
-from gspool.training.diagnosis import (
+from gspool.training.embed import (
+    Evaluation,
     diagnose,
+    evaluate_images,
     flat_warning,
     result_lines,
     threshold_content,
     threshold_in_words,
     write_threshold,
 )
-from gspool.training.embed import Evaluation, evaluate_images
 from gspool.training.parsing import instantiate, read_config, read_yaml
 from gspool.training.run_folder import CONFIG
 from gspool.training.sets import describe_data, fetch_data, image_set
@@ -218,9 +219,6 @@ def named_data(arguments: Sequence[str], own: DataConfig | None) -> tuple[list[s
 
     Return also whether they name other data than the run's own. Another name does; so does ``--data PICTURES``, unless
     it is the folder that the run was trained on. ``--data.root`` alone says where the run's own data is now.
-
-    Raises:
-        ValueError: if a YAML file of the data is not YAML.
 
     Example:
         >>> named_data(["runs/first", "--data", "cub", "--split", "test"], DataConfig("cub"))

@@ -13,10 +13,18 @@ from gspool.evaluation import calibrate_threshold
 from gspool.files import write_atomic
 from gspool.training.build import build_loss, build_model
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
-from gspool.training.checks import Problems, check_beginning, check_fit, check_monitor, check_run
-from gspool.training.diagnosis import SHOWN, diagnose, flat_warning, threshold_content, write_classes, write_threshold
-from gspool.training.embed import Evaluation, embed_images, evaluate_images, query_rows
-from gspool.training.examples import choose_examples, has_pictures, write_examples
+from gspool.training.embed import (
+    SHOWN,
+    Evaluation,
+    diagnose,
+    embed_images,
+    evaluate_images,
+    flat_warning,
+    query_rows,
+    threshold_content,
+    write_classes,
+    write_threshold,
+)
 from gspool.training.frozen import (
     earlier_figures,
     head_first,
@@ -25,10 +33,8 @@ from gspool.training.frozen import (
     token_head,
     trains_on_tokens,
 )
-from gspool.training.gather import any_process
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import head_config
-from gspool.training.launch import launch, make_fabric
 from gspool.training.loop import LoopOutcome, duration, run_loop
 from gspool.training.metric_learning import (
     MetricLearning,
@@ -38,6 +44,18 @@ from gspool.training.metric_learning import (
     warm_start_warning,
     with_smaller_batches,
 )
+from gspool.training.processes import (
+    StopRequest,
+    TerminatedError,
+    TrainingInterruptedError,
+    any_process,
+    is_launched,
+    launch,
+    leave_with_launcher,
+    make_fabric,
+    stop_on_signal,
+)
+from gspool.training.report_figures import choose_examples, has_pictures, write_examples
 from gspool.training.run_folder import (
     HEAD,
     MODEL,
@@ -50,14 +68,15 @@ from gspool.training.run_folder import (
     write_result,
     write_versions,
 )
-from gspool.training.sets import needed_splits, on_device, prepared
-from gspool.training.signals import (
-    StopRequest,
-    TerminatedError,
-    TrainingInterruptedError,
-    is_launched,
-    leave_with_launcher,
-    stop_on_signal,
+from gspool.training.sets import (
+    Problems,
+    check_beginning,
+    check_fit,
+    check_monitor,
+    check_run,
+    needed_splits,
+    on_device,
+    prepared,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +97,7 @@ class FitResult(NamedTuple):
     ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP. ``before`` holds the metrics of what the
     run started from: "nothing learned" of a frozen backbone, "head alone" of a network that was tuned after it.
     ``intervals`` are [low, high] of 95 % over classes by metric, ``hardest`` the classes of the lowest MAP@R,
-    ``confused`` the pairs of classes that are most often mistaken for each other (`gspool.training.diagnosis`), and
+    ``confused`` the pairs of classes that are most often mistaken for each other (`gspool.training.embed`), and
     ``threshold`` the content of threshold.json: from which similarity on two images are called the same.
     """
 

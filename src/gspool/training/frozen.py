@@ -67,11 +67,7 @@ class TokenData(NamedTuple):
 def token_data(
     model: Embedder, sets: Mapping[Split, ImageSet], config: TrainConfig, device: torch.device, progress: bool
 ) -> TokenData:
-    """Compute the tokens that are not stored yet, and load all of them where half of the memory holds them.
-
-    Raises:
-        ValueError: if they exceed the budget or the disk, or a picture cannot be read.
-    """
+    """Compute the tokens that are not stored yet, and load all of them where half of the memory holds them."""
     with work_bar("tokens", 0, sum(map(len, sets.values())), progress, "pictures") as bar:
         found = extract_tokens(
             model.backbone,

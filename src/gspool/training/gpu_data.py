@@ -124,11 +124,7 @@ class TensorSet:
         return f"{self.name}/{self.split} row {int(self.rows[index])}"
 
     def of_classes(self, classes: Iterable[int]) -> TensorSet:
-        """Return the images of these classes, labelled anew from 0 in the order of the old labels.
-
-        Raises:
-            ValueError: if no image is of these classes.
-        """
+        """Return the images of these classes, labelled anew from 0 in the order of the old labels."""
         kept = torch.tensor(sorted(set(classes)), dtype=torch.int64)
         inside = torch.isin(self.labels, kept).nonzero().flatten()
         names = tuple(self.class_names[label] for label in kept.tolist()) if self.class_names else ()
@@ -265,9 +261,6 @@ def load_tensors(
         workers: threads that decode.
         progress: show a progress bar.
         **fields: arguments of `TensorSet`, such as transform and size.
-
-    Raises:
-        ValueError: if the images come neither from files nor from an array, or one is broken.
 
     Example:
         >>> from gspool import data

@@ -23,9 +23,9 @@ from gspool.training.classify import Classification, ClassificationConfig, top_1
 from gspool.training.config import HeadConfig, TrainConfig
 from gspool.training.embed import Evaluation, embed_images, evaluate_images
 from gspool.training.gpu_data import TensorSet
-from gspool.training.launch import make_fabric
 from gspool.training.loop import LoopOutcome, Task, run_loop
 from gspool.training.metric_learning import MetricLearning
+from gspool.training.processes import make_fabric
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -67,11 +67,6 @@ LLOYD_STEPS = 10
 
 class TokenHead(nn.Module):
     """What an `Embedder` does after its backbone, on packed tokens [B, prefix + N, C] of a store.
-
-    Args:
-        head: pooling layer and embedding.
-        layout: of the tokens.
-        config: dropout in training.
 
     Example:
         >>> from gspool.features import TokenLayout
@@ -126,11 +121,6 @@ def start_head(model: TokenHead, sample: Float[Tensor, "P T C"], seed: int = 0) 
 
     Embeddings of the backbone's channels become the identity, or, where they are shorter, the principal directions of
     the frozen feature: the mean of the patch tokens, and for the projection of the class token the class token.
-
-    Args:
-        model: the head, changed in place.
-        sample: tokens of some training pictures.
-        seed: chooses tokens among them.
     """
     rows = sample.float()
     tokens = rows[:, model.layout.prefix :]
@@ -221,11 +211,7 @@ class HeadResult(NamedTuple):
 def build_head(
     pooling: str, layout: TokenLayout, dim: int | None, options: Mapping[str, Any], config: HeadConfig, seed: int
 ) -> TokenHead:
-    """Build a head with weights drawn from a seed; ``dim`` None keeps the channels of the backbone.
-
-    Raises:
-        ValueError: if the layer, an option or the tokens do not fit.
-    """
+    """Build a head with weights drawn from a seed; ``dim`` None keeps the channels of the backbone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(seed, 0))
         head = create_embedding(pooling, layout.channels, dim or layout.channels, **options)
@@ -250,9 +236,6 @@ def train_head(
         model: from `build_head`.
         config: batches, loss, optimiser, schedule and trainer are used.
         sets: train (every view an entry), validation and test.
-
-    Raises:
-        ValueError: if a setting does not fit.
     """
     fabric = make_fabric(config.trainer)
     train, validation, test = (sets[name] for name in ("train", "validation", "test"))
@@ -365,9 +348,6 @@ def train_probe(
     """Train a head with a linear classifier, and measure top-1 accuracy at the best validation step.
 
     Arguments are those of `train_head`; ``learn=False`` trains the classifier alone.
-
-    Raises:
-        ValueError: if a setting does not fit.
     """
     train, validation, test = (sets[name] for name in ("train", "validation", "test"))
     fabric = make_fabric(config.trainer)

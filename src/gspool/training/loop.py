@@ -20,18 +20,19 @@ from torch import nn
 from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.terminal.bar import WorkBar, work_bar
 from gspool.training.checkpoint import BEST, LAST, CheckpointError, read_checkpoint, read_newest, write_checkpoint
-from gspool.training.gather import any_process, wait_for_all
-from gspool.training.launch import quiet
 from gspool.training.metrics_log import MetricsLog
 from gspool.training.monitor import Monitor
-from gspool.training.run_folder import log
-from gspool.training.signals import (
+from gspool.training.processes import (
     StopRequest,
     TerminatedError,
     TrainingInterruptedError,
+    any_process,
     is_one_of_several,
+    quiet,
     stop_on_signal,
+    wait_for_all,
 )
+from gspool.training.run_folder import log
 
 if TYPE_CHECKING:
     from gspool.losses import LossParts

@@ -17,9 +17,9 @@ from gspool.pooling import GSP
 from gspool.pooling.warm_start import WarmStart
 from gspool.training.build import build_optimiser
 from gspool.training.embed import evaluate_images
-from gspool.training.gather import gather_rows, share_buffers
 from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import Task
+from gspool.training.processes import gather_rows, share_buffers
 from gspool.training.stream import Batch, seed_step, stream_loader
 
 if TYPE_CHECKING:
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 def plan_batches(config: TrainConfig, labels: torch.Tensor, **place: int) -> ClassBalancedBatches:
-    """Return the class-balanced batches of a run.
-
-    Raises:
-        ValueError: if there are too few classes, or they do not divide among the processes.
-    """
+    """Return the class-balanced batches of a run."""
     data = config.data
     return ClassBalancedBatches(
         labels, data.classes_per_batch, data.images_per_class, seed=config.trainer.seed, **place

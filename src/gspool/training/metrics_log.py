@@ -17,11 +17,6 @@ STEP_COLUMNS = ("step", "loss", "loss_metric", "loss_zero_shot", "lr", "steps_pe
 class MetricsLog:
     """Append rows of metrics; a resumed run first removes what came after its checkpoint.
 
-    Args:
-        folder: the run's folder.
-        first_step: where the run begins.
-        measures: names of what evaluations measure.
-
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:

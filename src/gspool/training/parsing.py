@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -37,7 +37,7 @@ a table and a report.html with curves, retrieval examples and maps of the poolin
 The folder of a run holds config.yaml, versions.json, log.txt, metrics.csv, tensorboard/, last.pt, previous.pt, best.pt,
 model/ (for gspool.Embedder.from_pretrained), result.json, classes.csv, threshold.json and report.html.
 """
-SECTIONS = [field.name for field in dataclasses.fields(TrainConfig)]
+Config = TypeVar("Config")
 
 
 def train_parser(defaults: TrainConfig | None = None, preset_name: str = DEFAULT) -> Any:
@@ -101,9 +101,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[TrainConfig, str | None, 
         train_parser().error(str(error))
     parser = train_parser(start, name)
     namespace = parser.parse_args(_with_own_options(arguments, start))
-    made = instantiate(parser, namespace)
-    config = TrainConfig(**{section: made[section] for section in SECTIONS})
-    return config, namespace["resume"], namespace["download"]
+    return as_config(TrainConfig, parser, namespace), namespace["resume"], namespace["download"]
 
 
 def _with_own_options(arguments: Sequence[str], start: TrainConfig) -> list[str]:
@@ -147,22 +145,20 @@ def instantiate(parser: TeachingParser, namespace: Any) -> Any:
         SystemExit: with status 2 if one of them refuses its values.
     """
     try:
-        return _instantiate(parser, namespace)
+        # jsonargparse has renamed it.
+        return (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
     except ValueError as error:
         parser.error(str(error))
 
 
-def _instantiate(parser: TeachingParser, namespace: Any) -> Any:
-    # jsonargparse has renamed it.
-    return (parser.instantiate if hasattr(parser, "instantiate") else parser.instantiate_classes)(namespace)
+def as_config(kind: type[Config], parser: TeachingParser, namespace: Any) -> Config:
+    """Build a configuration whose fields are options of a parser; raises as `instantiate`."""
+    made = instantiate(parser, namespace)
+    return kind(**{each.name: made[each.name] for each in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
 
 def finetuned(run: str) -> TrainConfig:
-    """Return the configuration that goes on from a finished run with the whole network.
-
-    Raises:
-        ValueError: if there is no such run.
-    """
+    """Return the configuration that goes on from a finished run with the whole network."""
     folder = Path(run).expanduser().resolve()
     config = with_whole_network(read_config(folder / "config.yaml"))
     config.start_from, config.head.steps, config.output.folder = str(folder), 0, None
@@ -181,11 +177,7 @@ def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Read a YAML file.
-
-    Raises:
-        ValueError: if it is not YAML.
-    """
+    """Read a YAML file."""
     try:
         return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -199,11 +191,7 @@ def _files(arguments: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _preset_of(arguments: Sequence[str]) -> str:
-    """Find the preset before anything else is read, because it sets the defaults.
-
-    Raises:
-        ValueError: if a file is not YAML, or several presets are named.
-    """
+    """Find the preset before anything else is read, because it sets the defaults."""
     name = DEFAULT
     for content in _files(arguments):
         name = content.get("preset", name)
@@ -245,8 +233,6 @@ def read_config(path: str | Path) -> TrainConfig:
         if "features" not in content and content.get("model", {}).get("freeze") == "all":
             # Version 0.1 trained every head on images.
             content["features"] = {"enabled": False}
-        namespace = parser.parse_object(content)
-        made = _instantiate(parser, namespace)
-        return TrainConfig(**{section: made[section] for section in SECTIONS})
+        return as_config(TrainConfig, parser, parser.parse_object(content))
     except Exception as error:  # whatever a damaged file makes the parser raise
         raise ValueError(f"{path} is not the configuration of a run: {error}") from error

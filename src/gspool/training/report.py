@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from gspool.files import write_atomic
 from gspool.training import report_figures
-from gspool.training.diagnosis import result_lines, threshold_in_words
-from gspool.training.examples import Examples, read_examples
+from gspool.training.embed import result_lines, threshold_in_words
 from gspool.training.metrics_log import read_metrics
 from gspool.training.parsing import as_yaml
+from gspool.training.report_figures import Examples, read_examples
 from gspool.training.run_folder import process_rank
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ def write_report(
         assert shown is not None
         caption = html.escape(variant.name)
         neighbours.append(f"<h3>{caption}</h3>{report_figures.neighbours(shown)}")
-        picture = report_figures.weights(shown)
-        weights.append(f"<h3>{caption}</h3>{picture or '<p>This layer has no weights.</p>'}")
+        picture = "<p>This layer has no weights.</p>"
+        if shown.weights is not None:
+            picture = report_figures.weight_grid(list(shown.queries), {variant.name: shown.weights})
+        weights.append(f"<h3>{caption}</h3>{picture}")
     page = report_figures.page(
         f"{config.model.pooling} on {config.data.name}",
         f"{config.model.backbone}, {config.model.dim} dimensions, loss {config.loss.name}, {figures.steps} steps of "

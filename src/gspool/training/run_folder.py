@@ -58,11 +58,7 @@ def process_rank() -> int:
 
 
 def new_run_folder(config: TrainConfig) -> Path:
-    """Return the folder of a new run, which `own_config` creates.
-
-    Raises:
-        ValueError: if it cannot be written, or already holds a run.
-    """
+    """Return the folder of a new run, which `own_config` creates."""
     folder = _folder(config)
     if process_rank() > 0:
         return folder
@@ -153,11 +149,7 @@ def write_result(folder: Path, content: dict[str, Any]) -> None:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Return the figures of a run, or None if it has not finished.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """Return the figures of a run, or None if it has not finished."""
     path = folder / RESULT
     if not path.exists():
         return None

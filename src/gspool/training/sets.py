@@ -1,63 +1,47 @@
-"""The image sets of a run: listed, cached, checked, and with their transforms."""
+"""The image sets of a run: listed, checked before training begins with everything else, cached, with transforms."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from gspool import data
 from gspool.data import ImageSet
 from gspool.data.check import in_memory
 from gspool.data.image_set import Split
+from gspool.data.problems import DataCheck, find_problems
 from gspool.data.registry import option_names
+from gspool.evaluation.checked_input import as_ranks
 from gspool.models import Pixels
-from gspool.terminal.status import WrongArgumentsError
+from gspool.models.create import TIMM, begins_at_random, check_backbone_options, is_published
+from gspool.models.embedder import Embedder
+from gspool.models.pretrained import check_savable
+from gspool.pooling.embedding import check_head_options
+from gspool.terminal.status import WrongArgumentsError, checking_arguments
 from gspool.training.config import DataConfig, TrainConfig
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.run_folder import process_rank
+
+if TYPE_CHECKING:
+    from gspool.losses import MetricLoss
 
 
 def image_set(
     config: DataConfig, split: Split, pixels: Pixels, *, training: bool = False, progress: bool = False
 ) -> ImageSet:
     """Return one split of the configured data, ready for a loader; augmented for training."""
-    return prepared(list_images(config, split), config, pixels, training=training, progress=progress)
+    images = data.create(config.name, config.root, split, **config.options)
+    return prepared(images, config, pixels, training=training, progress=progress)
 
 
 def needed_splits(config: TrainConfig) -> list[Split]:
     """Return the splits that a training needs: train, test, and validation where that is watched."""
     return ["train", "test", "validation"] if config.trainer.monitor_split == "validation" else ["train", "test"]
-
-
-def list_images(config: DataConfig, split: Split) -> ImageSet:
-    """List one split of the configured data; this needs no model.
-
-    Raises:
-        ValueError, FileNotFoundError: if the data or an option does not fit, or the data is not there.
-    """
-    return data.create(config.name, config.root, split, **config.options)
-
-
-def checked(images: ImageSet, config: DataConfig, *, progress: bool = False) -> ImageSet:
-    """Decode every image of a listed split once, as ``check`` says; images in memory need none.
-
-    Raises:
-        ValueError: if an image is broken and ``check`` is "stop".
-
-    Warns:
-        UserWarning: if broken images are left out, with their names and the classes that are lost.
-    """
-    if config.check == "none" or in_memory(images):
-        return images
-    found = data.check_images(images, config.check, progress=progress)
-    if found.broken and process_rank() == 0:
-        lost = [name for name in images.class_names if name not in found.images.class_names]
-        classes = f", and without the classes {', '.join(lost)}" if lost else ""
-        warnings.warn(f"{images.name}/{images.split} goes on without broken images{classes}: {found}", stacklevel=2)
-    return found.images
 
 
 def prepared(
@@ -71,10 +55,13 @@ def prepared(
 ) -> ImageSet:
     """Cache a listed split, check its images and set its transform, as configured.
 
-    A split without a cache that was checked before needs no second ``check``.
+    Images in memory need no check, nor does a split without a cache that was checked before (``check`` False).
 
     Raises:
-        ValueError: if a transform does not fit, or an image is broken and ``check`` is "stop".
+        ValueError: if a transform does not fit, or an image is broken and ``config.check`` is "stop".
+
+    Warns:
+        UserWarning: if broken images are left out, with their names and the classes that are lost.
     """
     if config.cache:
         # As the transforms would resize: training as the paper does, evaluation as the backbone wants.
@@ -83,8 +70,11 @@ def prepared(
             shorter_side=pixels.resize if config.transform == "crop" else None,
             interpolation="bilinear" if training else pixels.interpolation,
         )
-    if check or config.cache:
-        images = checked(images, config, progress=progress)
+    if config.check != "none" and (check or config.cache) and not in_memory(images):
+        found = data.check_images(images, config.check, progress=progress)
+        if found.broken and process_rank() == 0:
+            warnings.warn(f"{images.name}/{images.split} goes on without broken images: {found}", stacklevel=2)
+        images = found.images
     return images.with_transform(_transform(config, pixels, training))
 
 
@@ -101,13 +91,10 @@ def describe_data(config: DataConfig, images: Mapping[Split, ImageSet]) -> str:
 def _dropped_classes(config: DataConfig) -> list[str]:
     if config.options.get("small_classes") != "drop":
         return []
-    names = {}
-    for policy in ("keep", "drop"):
-        try:
-            names[policy] = {*list_images(replace(config, options={"small_classes": policy}), "all").class_names}
-        except ValueError:  # a class without any image cannot be kept
-            return []
-    return sorted(names["keep"] - names["drop"])
+    with suppress(ValueError):  # a class without any image cannot be kept
+        kept = data.create(config.name, config.root, "all", small_classes="keep").class_names
+        return sorted({*kept} - {*data.create(config.name, config.root, "all", small_classes="drop").class_names})
+    return []
 
 
 def on_device(
@@ -135,21 +122,12 @@ def fetch_data(config: DataConfig) -> None:
         FileNotFoundError: if it has no address; the message says where to get it.
         ConnectionError: if its address cannot be reached.
     """
-    check_fetched(config)
-    data.create(config.name, config.root, "train", **{**config.options, "download": True})
-
-
-def check_fetched(config: DataConfig) -> None:
-    """Check that a data set can be downloaded.
-
-    Raises:
-        WrongArgumentsError: if not, with those that can.
-    """
     if "download" not in option_names(config.name):
         known = [name for name in data.list() if "download" in option_names(name)]
         raise WrongArgumentsError(
             f"--download works for {', '.join(known)}, and {config.name} is none of them; leave it out"
         )
+    data.create(config.name, config.root, "train", **{**config.options, "download": True})
 
 
 def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[Any], Any] | None:
@@ -174,3 +152,144 @@ def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[
     if training:
         return maker(pixels.size, resize=resize, **config.transform_options)
     return data.evaluation_transform(pixels.size, resize=resize, interpolation=pixels.interpolation)
+
+
+def check_beginning(config: TrainConfig) -> None:
+    """Check that a backbone is not trained from random weights by accident.
+
+    Raises:
+        ValueError: if it would have random weights, though it is published with others or the configuration asks for
+            others, and nothing says that random ones are intended; or if both were asked for.
+    """
+    model = config.model
+    if config.start_from is not None:
+        return
+    if not begins_at_random(model.backbone, model.backbone_options):
+        if config.from_scratch:
+            raise ValueError(
+                "from_scratch asks for random weights and model.backbone_options for others; leave one of them out"
+            )
+        return
+    needed = is_published(model.backbone) if config.from_scratch is None else not config.from_scratch
+    # Whoever writes pretrained: false has chosen.
+    if not needed or "pretrained" in model.backbone_options:
+        return
+    ways = ["--model.backbone_options.weights FILE (docs/models.md lists where to get files)"]
+    if model.backbone.startswith(TIMM):
+        ways.insert(0, "--model.backbone_options.pretrained true, which downloads them")
+    raise ValueError(
+        f"{model.backbone} would begin with random weights, and this training needs pretrained ones: give "
+        f"{', or '.join(ways)}; or --from_scratch if random weights are intended"
+    )
+
+
+def check_monitor(config: TrainConfig) -> None:
+    """Check that the metric that is watched is one that is measured."""
+    known = ["p@1", "p@r", "map@r", *(f"r@{k}" for k in as_ranks(config.output.ks))]
+    if config.trainer.monitor not in known:
+        raise ValueError(f"trainer.monitor must be one of {', '.join(known)}, got {config.trainer.monitor!r}")
+
+
+def check_model_options(config: TrainConfig) -> None:
+    """Check the options of the pooling layer and the backbone."""
+    check_head_options(config.model.pooling, config.model.pooling_options)
+    check_backbone_options(config.model.backbone, config.model.backbone_options)
+
+
+class Problems:
+    """Problems of a run, gathered so that all of them are told at once.
+
+    Example:
+        >>> problems = Problems()
+        >>> with problems.gathered():
+        ...     int("a")
+        >>> problems.refuse()
+        Traceback (most recent call last):
+        ValueError: invalid literal for int() with base 10: 'a'
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Exception] = []
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Keep a ValueError or a missing file for later."""
+        try:
+            yield
+        except (ValueError, FileNotFoundError) as error:
+            if str(error) not in map(str, self.found):
+                self.found.append(error)
+
+    def refuse(self, remedy: str = "") -> None:
+        """Raise what was found: a single problem as it is, several as one list, with a remedy for all of them."""
+        if not self.found:
+            return
+        if len(self.found) == 1 and not remedy:
+            raise self.found[0]
+        wrong = any(isinstance(error, WrongArgumentsError) for error in self.found)
+        listed = "\n".join(f"{number}. {error}" for number, error in enumerate(self.found, 1))
+        heading = f"{len(self.found)} problems:\n" if len(self.found) > 1 else ""
+        message = f"{heading}{listed if heading else self.found[0]}{remedy}"
+        raise (WrongArgumentsError if wrong else ValueError)(message) from self.found[0]
+
+
+def check_run(
+    configs: Sequence[TrainConfig], command: str = "", *, begun: bool = False, progress: bool = False
+) -> dict[Split, ImageSet]:
+    """Check the settings of the models of a run and all of its data before any work; return the listed splits.
+
+    Images are decoded here unless they are cached: the cache is filled when they are checked.
+
+    Args:
+        configs: the settings of every model; their data is the same.
+        command: what the user has written, to be repeated with what leaves broken images and small classes out.
+        begun: whether the run has begun already, so that its weights are settled.
+        progress: show progress bars.
+    """
+    problems, data = Problems(), configs[0].data
+    for config in configs:
+        for check in (check_model_options, check_monitor, *(() if begun else (check_beginning,))):
+            with problems.gathered(), checking_arguments():
+                check(config)
+    found = DataCheck({}, ())
+    with problems.gathered():
+        found = find_problems(
+            data.name,
+            data.root,
+            needed_splits(configs[0]),
+            options=data.options,
+            check="none" if data.cache else data.check,
+            progress=progress,
+        )
+    problems.found += [ValueError(one.text) for one in found.stops]
+    remedy = found.remedy() if found.stops else None
+    problems.refuse(f"\nGo on without these classes and images: {command or '...'} {remedy}" if remedy else "")
+    for one in found.problems:
+        if not one.stops and process_rank() == 0:
+            warnings.warn(one.text, stacklevel=2)
+    return found.sets
+
+
+@torch.no_grad()
+def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, pooling: str) -> None:
+    """Embed one image, so that an error shows before training and not after the first epoch.
+
+    Raises:
+        ValueError: if the model could not be saved, the image does not fit it, or the loss needs attributes that it
+            does not have.
+    """
+    if isinstance(model, Embedder):
+        check_savable(model)
+    was_training = model.training
+    model.eval()
+    try:
+        first = torch.zeros(1, dtype=torch.int64)
+        image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
+        embedded = model.embed(image.to(next(model.parameters()).device))
+    finally:
+        model.train(was_training)
+    if loss.zsr is not None and embedded.attributes is None:
+        raise ValueError(
+            f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {pooling!r} does not have; "
+            "use gsp, gmp+gsp or gemean+gsp, or set loss.zsr to 0"
+        )

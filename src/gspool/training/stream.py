@@ -99,11 +99,7 @@ def seed_step(seed: int, device: torch.device) -> None:
 
 
 def collate(samples: list[tuple[Tensor, int, int]]) -> Batch:
-    """Stack samples into a batch.
-
-    Raises:
-        ValueError: if the images are not of one size.
-    """
+    """Stack samples into a batch."""
     images, labels, rows = zip(*samples, strict=True)
     sizes = sorted({tuple(image.shape) for image in images})
     if len(sizes) > 1:

@@ -40,11 +40,7 @@ def choose(seen: Observation) -> Reduction:
 
 
 def choose_class_token(seen: Observation) -> Reduction:
-    """Find where the class token is read, to pool the patch tokens instead of it.
-
-    Raises:
-        ValueError: if the network does not read one class token at its end.
-    """
+    """Find where the class token is read, to pool the patch tokens instead of it."""
     picks = [r for r in seen.reductions if r.kind == "class token"]
     if len(picks) == 1:
         # timm counts its class, distillation and register tokens; others have the class token alone.
@@ -55,11 +51,7 @@ def choose_class_token(seen: Observation) -> Reduction:
 
 
 def choose_named(model: nn.Module, seen: Observation, where: str) -> Reduction:
-    """Take the module that the user names, whatever it computes.
-
-    Raises:
-        ValueError: if there is no such module, it is no pooling to one vector per image, or it runs several times.
-    """
+    """Take the module that the user names, whatever it computes."""
     paths = dict(model.named_modules())
     if where not in paths or not where:
         similar = get_close_matches(where, paths, n=3)

@@ -200,11 +200,7 @@ def _channel_axes(source: Call, reduction: Reduction) -> list[bool]:
 
 
 def right_place(model: nn.Module, inputs: Inputs, before: Observation, reduction: Reduction) -> Place:
-    """Find a place where the old pooling, put there as a layer, leaves the network as it was.
-
-    Raises:
-        ValueError: if there is none, with what was tried.
-    """
+    """Find a place where the old pooling, put there as a layer, leaves the network as it was."""
     objections = []
     for place in places(model, before, reduction):
         same = SamePooling(reduction.channels, reduction.kind)
@@ -278,11 +274,7 @@ def _objection(before: Observation, after: Observation, reduction: Reduction, sa
 
 
 def run_watched(model: nn.Module, inputs: Inputs, named: str | None = None) -> Observation:
-    """Run the network in evaluation mode and note what happens; batch statistics and training flags stay as they are.
-
-    Raises:
-        ValueError: if the network does not take these inputs, or returns numbers that are not finite.
-    """
+    """Run the network in evaluation mode and note what happens; statistics and training flags stay as they are."""
     with evaluating(model):
         try:
             seen = Watch(model, named).run(model, inputs)

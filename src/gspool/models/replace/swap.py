@@ -160,11 +160,7 @@ def _fitting_layer(
 
 
 def _first_run(model: nn.Module, example: Any, named: str | None) -> tuple[Inputs, Observation]:
-    """Run the network on the user's example, or on two images of noise in the size that it asks for.
-
-    Raises:
-        ValueError: if the example is no input, or the network does not take it or has no real weights.
-    """
+    """Run the network on the user's example, or on two images of noise in the size that it asks for."""
     like = _device_and_dtype(model)
     if like["device"].type == "meta":
         raise ValueError("the network is on the meta device and computes nothing: give it real weights, to_empty(...)")
