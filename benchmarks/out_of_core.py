@@ -28,12 +28,11 @@ from gspool.data.image_source import SelectedImages
 from gspool.features.store import Location, TokenLayout, TokenStore
 from gspool.features.tokens import TokenSet
 from gspool.provenance import write_result
-from gspool.training.build import build_loss
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import HeadConfig, build_head, start_from
 from gspool.training.loop import run_loop
-from gspool.training.metric_learning import MetricLearning
+from gspool.training.metric_learning import MetricLearning, build_loss
 from gspool.training.processes import make_fabric
 
 LAYOUT = TokenLayout(views=1, prefix=0, class_token=False, tokens=49, channels=512, grid=(7, 7), precision="bf16")

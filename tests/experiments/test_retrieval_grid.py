@@ -38,7 +38,7 @@ from gspool.experiments.retrieval_training import (
 from gspool.models import create_backbone
 from gspool.pooling import GSP
 from gspool.provenance import read_result
-from gspool.training.build import build_model
+from gspool.training.metric_learning import build_model
 
 
 def config(variant: Variant, data: str = "cub", protocol: str = "fair", backbone: str = "keras/resnet50"):

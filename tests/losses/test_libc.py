@@ -13,9 +13,8 @@ from torch.nn.functional import normalize
 from gspool import Embedder, losses
 from gspool.losses import LIBCLoss, MetricLoss
 from gspool.training import TrainConfig, fit
-from gspool.training.build import build_loss, build_model, build_optimiser
 from gspool.training.checkpoint import read_checkpoint
-from gspool.training.metric_learning import MetricLearning, ModelAndLoss
+from gspool.training.metric_learning import MetricLearning, ModelAndLoss, build_loss, build_model, build_optimiser
 from gspool.training.metrics_log import read_metrics
 from gspool.training.processes import TrainingInterruptedError
 from training.tiny_run import tiny

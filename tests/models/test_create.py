@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gspool.models import Backbone, Pixels, create_backbone, list_backbones
-from gspool.models.create import check_backbone_options, foreign_options
+from gspool.models.create import check_backbone_options
 
 
 def test_own_and_timms_names_are_listed_once_and_in_patterns() -> None:
@@ -63,6 +63,5 @@ def test_a_backbone_must_say_how_it_computes_and_how_wide_it_is() -> None:
     ],
 )
 def test_options_of_another_backbone_are_named(name: str, options: dict[str, Any], foreign: list[str]) -> None:
-    assert foreign_options(name, options) == foreign
-    with pytest.raises(ValueError, match=f"{name}.*has no option {', '.join(foreign)}"):
+    with pytest.raises(ValueError, match=f"{name}.*has no option {', '.join(foreign)};"):
         check_backbone_options(name, options)

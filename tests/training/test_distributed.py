@@ -13,9 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gspool import Embedder, data
 from gspool.training import embed_images, fit
-from gspool.training.build import build_loss, build_model
 from gspool.training.gpu_data import TensorSet
-from gspool.training.metric_learning import MetricLearning
+from gspool.training.metric_learning import MetricLearning, build_loss, build_model
 from gspool.training.processes import gather_blocks, gather_rows
 from gspool.training.run_folder import read_result
 from gspool.training.stream import Batch

@@ -13,10 +13,9 @@ import torch
 
 from gspool import Embedder
 from gspool.training import FitResult, evaluate_run, fit, read_config, train
-from gspool.training.build import build_model
 from gspool.training.checkpoint import CheckpointError, full_disk_explained, read_checkpoint, write_checkpoint
 from gspool.training.loop import NonFiniteLossError
-from gspool.training.metric_learning import MetricLearning
+from gspool.training.metric_learning import MetricLearning, build_model
 from gspool.training.metrics_log import read_metrics
 from gspool.training.processes import TrainingInterruptedError
 from gspool.training.run_folder import only_training

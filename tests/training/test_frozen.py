@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 
 from gspool import Embedder
 from gspool.training import DataConfig, TrainConfig, evaluate_run, fit, parse_config, read_config, train
-from gspool.training.build import build_loss, build_model
 from gspool.training.checkpoint import BEST, read_checkpoint
 from gspool.training.embed import embed_images
 from gspool.training.frozen import token_data, token_head, trains_on_tokens
-from gspool.training.metric_learning import MetricLearning, with_smaller_batches
+from gspool.training.metric_learning import MetricLearning, build_loss, build_model, with_smaller_batches
 from gspool.training.parsing import as_yaml
 from gspool.training.presets import preset
 from gspool.training.processes import TrainingInterruptedError

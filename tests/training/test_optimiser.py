@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gspool.training.build import build_loss, build_model, build_optimiser
 from gspool.training.config import OptimiserConfig
-from gspool.training.metric_learning import ModelAndLoss
+from gspool.training.metric_learning import ModelAndLoss, build_loss, build_model, build_optimiser
 from training.tiny_run import tiny
 
 

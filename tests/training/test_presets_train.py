@@ -14,7 +14,7 @@ from scipy.io import savemat
 from gspool import Embedder
 from gspool.data.collage import SHARED
 from gspool.training import PRESETS, fit
-from gspool.training.build import build_model
+from gspool.training.metric_learning import build_model
 from gspool.training.presets import preset
 
 # Four folds of two classes each, and two classes to test.

@@ -236,7 +236,9 @@ def test_too_few_classes_are_told_before_training(tmp_path, classes):
     ],
 )
 def test_missing_data_is_told_before_a_model_fetches_weights(tmp_path, name, root, told, monkeypatch):
-    monkeypatch.setattr("gspool.training.build.Embedder", lambda *_, **__: pytest.fail("the model was made first"))
+    monkeypatch.setattr(
+        "gspool.training.metric_learning.Embedder", lambda *_, **__: pytest.fail("the model was made first")
+    )
     config = tiny()
     config.data = DataConfig(name=name, root=None if root is None else str(tmp_path / root))
     config.output.folder = str(tmp_path / "run")

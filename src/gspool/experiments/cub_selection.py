@@ -24,7 +24,7 @@ from gspool.experiments.retrieval_figures import table
 from gspool.experiments.retrieval_training import Variant, train_config
 from gspool.functional import clip_norm, greedy_centers, gsp_pool
 from gspool.provenance import write_result
-from gspool.training.build import build_model
+from gspool.training.metric_learning import build_model
 from gspool.training.sets import on_device
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from gspool.evaluation import PROTOCOLS
 from gspool.models import create_backbone
 from gspool.pooling import GSP
 from gspool.training import FitResult, TrainConfig, fit
-from gspool.training.build import build_model
 from gspool.training.checkpoint import BEST, LAST, PREVIOUS
 from gspool.training.fit import EMBEDDINGS
 from gspool.training.gpu_data import TensorSet
+from gspool.training.metric_learning import build_model
 from gspool.training.presets import conventional, fair
 from gspool.training.run_folder import MODEL, RESULT
 from gspool.training.sets import on_device

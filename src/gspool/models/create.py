@@ -61,33 +61,25 @@ def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = No
     return backbone
 
 
-def foreign_options(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the options that a backbone does not take, those of another backbone for example.
+def check_backbone_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that a backbone does not have, those of another backbone for example.
 
     Example:
-        >>> foreign_options("small_cnn", {"width": 8, "pretrained": True})
-        ['pretrained']
-        >>> foreign_options("timm/resnet18", {"pretrained": True, "img_size": 224})
-        ['img_size']
+        >>> check_backbone_options("timm/resnet18", {"pretrained": True, "img_size": 224})
+        Traceback (most recent call last):
+        ValueError: backbone 'timm/resnet18' has no option img_size; leave it out
     """
+    unknown, hint = [], "leave it out"
     if name.startswith(TIMM):
         from gspool.models.timm_backbone import takes_option
 
         model = name.removeprefix(TIMM)
-        return [each for each in options if each != "pixels" and not takes_option(model, each, options[each])]
-    return [each for each in options if each not in _own_options(name)] if name in OWN else []
-
-
-def check_backbone_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a backbone does not have."""
-    unknown = foreign_options(name, options)
+        unknown = [each for each in options if each != "pixels" and not takes_option(model, each, options[each])]
+    elif name in OWN:
+        known = [*inspect.signature(OWN[name]).parameters, "pixels"]
+        unknown, hint = [each for each in options if each not in known], f"its options are {', '.join(known)}"
     if unknown:
-        hint = f"its options are {', '.join(_own_options(name))}" if name in OWN else "leave it out"
         raise ValueError(f"backbone {name!r} has no option {', '.join(unknown)}; {hint}")
-
-
-def _own_options(name: str) -> list[str]:
-    return [*inspect.signature(OWN[name]).parameters, "pixels"]
 
 
 def is_published(name: str) -> bool:

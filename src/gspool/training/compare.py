@@ -18,7 +18,7 @@ from gspool.data import ImageSet
 from gspool.executor import Executor
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
-from gspool.features import FeatureConfig, extract_tokens
+from gspool.features import FeatureConfig
 from gspool.files import write_atomic
 from gspool.models import create_backbone
 from gspool.models.create import begins_at_random, is_published
@@ -27,13 +27,17 @@ from gspool.models.hub import announced_backbone
 from gspool.pooling.embedding import check_head_options
 from gspool.pooling.registry import without_class_token
 from gspool.provenance import write_result
-from gspool.terminal.bar import work_bar
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import checking_arguments
 from gspool.terminal.table import show_rows
 from gspool.training.compare_data import TaskName, Tokens, check_sets, create_sets
-from gspool.training.compare_report import (
+from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
+from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
+from gspool.training.frozen import computed_tokens
+from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS, PATCH_DEFAULTS, HeadConfig
+from gspool.training.parsing import as_config, plain, values_of
+from gspool.training.report import (
     CONFIG,
     HEADS,
     REPORT,
@@ -44,10 +48,6 @@ from gspool.training.compare_report import (
     table_rows,
     write_compare_report,
 )
-from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
-from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
-from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS, PATCH_DEFAULTS, HeadConfig
-from gspool.training.parsing import as_config, plain, values_of
 
 HELP = """Compare pooling layers on the tokens of a frozen backbone: which one is best on these pictures?
 
@@ -156,18 +156,8 @@ def compare(config: CompareConfig) -> Comparison:
         f"{len(test):,} of {test.num_classes:,} to test on; {config.backbone} on {device}",
         flush=True,
     )
-    with work_bar("tokens", 0, len(learning) + len(test), config.progress, "pictures") as bar:
-        tokens = Tokens(
-            *extract_tokens(
-                backbone,
-                [learning, test],
-                config.features,
-                name=config.backbone,
-                device=device,
-                advance=lambda count: bar.advance(steps=count),
-                broken="stop" if config.data.check == "stop" else "skip",
-            )
-        )
+    options = {"name": config.backbone, "device": device, "broken": "stop" if config.data.check == "stop" else "skip"}
+    tokens = Tokens(*computed_tokens(backbone, [learning, test], config.features, config.progress, **options))
     # Broken pictures may have taken whole classes with them.
     check_sets(tokens.learning.images, tokens.test.images, config.folds, config.task)
     grid: dict[str, list[Variant]] = {}

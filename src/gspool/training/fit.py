@@ -11,7 +11,6 @@ import torch
 from gspool.data import ImageSet
 from gspool.evaluation import calibrate_threshold
 from gspool.files import write_atomic
-from gspool.training.build import build_loss, build_model
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
 from gspool.training.embed import (
     SHOWN,
@@ -38,6 +37,8 @@ from gspool.training.heads import head_config
 from gspool.training.loop import LoopOutcome, duration, run_loop
 from gspool.training.metric_learning import (
     MetricLearning,
+    build_loss,
+    build_model,
     learned_values,
     open_warm_start,
     plan_batches,

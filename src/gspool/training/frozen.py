@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +24,9 @@ from gspool.training.run_folder import CONFIG, read_result
 
 if TYPE_CHECKING:
     from gspool.data.image_set import Split
-    from gspool.features import TokenLayout, TokenSet
+    from gspool.features import FeatureConfig, TokenLayout, TokenSet
     from gspool.losses import MetricLoss
+    from gspool.models import Backbone
     from gspool.training.config import TrainConfig
 
 
@@ -68,20 +69,21 @@ def token_data(
     model: Embedder, sets: Mapping[Split, ImageSet], config: TrainConfig, device: torch.device, progress: bool
 ) -> TokenData:
     """Compute the tokens that are not stored yet, and load all of them where half of the memory holds them."""
-    with work_bar("tokens", 0, sum(map(len, sets.values())), progress, "pictures") as bar:
-        found = extract_tokens(
-            model.backbone,
-            list(sets.values()),
-            config.features,
-            name=config.model.backbone,
-            device=str(device),
-            advance=lambda count: bar.advance(steps=count),
-        )
+    options = {"name": config.model.backbone, "device": str(device)}
+    found = computed_tokens(model.backbone, list(sets.values()), config.features, progress, **options)
     tokens = dict(zip(sets, found, strict=True))
     if fits_memory(found, device, 1 if device.type == "cuda" else config.trainer.devices):
         for split, each in tokens.items():
             each.load(device, views=None if split == "train" else 1)
     return TokenData({split: token_entries(each, split) for split, each in tokens.items()}, found[0].layout)
+
+
+def computed_tokens(
+    backbone: Backbone, sets: Sequence[ImageSet], config: FeatureConfig, progress: bool, **options: Any
+) -> list[TokenSet]:
+    """Compute the tokens of sets with a progress bar; ``options`` are others of `gspool.features.extract_tokens`."""
+    with work_bar("tokens", 0, sum(map(len, sets)), progress, "pictures") as bar:
+        return extract_tokens(backbone, sets, config, advance=lambda count: bar.advance(steps=count), **options)
 
 
 def fits_memory(tokens: Iterable[TokenSet], device: torch.device | str, processes: int) -> bool:

@@ -18,13 +18,12 @@ from gspool.models.embedder import Embedded, embed_features
 from gspool.pooling import GSP
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import LocalEmbedding, PoolThenEmbed, create_embedding
-from gspool.training.build import build_loss, build_optimiser
 from gspool.training.classify import Classification, ClassificationConfig, top_1
 from gspool.training.config import HeadConfig, TrainConfig
 from gspool.training.embed import Evaluation, embed_images, evaluate_images
 from gspool.training.gpu_data import TensorSet
 from gspool.training.loop import LoopOutcome, Task, run_loop
-from gspool.training.metric_learning import MetricLearning
+from gspool.training.metric_learning import MetricLearning, build_loss, build_optimiser
 from gspool.training.processes import make_fabric
 
 if TYPE_CHECKING:
