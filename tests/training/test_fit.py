@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from gspool import Embedder
-from gspool.training import FitResult, evaluate_run, fit, read_config, train
-from gspool.training.checkpoint import CheckpointError, full_disk_explained, read_checkpoint, write_checkpoint
+from gspool.training import FitResult, fit, read_config, train
+from gspool.training.checkpoint import CheckpointError, full_disk_explained, read_checkpoint
 from gspool.training.loop import NonFiniteLossError
 from gspool.training.metric_learning import MetricLearning, build_model
 from gspool.training.metrics_log import read_metrics
 from gspool.training.processes import TrainingInterruptedError
 from gspool.training.run_folder import only_training
+from training.tiny_run import interrupt_at, script_evaluations
 
 
 def weights_of(folder) -> dict[str, torch.Tensor]:
@@ -64,12 +65,6 @@ def test_the_folder_tells_how_the_model_came_about(config, tmp_path):
     assert any((tmp_path / "tensorboard").iterdir())
 
 
-def test_the_saved_model_has_the_figures_of_the_run(config, tmp_path):
-    result = fit(config, tmp_path)
-    evaluation = evaluate_run(tmp_path, device="cpu")
-    assert dict(evaluation.metrics) == pytest.approx(result.metrics, abs=1e-9)
-
-
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(config, tmp_path):
     first = fit(config, tmp_path / "first")
     torch.manual_seed(99)
@@ -96,14 +91,7 @@ def test_stopping_in_the_middle_and_resuming_changes_nothing(config, tmp_path, l
     config.schedule.name, config.schedule.patience = "plateau", 0
     config.data.transform, config.data.transform_options = "shift", {"shift": 1}
     whole = fit(config, tmp_path / "whole")
-    loss = MetricLearning.loss
-
-    def interrupted_step(task, batch, step):
-        if step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-        return loss(task, batch, step)
-
-    monkeypatch.setattr(MetricLearning, "loss", interrupted_step)
+    interrupt_at(3, monkeypatch)
     with pytest.raises(TrainingInterruptedError, match="stopped after step 4; go on with: gspool train --resume"):
         fit(config, tmp_path / "parts")
     monkeypatch.undo()
@@ -135,19 +123,6 @@ def test_a_run_in_another_thread_trains_too(config, tmp_path):
     thread.start()
     thread.join()
     assert results[0].steps == 6
-
-
-def script_evaluations(monkeypatch, *values: float) -> None:
-    from gspool.training import metric_learning
-
-    real, coming = metric_learning.evaluate_images, iter(values)
-
-    def scripted(*arguments, **options):
-        evaluation = real(*arguments, **options)
-        metrics = {**evaluation.metrics, "map@r": next(coming)}
-        return evaluation._replace(metrics=metrics)
-
-    monkeypatch.setattr(metric_learning, "evaluate_images", scripted)
 
 
 def test_early_stopping_keeps_the_best(config, tmp_path, monkeypatch):
@@ -279,17 +254,6 @@ def test_a_disk_that_fills_up_under_metrics_is_told_and_resumed(config, tmp_path
 def test_other_trouble_of_the_disk_is_not_called_a_full_one(tmp_path):
     with pytest.raises(PermissionError), full_disk_explained(tmp_path):
         raise PermissionError(errno.EACCES, "Permission denied")
-
-
-def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
-    path = tmp_path / "last.pt"
-    write_checkpoint(path, {"step": 3})
-    path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        read_checkpoint(path)
-    torch.save({"format": 99}, path)
-    with pytest.raises(CheckpointError, match="has format 99"):
-        read_checkpoint(path)
 
 
 def test_an_output_that_cannot_be_written_is_told_before_training(config, tmp_path, monkeypatch):

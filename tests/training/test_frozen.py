@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 
 import pytest
 import torch
@@ -23,7 +21,7 @@ from gspool.training.processes import TrainingInterruptedError
 from gspool.training.sets import image_set
 from gspool.training.stream import Batch
 from training.interrupted_runs import numbers_of
-from training.tiny_run import tiny
+from training.tiny_run import interrupt_at, script_evaluations, tiny
 
 CPU = torch.device("cpu")
 
@@ -63,18 +61,6 @@ def frozen(request, pictures, tmp_path) -> TrainConfig:
 @pytest.fixture
 def vit(pictures, tmp_path) -> TrainConfig:
     return frozen_run("timm/test_vit", pictures, tmp_path)
-
-
-def interrupt_at(step: int, monkeypatch, model: type | None = None) -> None:
-    """Send SIGINT before the loss of a step, of a task with this kind of model where one is given."""
-    loss = MetricLearning.loss
-
-    def interrupted(task, batch, at):
-        if at == step and (model is None or isinstance(task.model, model)):
-            os.kill(os.getpid(), signal.SIGINT)
-        return loss(task, batch, at)
-
-    monkeypatch.setattr(MetricLearning, "loss", interrupted)
 
 
 def test_a_step_on_tokens_is_the_step_on_images(frozen):
@@ -123,15 +109,7 @@ def test_the_saved_model_embeds_pictures_as_the_tokens_were_embedded(frozen, tmp
 
 
 def test_a_run_never_ends_worse_than_nothing_learned(vit, tmp_path, monkeypatch):
-    from gspool.training import metric_learning
-
-    real, coming = metric_learning.evaluate_images, iter([0.9, 0.5, 0.4])
-
-    def scripted(*arguments, **options):
-        evaluation = real(*arguments, **options)
-        return evaluation._replace(metrics={**evaluation.metrics, "map@r": next(coming)})
-
-    monkeypatch.setattr(metric_learning, "evaluate_images", scripted)
+    script_evaluations(monkeypatch, 0.9, 0.5, 0.4)
     result = fit(vit, tmp_path / "run")
     assert (result.best_step, result.validation) == (0, 0.9)
     assert result.metrics == result.before["nothing learned"]

@@ -1,6 +1,9 @@
-"""The smallest run that is still a run: a network two channels wide, two images a class, six steps."""
+"""The smallest run that is still a run: two channels, two images a class, six steps; and what may happen to it."""
 
 from __future__ import annotations
+
+import os
+import signal
 
 from gspool.training import (
     DataConfig,
@@ -10,6 +13,7 @@ from gspool.training import (
     OutputConfig,
     TrainConfig,
     TrainerConfig,
+    metric_learning,
 )
 
 
@@ -32,3 +36,26 @@ def tiny(**trainer) -> TrainConfig:
         trainer=TrainerConfig(**settings),
         output=OutputConfig(report=False),
     )
+
+
+def interrupt_at(step: int, monkeypatch, model: type | None = None) -> None:
+    """Send SIGINT before the loss of a step, of a task with this kind of model where one is given."""
+    loss = metric_learning.MetricLearning.loss
+
+    def interrupted(task, batch, at):
+        if at == step and (model is None or isinstance(task.model, model)):
+            os.kill(os.getpid(), signal.SIGINT)
+        return loss(task, batch, at)
+
+    monkeypatch.setattr(metric_learning.MetricLearning, "loss", interrupted)
+
+
+def script_evaluations(monkeypatch, *values: float) -> None:
+    """Let the evaluations of a run find these MAP@R, one after the other."""
+    real, coming = metric_learning.evaluate_images, iter(values)
+
+    def scripted(*arguments, **options):
+        evaluation = real(*arguments, **options)
+        return evaluation._replace(metrics={**evaluation.metrics, "map@r": next(coming)})
+
+    monkeypatch.setattr(metric_learning, "evaluate_images", scripted)
