@@ -25,13 +25,15 @@ class Embedded(NamedTuple):
     """One unit vector per image, and what it was pooled from.
 
     ``weights`` (sum 1 over the N tokens, row by row on a ``grid`` of h x w) and ``attributes`` (sum 1 over
-    the prototypes) are None if the pooling layer has none; ``grid`` is None if the tokens form none.
+    the prototypes) are None if the pooling layer has none; ``grid`` is None if the tokens form none. ``pooled`` is the
+    vector before it was scaled to unit length, which a classifier reads.
     """
 
     embedding: Float[Tensor, "B D"]
     weights: Float[Tensor, "B N"] | None = None
     attributes: Float[Tensor, "B M"] | None = None
     grid: tuple[int, int] | None = None
+    pooled: Float[Tensor, "B D"] | None = None
 
 
 def embed_features(
@@ -46,6 +48,7 @@ def embed_features(
         weights=pooled.weights,
         attributes=pooled.attributes,
         grid=(features.shape[2], features.shape[3]) if features.ndim == 4 else None,
+        pooled=vector,
     )
 
 

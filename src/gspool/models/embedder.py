@@ -32,7 +32,7 @@ class Embedder(nn.Module, ModelHubMixin):
     Args:
         backbone: a name for `create_backbone`, or a `Backbone` of your own.
         pooling: a name of `gspool.pooling.list()`.
-        dim: length of the embedding; a 1x1 convolution without bias makes it.
+        dim: length of the embedding; a 1x1 convolution without bias makes it. None pools the features as they are.
         backbone_options: what `create_backbone` takes besides the name, ``{"weights": PATH}`` for example.
         pooling_options: what the pooling layer takes besides its sizes.
         freeze: ``none``; ``batchnorm``, the backbone's batch norm with its statistics; ``all``, the whole backbone; or
@@ -57,7 +57,7 @@ class Embedder(nn.Module, ModelHubMixin):
         self,
         backbone: str | Backbone = "timm/resnet50",
         pooling: str = "gsp",
-        dim: int = 128,
+        dim: int | None = 128,
         *,
         backbone_options: Mapping[str, Any] | None = None,
         pooling_options: Mapping[str, Any] | None = None,

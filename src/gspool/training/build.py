@@ -87,5 +87,12 @@ def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.O
     if any(name.startswith("loss.metric.") for name, _ in module.named_parameters()):
         multipliers.setdefault("loss.metric", config.proxies)
     groups = parameter_groups(module, config.lr, config.weight_decay, multipliers)
+    momentum, squares = config.betas
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, momentum=momentum, nesterov=True)
+    if config.name == "rmsprop":
+        from timm.optim import RMSpropTF
+
+        return RMSpropTF(groups, momentum=momentum, alpha=squares, eps=config.eps)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
     return kind(groups, betas=config.betas, eps=config.eps)

@@ -20,8 +20,8 @@ from gspool.training.stream import ShieldedLoader
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from jaxtyping import Bool, Float
-    from torch import Tensor
+    from jaxtyping import Bool, Float, Int64
+    from torch import Tensor, nn
 
     from gspool.training.diagnosis import Diagnosis
 
@@ -30,18 +30,21 @@ class EmbeddedSet(NamedTuple):
     """The vectors of a whole set in its order, and what the pooling layer did on average.
 
     ``entropy`` is the mean entropy of the pooling weights (1 is average pooling, 0 a single token), ``mean_weights``
-    the mean weight of every place relative to equal weights; both None where the layer has no weights.
+    the mean weight of every place relative to equal weights; both None where the layer has no weights. ``predicted``
+    is the class of every image where there was a classifier.
     """
 
     embeddings: Float[Tensor, "N D"]
     entropy: float | None
     mean_weights: list[float] | None = None
+    predicted: Int64[Tensor, " N"] | None = None
 
 
 class Evaluation(NamedTuple):
     """Retrieval metrics of a set, the embeddings and weights behind them, and what they were measured on.
 
-    ``diagnosis``, the content of threshold.json and a warning about flat weights are set by `evaluate_run`.
+    ``accuracy`` is the share of images that a classifier got right, None without one. ``diagnosis``, the content of
+    threshold.json and a warning about flat weights are set by `evaluate_run`.
     """
 
     metrics: RetrievalMetrics
@@ -53,6 +56,11 @@ class Evaluation(NamedTuple):
     diagnosis: Diagnosis | None = None
     threshold: dict[str, Any] | None = None
     warning: str | None = None
+    accuracy: float | None = None
+
+    def figures(self) -> dict[str, float]:
+        """Return the metrics by name, accuracy first where there is one."""
+        return {**({} if self.accuracy is None else {"accuracy": self.accuracy}), **self.metrics}
 
     def counts(self) -> str:
         """Return what the metrics were measured on, in words."""
@@ -70,6 +78,7 @@ def embed_images(
     workers: int = 0,
     progress: bool = False,
     autocast: Any = None,
+    classifier: nn.Module | None = None,
 ) -> EmbeddedSet:
     """Embed every image of a set once, in evaluation mode, on the model's device; several processes share the work.
 
@@ -80,6 +89,7 @@ def embed_images(
         workers: processes that load images.
         progress: show a progress bar.
         autocast: a Fabric whose precision is used; full precision without one.
+        classifier: takes the pooled features to logits, for the predicted classes.
 
     Example:
         >>> from gspool import Embedder, data
@@ -92,12 +102,14 @@ def embed_images(
     device = next(model.parameters()).device
     shard = Shard(len(images))
     batches = math.ceil(len(shard) / batch_size)
-    vectors, entropies, weight_sums = [], [], []
+    vectors, entropies, weight_sums, classes = [], [], [], []
     try:
         with work_bar(f"embedding {images.name}/{images.split}", 0, batches, progress, "batches") as bar:
             for pictures in _batches(images, shard, batch_size, workers, device):
                 with nullcontext() if autocast is None else autocast.autocast():
                     embedded = model.embed(pictures.to(device, non_blocking=True))
+                    if classifier is not None:
+                        classes.append(classifier(embedded.pooled).argmax(1))
                 vectors.append(embedded.embedding)
                 if embedded.weights is not None:
                     weights = embedded.weights.to(torch.promote_types(embedded.weights.dtype, torch.float32))
@@ -107,15 +119,18 @@ def embed_images(
     finally:
         model.train(was_training)
     embeddings = gather_blocks(torch.cat(vectors) if vectors else torch.zeros(0, model.out_dim))
+    predicted = None
+    if classifier is not None:
+        predicted = gather_blocks(torch.cat(classes) if classes else torch.zeros(0, dtype=torch.int64))
     flatness = gather_blocks(torch.cat(entropies) if entropies else torch.zeros(0))
     # Images of several sizes have several numbers of places: their weights have no common mean.
     alike = len({part.shape for part in weight_sums}) == 1
     sums = gather_blocks(torch.cat(weight_sums) if alike else torch.zeros(0))
     if not len(flatness):
-        return EmbeddedSet(embeddings, None)
+        return EmbeddedSet(embeddings, None, None, predicted)
     relative = (sums.shape[1] / len(embeddings) * sums.sum(0)).tolist() if len(sums) else None
     mean_weights = None if relative is None else [round(weight, 4) for weight in relative]
-    return EmbeddedSet(embeddings, float(flatness.double().mean()), mean_weights)
+    return EmbeddedSet(embeddings, float(flatness.double().mean()), mean_weights, predicted)
 
 
 def _batches(
@@ -141,6 +156,7 @@ def evaluate_images(
     workers: int = 0,
     progress: bool = False,
     autocast: Any = None,
+    classifier: nn.Module | None = None,
 ) -> Evaluation:
     """Embed a set and measure retrieval: among all images, or queries in the gallery where the set has both.
 
@@ -149,7 +165,15 @@ def evaluate_images(
     Raises:
         ValueError: if no image has another one of its class to be found.
     """
-    embedded = embed_images(model, images, batch_size=batch_size, workers=workers, progress=progress, autocast=autocast)
+    embedded = embed_images(
+        model,
+        images,
+        batch_size=batch_size,
+        workers=workers,
+        progress=progress,
+        autocast=autocast,
+        classifier=classifier,
+    )
     vectors, labels = embedded.embeddings, images.labels
     device = next(model.parameters()).device
     queries = query_rows(images)
@@ -160,7 +184,10 @@ def evaluate_images(
             vectors[queries], labels[queries], vectors[~queries], labels[~queries], ks=ks, device=device
         )
     classes = len(labels.unique())
-    return Evaluation(metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split)
+    accuracy = None if embedded.predicted is None else float((embedded.predicted == labels).double().mean())
+    return Evaluation(
+        metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split, accuracy=accuracy
+    )
 
 
 def query_rows(images: ImageSet | TensorSet) -> Bool[Tensor, " N"] | None:

@@ -156,7 +156,7 @@ def evaluate_run(
     if progress:
         settings = model.settings
         print(describe_data(data, {name: images}))
-        print(f"model     {settings.pooling} on {settings.backbone}, {settings.dim} dimensions; on {on}")
+        print(f"model     {settings.pooling} on {settings.backbone}, {model.out_dim} dimensions; on {on}")
     evaluation = evaluate_images(model, images, ks=ks, workers=data.workers, progress=progress)
     similarity = None if calibrate is not None else read_threshold(Path(place))
     threshold = None

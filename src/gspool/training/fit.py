@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from safetensors.torch import save
 
 from gspool.data import ImageSet
 from gspool.evaluation import calibrate_threshold
@@ -65,15 +66,17 @@ if TYPE_CHECKING:
     from gspool.training.config import TrainConfig
 
 EMBEDDINGS = "embeddings.safetensors"
+CLASSIFIER = "classifier.safetensors"
 
 
 class FitResult(NamedTuple):
     """A finished run: its folder, the figures of its best model on the test set, and how it went.
 
-    ``metrics`` holds p@1, p@r, map@r and r@k in [0, 1], measured on ``classes``, ``queries`` and ``gallery``.
-    ``validation`` is the best value that was watched, or None. ``weights_entropy`` (1 is average pooling) and
-    ``mean_weights`` (of every place, relative to equal weights) describe the pooling layer on the test set, and are
-    None where it has no weights. ``vectors_seen`` is how far the warm start of GSP came if that model is still in it.
+    ``metrics`` holds p@1, p@r, map@r and r@k in [0, 1], measured on ``classes``, ``queries`` and ``gallery``, and the
+    accuracy of a classifier. ``validation`` is the best value that was watched, or None. ``weights_entropy`` (1 is
+    average pooling) and ``mean_weights`` (of every place, relative to equal weights) describe the pooling layer on the
+    test set, and are None where it has no weights. ``vectors_seen`` is how far the warm start of GSP came if that model
+    is still in it.
     ``ending`` is max_steps, patience or time (`trainer.max_seconds`: the run is not finished, and fit goes on with it).
     ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP. ``before`` holds the metrics of what the
     run started from: "nothing learned" of a frozen backbone, "head alone" of a network that was tuned after it.
@@ -215,15 +218,20 @@ def _fit(
         if process_rank() == 0:
             write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
         if on_tokens:
-            start = evaluate_images(learner, data["test"], ks=config.output.ks)
-            before = {**before, "nothing learned": dict(start.metrics)}
+            start = evaluate_images(learner, data["test"], ks=config.output.ks, classifier=task.classifier)
+            before = {**before, "nothing learned": start.figures()}
         outcome = run_loop(task, fabric, trainer, config.schedule, folder, title, request=request)
-        evaluation = evaluate_images(learner, data["test"], ks=config.output.ks, workers=config.data.workers)
+        evaluation = evaluate_images(
+            learner, data["test"], ks=config.output.ks, workers=config.data.workers, classifier=task.classifier
+        )
         threshold = None
         if watched is not None and hasattr(model, "save_pretrained"):
             vectors = embed_images(learner, watched, workers=config.data.workers).embeddings
             chosen = calibrate_threshold(vectors, watched.labels, config.output.precision)
             threshold = threshold_content(chosen, trainer.monitor_split, config.output.precision)
+        if task.classifier is not None and process_rank() == 0:
+            state = {name: value.cpu().contiguous() for name, value in task.classifier.state_dict().items()}
+            write_atomic(folder / CLASSIFIER, save(state))
         result = _finish(config, folder, model, outcome, evaluation, images["test"], before, threshold)
         for warning in run_warnings(config, result):
             log.warning("%s", warning)
@@ -301,7 +309,7 @@ def _finish(
     warm_start = open_warm_start(model)
     result = FitResult(
         folder=folder,
-        metrics=dict(evaluation.metrics),
+        metrics=evaluation.figures(),
         best_step=outcome.best_step,
         steps=outcome.steps,
         validation=outcome.best_value,
@@ -346,7 +354,8 @@ def describe_training(config: TrainConfig, title: str, device: torch.device) -> 
     limit = f", at most {duration(trainer.max_seconds)}" if trainer.max_seconds else ""
     where = f"{device}, {trainer.precision}" + (f", {torch.get_num_threads()} threads" if device.type == "cpu" else "")
     return (
-        f"{title:9s} {model.backbone}{f' ({options})' if options else ''}, {frozen}; {model.dim} dimensions, loss "
+        f"{title:9s} {model.backbone}{f' ({options})' if options else ''}, {frozen}; "
+        f"{'' if model.dim is None else f'{model.dim} dimensions, '}loss "
         f"{config.loss.name}\n"
         f"steps     at most {trainer.max_steps:,} of {config.data.batch_size} pictures, evaluated every "
         f"{trainer.evaluate_every:,}{limit}; on {where}"
@@ -363,8 +372,6 @@ def run_warnings(config: TrainConfig, result: FitResult) -> list[str]:
 
 def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | TensorSet) -> None:
     """Write the embeddings and labels of the test images; queries and gallery apart where the set has both."""
-    from safetensors.torch import save
-
     queries, vectors = query_rows(test), evaluation.embeddings.cpu()
     content = {"embeddings": vectors, "labels": test.labels}
     if queries is not None:
@@ -380,7 +387,8 @@ def _load_best(model: Any, folder: Path) -> None:
     if (folder / BEST).exists():
         state = read_checkpoint(folder / BEST, ("model",))["model"]
     else:
-        module = read_checkpoint(folder / LAST, ("module",))["module"]
+        last = read_checkpoint(folder / LAST, ("module",))
+        module = last["module"] | last.get("ema", {}).get("averages", {})
         state = {name.removeprefix("model."): value for name, value in module.items() if name.startswith("model.")}
     if all(name.startswith("head.") for name in state):
         model.head.load_state_dict({name.removeprefix("head."): value for name, value in state.items()})

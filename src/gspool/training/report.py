@@ -78,9 +78,10 @@ def write_report(
     page = PAGE.format(
         title=html.escape(f"{config.model.pooling} on {config.data.name}"),
         lead=html.escape(
-            f"{config.model.backbone}, {config.model.dim} dimensions, loss {config.loss.name}, "
-            f"{figures.steps} steps of {config.data.batch_size} images. Tested on {figures.classes:,} classes that "
-            f"training never saw: {figures.queries:,} queries, gallery of {figures.gallery:,}."
+            f"{config.model.backbone}, {config.model.dim or 'its own'} dimensions, loss {config.loss.name}, "
+            f"{figures.steps} steps of {config.data.batch_size} images. Tested on {figures.classes:,} classes"
+            f"{'' if 'accuracy' in figures.metrics else ' that training never saw'}: {figures.queries:,} queries, "
+            f"gallery of {figures.gallery:,}."
         ),
         table=_table(variants, results, rows),
         results=_results(figures),

@@ -159,7 +159,7 @@ def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[
             raise ValueError(f"the transform 'none' has no options, got {', '.join(config.transform_options)}")
         return None
     maker = makers[config.transform]
-    known = [name for name in inspect.signature(maker).parameters if name not in ("size", "resize")]
+    known = [*inspect.signature(maker).parameters]
     unknown = [name for name in config.transform_options if name not in known]
     if unknown:
         raise ValueError(
@@ -172,5 +172,5 @@ def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[
     # A cache holds images at the first size already.
     resize = None if config.cache else pixels.resize
     if training:
-        return maker(pixels.size, resize=resize, **config.transform_options)
+        return maker(**{"size": pixels.size, "resize": resize, **config.transform_options})
     return data.evaluation_transform(pixels.size, resize=resize, interpolation=pixels.interpolation)
