@@ -10,6 +10,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,51 +47,48 @@ PUBLISHED = Published(
 )
 
 
-class Place(NamedTuple):
-    """Where the bytes of an image are in a shard."""
-
-    shard: int
-    offset: int
-    size: int
-
-
-class Listed(NamedTuple):
-    """The images of one part: names below the root, classes, and their places where they are in shards."""
-
-    names: list[str]
-    labels: list[int]
-    class_names: list[str]
-    shards: Sequence[Path] = ()
-    places: Sequence[Place] = ()
-
-
 class ListedImages:
     """Images below a folder, or in shards, decoded on access.
 
     Names and places are arrays: a million Python objects would be copied by every process that loads images.
+
+    Args:
+        root: the folder.
+        names: of the images below it; in shards, of the members.
+        shards: the shards, if there are any.
+        places: (shard, offset, size) of the bytes of every image in them.
     """
 
-    def __init__(self, root: Path, listed: Listed) -> None:
-        self.root, self.shards = root, tuple(listed.shards)
-        self.names = np.array([os.fsencode(name) for name in listed.names])
-        self.places = np.array(listed.places, dtype=np.int64)
+    def __init__(
+        self, root: Path, names: list[str], shards: Sequence[Path] = (), places: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        self.root, self.shards = root, tuple(shards)
+        self.names = np.array([os.fsencode(name) for name in names])
+        self.places = np.array(places, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 H W"]:
         if not self.shards:
-            return decode(self.root / os.fsdecode(self.names[index]))
-        place = Place(*self.places[index].tolist())
-        with self.shards[place.shard].open("rb") as shard:
-            shard.seek(place.offset)
-            return decode(shard.read(place.size), name=self.describe(index))
+            return decode(self.describe(index))
+        number, offset, size = self.places[index].tolist()
+        with self.shards[number].open("rb") as shard:
+            shard.seek(offset)
+            return decode(shard.read(size), name=self.describe(index))
 
     def describe(self, index: int) -> str:
         """Return the path of an image; in a shard, the path of the shard and the name in it."""
-        name = os.fsdecode(self.names[index])
         where = self.shards[int(self.places[index, 0])] if self.shards else self.root
-        return str(where / name)
+        return str(where / os.fsdecode(self.names[index]))
+
+
+class Listed(NamedTuple):
+    """The images of one part and their classes."""
+
+    images: ListedImages
+    labels: Int64[Tensor, " N"]
+    class_names: list[str]
 
 
 def imagenet(
@@ -111,14 +109,14 @@ def imagenet(
             too few images of a class are left.
     """
     part = "val" if split == "test" else "train"
-    listed, place = _list_part(root, part, labels)
-    found = Count(len(listed.names), len({*listed.labels}))
-    if found != COUNTS[part] and not (listed.names and allow_partial):
+    listed = _list_part(root, part, labels)
+    found = Count(len(listed.images), len(listed.labels.unique()))
+    if found != COUNTS[part] and not (found.images and allow_partial):
         raise ValueError(
-            f"imagenet/{part} must have {COUNTS[part]}, {place} has {found}; complete it, or use what is there with "
-            f"allow_partial=True (in a run: --data.options.allow_partial true). Expected layout:\n{LAYOUT}"
+            f"imagenet/{part} must have {COUNTS[part]}, {listed.images.root} has {found}; complete it, or use what is "
+            "there with allow_partial=True (in a run: --data.options.allow_partial true). Expected layout:\n" + LAYOUT
         )
-    images = ImageSet(ListedImages(place, listed), listed.labels, listed.class_names, name="imagenet", split=split)
+    images = ImageSet(*listed, name="imagenet", split=split)
     if split == "test" or (split == "train" and not held_out):
         return images
     if held_out < 1:
@@ -145,28 +143,29 @@ def _last_of_class(labels: Int64[Tensor, " N"], count: int) -> Bool[Tensor, " N"
     return is_last
 
 
-def _list_part(root: Path, part: str, labels: str | None) -> tuple[Listed, Path]:
-    """List the images of ``train`` or ``val``, and return the folder that they are below."""
+def _list_part(root: Path, part: str, labels: str | None) -> Listed:
+    """List the images of ``train`` or ``val``."""
     for place in (root, root / PUBLISHED.folder):
         shards = sorted([*place.glob(f"*{part}*.tar"), *place.glob(f"{part}/*.tar")])
         if shards:
-            return _list_shards(shards), place
+            return _list_shards(place, tuple(shards), tuple(shard.stat().st_mtime_ns for shard in shards))
     place = PUBLISHED.locate(root, download=False)
     if not (place / "train").is_dir():
         place = place / "ILSVRC" / "Data" / "CLS-LOC"
     classes = sorted(entry.name for entry in os.scandir(place / "train") if entry.is_dir())
     folders = {entry.name for entry in os.scandir(place / part) if entry.is_dir()} if (place / part).is_dir() else set()
     if part == "val" and not folders:
-        return _list_flat(place, classes, _found_list(root, place, labels)), place
+        return _list_flat(place, classes, _found_list(root, place, labels))
     if not folders <= {*classes}:
         raise ValueError(f"{place / part} has the class {min(folders - {*classes})}, which train/ does not have")
     names: list[str] = []
-    labels_of_names: list[int] = []
-    for label, name in enumerate(classes):
+    counts = []
+    for name in classes:
         files = _images(place / part / name) if name in folders else []
         names += [f"{part}/{name}/{file}" for file in files]
-        labels_of_names += [label] * len(files)
-    return Listed(names, labels_of_names, classes), place
+        counts.append(len(files))
+    of_class = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts))
+    return Listed(ListedImages(place, names), of_class, classes)
 
 
 def _images(folder: Path) -> list[str]:
@@ -194,7 +193,7 @@ def _list_flat(place: Path, classes: list[str], path: Path) -> Listed:
     """
     names = _images(place / "val")
     number = {name: label for label, name in enumerate(classes)}
-    lines = [re.split(r"[\s,]+", line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    lines = [re.split(r"[\s,]+", line.strip()) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     if all(len(line) == 1 for line in lines):
         if lines[0][0].isdigit():
             synsets = read_matlab(path.with_name("meta.mat"))["synsets"]
@@ -212,23 +211,29 @@ def _list_flat(place: Path, classes: list[str], path: Path) -> Listed:
             f"{path} has no class of train/ for {len(unknown)} images of {place / 'val'}, the first is {unknown[0]}; "
             "expected lines such as ILSVRC2012_val_00000001.JPEG n01751748"
         )
-    return Listed([f"val/{name}" for name in names], [class_of[Path(name).stem] for name in names], classes)
+    own = torch.tensor([class_of[Path(name).stem] for name in names])
+    return Listed(ListedImages(place, [f"val/{name}" for name in names]), own, classes)
 
 
-def _list_shards(shards: list[Path]) -> Listed:
-    """Index the images of shards by the headers of their members; only class numbers are read."""
-    names, labels, places = [], [], []
-    for row, shard in enumerate(shards):
-        for name, place, label in _samples(shard, row):
+@lru_cache(maxsize=2)
+def _list_shards(root: Path, shards: tuple[Path, ...], written: tuple[int, ...]) -> Listed:
+    """Index the images of shards by the headers of their members; only class numbers are read.
+
+    A minute for all of ImageNet, so ``train`` and ``validation`` share it while the times of writing stay the same.
+    """
+    names, places, labels = [], [], []
+    for number, shard in enumerate(shards):
+        for name, (offset, size), label in _samples(shard):
             names.append(name)
-            places.append(place)
+            places.append((number, offset, size))
             labels.append(label)
     class_names = [str(label) for label in range(max(labels, default=-1) + 1)]
-    return Listed(names, labels, class_names, shards, places)
+    return Listed(ListedImages(root, names, shards, places), torch.tensor(labels, dtype=torch.int64), class_names)
 
 
-def _samples(shard: Path, row: int) -> Iterator[tuple[str, Place, int]]:
-    found: dict[str, tuple[str, Place]] = {}
+def _samples(shard: Path) -> Iterator[tuple[str, tuple[int, int], int]]:
+    """Yield the name, the offset and size, and the class of every image of a shard."""
+    found: dict[str, tuple[str, tuple[int, int]]] = {}
     label_of: dict[str, int] = {}
     try:
         with tarfile.open(shard, "r:") as members:
@@ -237,7 +242,7 @@ def _samples(shard: Path, row: int) -> Iterator[tuple[str, Place, int]]:
                 key, _, ending = file.partition(".")
                 key = f"{folder}/{key}"
                 if f".{ending.lower()}" in IMAGE_SUFFIXES:
-                    found[key] = member.name, Place(row, member.offset_data, member.size)
+                    found[key] = member.name, (member.offset_data, member.size)
                 elif ending == "cls":
                     label_of[key] = int(members.extractfile(member).read())  # type: ignore[union-attr]
     except (tarfile.TarError, ValueError, OSError) as error:

@@ -65,7 +65,7 @@ def check_monitor(config: TrainConfig) -> None:
     """
     known = ["p@1", "p@r", "map@r", *(f"r@{k}" for k in as_ranks(config.output.ks))]
     if config.loss.name == "cross_entropy":
-        known.insert(0, "accuracy")
+        known = ["accuracy"]
     if config.trainer.monitor not in known:
         raise ValueError(f"trainer.monitor must be one of {', '.join(known)}, got {config.trainer.monitor!r}")
 

@@ -184,10 +184,14 @@ def evaluate_images(
             vectors[queries], labels[queries], vectors[~queries], labels[~queries], ks=ks, device=device
         )
     classes = len(labels.unique())
-    accuracy = None if embedded.predicted is None else float((embedded.predicted == labels).double().mean())
-    return Evaluation(
-        metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split, accuracy=accuracy
-    )
+    right = None if classifier is None else accuracy(embedded, images)
+    return Evaluation(metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split, accuracy=right)
+
+
+def accuracy(embedded: EmbeddedSet, images: ImageSet | TensorSet) -> float:
+    """Compute the share of images whose predicted class is their own."""
+    assert embedded.predicted is not None
+    return float((embedded.predicted == images.labels).double().mean())
 
 
 def query_rows(images: ImageSet | TensorSet) -> Bool[Tensor, " N"] | None:

@@ -225,7 +225,7 @@ def _fit(
             learner, data["test"], ks=config.output.ks, workers=config.data.workers, classifier=task.classifier
         )
         threshold = None
-        if watched is not None and hasattr(model, "save_pretrained"):
+        if watched is not None and task.classifier is None and hasattr(model, "save_pretrained"):
             vectors = embed_images(learner, watched, workers=config.data.workers).embeddings
             chosen = calibrate_threshold(vectors, watched.labels, config.output.precision)
             threshold = threshold_content(chosen, trainer.monitor_split, config.output.precision)

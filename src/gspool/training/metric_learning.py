@@ -16,7 +16,7 @@ from gspool.losses import CrossEntropyLoss, LossParts, MetricLoss
 from gspool.pooling import GSP
 from gspool.pooling.warm_start import WarmStart
 from gspool.training.build import build_optimiser
-from gspool.training.embed import evaluate_images
+from gspool.training.embed import EmbeddedSet, Evaluation, accuracy, embed_images, evaluate_images
 from gspool.training.gather import gather_rows, share_buffers
 from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import Task
@@ -100,7 +100,7 @@ class MetricLearning(Task):
         self.clip = config.optimiser.clip
         self.classifier = loss.metric.classifier if isinstance(loss.metric, CrossEntropyLoss) else None
         if self.classifier is not None:
-            self.measures = ("accuracy", *Task.measures)
+            self.measures = ("accuracy", "weights_entropy")
         steps_per_epoch = len(plan_batches(config, train.labels, rank=0, world_size=1))
         self.warmup_steps = math.ceil(config.schedule.warmup_epochs * steps_per_epoch)
         self.frozen: str | None = None
@@ -152,12 +152,16 @@ class MetricLearning(Task):
         if self.watched is None:
             return {}
         share_buffers(self.model)
-        output, workers = self.config.output, self.config.data.workers
-        evaluation = evaluate_images(
-            self.model, self.watched, ks=output.ks, workers=workers, autocast=self.fabric, classifier=self.classifier
-        )
-        entropy = {} if evaluation.entropy is None else {"weights_entropy": evaluation.entropy}
-        return {**evaluation.figures(), **entropy, **learned_values(self.model)}
+        options = {"workers": self.config.data.workers, "autocast": self.fabric}
+        found: EmbeddedSet | Evaluation
+        if self.classifier is None:
+            found = evaluate_images(self.model, self.watched, ks=self.config.output.ks, **options)
+            figures = dict(found.metrics)
+        else:
+            found = embed_images(self.model, self.watched, classifier=self.classifier, **options)
+            figures = {"accuracy": accuracy(found, self.watched)}
+        entropy = {} if found.entropy is None else {"weights_entropy": found.entropy}
+        return {**figures, **entropy, **learned_values(self.model)}
 
     def describe(self, batch: Batch) -> str:
         """Name the first images of a batch."""
