@@ -13,12 +13,14 @@ from safetensors.torch import load_file
 
 from data.test_imagenet import write_folders, write_shards
 from gspool import Embedder, data
-from gspool.training import TrainConfig
+from gspool.training import TrainConfig, fit
 from gspool.training.checkpoint import BEST, LAST, read_checkpoint
+from gspool.training.evaluate import evaluate_run
 from gspool.training.metrics_log import read_metrics
 from gspool.training.presets import preset
 from training.interrupted_runs import TIMES, said, start, wait
 from training.test_interruption import wait_for_step
+from training.tiny_run import tiny
 
 pytestmark = [
     pytest.mark.usefixtures("ready_to_fork"),
@@ -79,3 +81,14 @@ def test_a_killed_rank_changes_no_number_and_shards_give_those_of_folders(tmp_pa
     logits = model.embed(pixels).pooled @ classifier["weight"].T + classifier["bias"]
     accuracy = (logits.argmax(1) == test.labels).double().mean()
     assert float(accuracy) == whole["figures"]["metrics"]["accuracy"]
+    assert evaluate_run(tmp_path / "whole").figures() == whole["figures"]["metrics"]
+
+
+def test_a_classifier_is_measured_on_the_classes_that_it_learns(tmp_path):
+    config = tiny(monitor="accuracy")
+    config.loss.name, config.data.sampler = "cross_entropy", "shuffled"
+    with pytest.raises(ValueError, match="cross_entropy predicts the classes of train, and test has others"):
+        fit(config, tmp_path / "run")
+    config.trainer.monitor = "map@r"
+    with pytest.raises(ValueError, match=r"trainer.monitor must be one of accuracy, got 'map@r'"):
+        fit(config, tmp_path / "run")

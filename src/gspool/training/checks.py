@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +159,22 @@ def check_run(
         if not one.stops and process_rank() == 0:
             warnings.warn(one.text, stacklevel=2)
     return found.sets
+
+
+def check_classes(sets: Mapping[Split, ImageSet | TensorSet]) -> None:
+    """Check that a classifier is measured on the classes that it learns.
+
+    Raises:
+        ValueError: if a split has other classes than train.
+    """
+    names = sets["train"].class_names
+    for split, images in sets.items():
+        # Shards know classes by number, and a part of them may lack the last ones.
+        if images.class_names != names[: len(images.class_names)]:
+            raise ValueError(
+                f"loss cross_entropy predicts the classes of train, and {split} has others; use data whose splits have "
+                "the same classes (imagenet, cifar100, a folder with --data.options.zero_shot false), or another loss"
+            )
 
 
 @torch.no_grad()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 from gspool.data import ImageSet, Shard
 from gspool.data.batches import loading_processes
 from gspool.evaluation import RetrievalMetrics, retrieval_metrics
 from gspool.evaluation.entropy import relative_entropy
+from gspool.files import write_atomic
 from gspool.terminal.bar import work_bar
 from gspool.training.gather import gather_blocks
 from gspool.training.gpu_data import TensorSet, read_ahead
@@ -21,9 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from jaxtyping import Bool, Float, Int64
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from gspool.training.diagnosis import Diagnosis
+
+
+CLASSIFIER = "classifier.safetensors"
 
 
 class EmbeddedSet(NamedTuple):
@@ -192,6 +198,27 @@ def accuracy(embedded: EmbeddedSet, images: ImageSet | TensorSet) -> float:
     """Compute the share of images whose predicted class is their own."""
     assert embedded.predicted is not None
     return float((embedded.predicted == images.labels).double().mean())
+
+
+def write_classifier(folder: Path, classifier: nn.Module) -> None:
+    """Write the linear classifier of a run: logits are ``weight @ pooled + bias``."""
+    from safetensors.torch import save
+
+    state = {name: value.cpu().contiguous() for name, value in classifier.state_dict().items()}
+    write_atomic(folder / CLASSIFIER, save(state))
+
+
+def read_classifier(folder: Path, device: torch.device) -> nn.Linear | None:
+    """Read the classifier of a run; None if it has none."""
+    from safetensors.torch import load_file
+
+    if not (folder / CLASSIFIER).is_file():
+        return None
+    state = load_file(folder / CLASSIFIER)
+    classes, dim = state["weight"].shape
+    classifier = nn.Linear(dim, classes, device=device)
+    classifier.load_state_dict(state)
+    return classifier
 
 
 def query_rows(images: ImageSet | TensorSet) -> Bool[Tensor, " N"] | None:

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors.torch import save
 
 from gspool.data import ImageSet
 from gspool.evaluation import calibrate_threshold
 from gspool.files import write_atomic
 from gspool.training.build import build_loss, build_model
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
-from gspool.training.checks import Problems, check_beginning, check_fit, check_monitor, check_run
+from gspool.training.checks import Problems, check_beginning, check_classes, check_fit, check_monitor, check_run
 from gspool.training.diagnosis import SHOWN, diagnose, flat_warning, threshold_content, write_classes, write_threshold
-from gspool.training.embed import Evaluation, embed_images, evaluate_images, query_rows
+from gspool.training.embed import Evaluation, embed_images, evaluate_images, query_rows, write_classifier
 from gspool.training.examples import choose_examples, has_pictures, write_examples
 from gspool.training.frozen import (
     earlier_figures,
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from gspool.training.config import TrainConfig
 
 EMBEDDINGS = "embeddings.safetensors"
-CLASSIFIER = "classifier.safetensors"
 
 
 class FitResult(NamedTuple):
@@ -196,6 +194,8 @@ def _fit(
         print(describe_training(config, title, fabric.device), flush=True)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
+    if config.loss.name == "cross_entropy":
+        check_classes(images)
     plan_batches(config, train.labels, rank=0, world_size=1)
     if earlier is not None:
         load_proxies(loss, earlier)
@@ -230,8 +230,7 @@ def _fit(
             chosen = calibrate_threshold(vectors, watched.labels, config.output.precision)
             threshold = threshold_content(chosen, trainer.monitor_split, config.output.precision)
         if task.classifier is not None and process_rank() == 0:
-            state = {name: value.cpu().contiguous() for name, value in task.classifier.state_dict().items()}
-            write_atomic(folder / CLASSIFIER, save(state))
+            write_classifier(folder, task.classifier)
         result = _finish(config, folder, model, outcome, evaluation, images["test"], before, threshold)
         for warning in run_warnings(config, result):
             log.warning("%s", warning)
@@ -372,6 +371,8 @@ def run_warnings(config: TrainConfig, result: FitResult) -> list[str]:
 
 def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | TensorSet) -> None:
     """Write the embeddings and labels of the test images; queries and gallery apart where the set has both."""
+    from safetensors.torch import save
+
     queries, vectors = query_rows(test), evaluation.embeddings.cpu()
     content = {"embeddings": vectors, "labels": test.labels}
     if queries is not None:

@@ -412,8 +412,9 @@ class _Loop:
             self.best = read_checkpoint(self.folder / BEST, ("model",))
         if self.best is not None:
             self.kept.load_state_dict(self.best["model"])
-            if "loss" in self.best:
-                self.task.module.loss.load_state_dict(self.best["loss"])
+            loss: Any = getattr(self.task.module, "loss", None)
+            if loss is not None and "loss" in self.best:
+                loss.load_state_dict(self.best["loss"])
         elif self.average is not None:
             self.average.exchange()
         return LoopOutcome(
