@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gspool.data import ClassBalancedBatches, Shard
+from gspool.data import ClassBalancedBatches, Shard, ShuffledBatches
 from gspool.data.batches import placed
 
 
@@ -182,3 +182,28 @@ def test_the_place_is_asked_of_the_process_group() -> None:
         assert placed(1, 4) == (1, 4)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_shuffled_batches_hold_every_image_once_an_epoch_and_ranks_divide_them() -> None:
+    labels = torch.zeros(23)
+    alone, ranks = (
+        ShuffledBatches(labels, 4, seed=3),
+        [ShuffledBatches(labels, 4, seed=3, rank=rank, world_size=2) for rank in range(2)],
+    )
+    first, second = list(zip(*ranks, strict=True)), None
+    for sampler in (alone, *ranks):
+        sampler.set_epoch(1)
+    second = list(zip(*ranks, strict=True))
+    assert first != second
+    assert [one + other for one, other in second] == list(alone)
+    assert len({*alone.plan().flatten().tolist()}) == 20
+    resumed = ShuffledBatches(labels, 4, seed=3)
+    resumed.load_state_dict({**alone.state_dict(), "next_batch": 3})
+    assert list(resumed) == list(alone)[3:]
+
+
+def test_shuffled_batches_refuse_sizes_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="7 images do not fill a batch of 8"):
+        ShuffledBatches(torch.zeros(7), 8)
+    with pytest.raises(ValueError, match="a multiple of their number, 2"):
+        ShuffledBatches(torch.zeros(7), 3, rank=0, world_size=2)

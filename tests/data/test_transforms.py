@@ -123,3 +123,17 @@ def test_transforms_travel_to_workers(transform: object) -> None:
 def test_bad_numbers_are_refused(make: Callable[..., object], options: dict, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         make(**options)
+
+
+def test_auto_augment_is_drawn_from_the_seed() -> None:
+    augment, image = train_transform(32, auto_augment=True), ramp(40, 40)
+
+    def drawn(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        return [augment(image) for _ in range(5)]
+
+    assert all(map(torch.equal, drawn(0), drawn(0)))
+    torch.manual_seed(0)
+    plain = [train_transform(32)(image) for _ in range(5)]
+    assert not all(map(torch.equal, drawn(0), plain))
+    assert all(each.shape == (3, 32, 32) and each.dtype == torch.uint8 for each in drawn(1))

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
 ]
 
-LOSSES = ("c1", "c2", "triplet", "ms", "pnca", "panchor", "xbm+c1", "libc")
+LOSSES = ("c1", "c2", "triplet", "ms", "pnca", "panchor", "xbm+c1", "libc", "cross_entropy")
 # The second step is compared: by then the memory of XBM holds the first batch of both processes.
 STEPS = 2
 
@@ -124,7 +124,9 @@ def test_two_processes_give_the_gradient_of_one_and_evaluate_without_duplicates(
         alone, together = gradients_of(task.module), shared["gradients"][loss]
         assert set(together) == set(alone)
         assert any(name.startswith("loss.zsr") for name in alone)
-        assert any(name.startswith("loss.metric") for name in alone) == (loss in ("pnca", "panchor", "libc"))
+        assert any(name.startswith("loss.metric") for name in alone) == (
+            loss in ("pnca", "panchor", "libc", "cross_entropy")
+        )
         for name, gradient in alone.items():
             torch.testing.assert_close(together[name], gradient, rtol=1e-9, atol=1e-12, msg=f"{loss}: {name}")
     torch.testing.assert_close(shared["joined"], torch.arange(8.0))

@@ -45,6 +45,25 @@ def test_proxies_learn_faster_and_normalisation_does_not_decay():
     assert any(name.startswith("loss.zsr") for name in found)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # The second step moves by the gradient and the momentum; TensorFlow's RMSProp begins with a mean square of 1.
+        ("sgd", [1 - 0.1 * 1.9, 1 - 0.1 * 1.9 - 0.1 * (1 + 0.9 * 1.9)]),
+        ("rmsprop", [1 - 0.1, 1 - 0.1 - 0.1 * 1.9]),
+    ],
+)
+def test_sgd_and_rmsprop_have_their_momentum(name, expected):
+    module = torch.nn.Module()
+    module.model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(module.model.weight)
+    optimiser = build_optimiser(OptimiserConfig(name, lr=0.1, weight_decay=0.0, betas=(0.9, 0.9), eps=0.0), module)
+    for value in expected:
+        module.model.weight.grad = torch.ones(1, 1)
+        optimiser.step()
+        assert module.model.weight.item() == pytest.approx(value)
+
+
 def test_a_loss_without_parameters_needs_no_proxies():
     found = settings_of(training("c2"), OptimiserConfig(lr=1e-3, proxies=100.0))
     assert {rate for rate, _ in found.values()} == {1e-3}

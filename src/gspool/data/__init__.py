@@ -1,4 +1,4 @@
-"""Data sets, splits, transforms, class-balanced batches and a cache of decoded images.
+"""Data sets, splits, transforms, class-balanced and shuffled batches and a cache of decoded images.
 
 Every data set is an `ImageSet`: ``set[i] == (image, label)`` with the image uint8 [3, H, W] before any transform,
 ``set.labels`` (int64, 0 to K-1), ``set.class_names``, and ``set.roles`` (query or gallery) where the data has them.
@@ -14,7 +14,7 @@ Example:
     32
 """
 
-from gspool.data.batches import ClassBalancedBatches, Shard
+from gspool.data.batches import ClassBalancedBatches, Shard, ShuffledBatches
 from gspool.data.cache import cached
 from gspool.data.check import ImageCheck, check_images
 from gspool.data.decode import BrokenImageError, decode
@@ -42,6 +42,7 @@ __all__ = [
     "Problem",
     "Shard",
     "ShiftAndFlip",
+    "ShuffledBatches",
     "cached",
     "check_images",
     "class_fold",

@@ -1,4 +1,4 @@
-"""Which images a process loads: class-balanced batches to train, shards to evaluate."""
+"""Which images a process loads: class-balanced or shuffled batches to train, shards to evaluate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import Sampler
+
+from gspool.data.image_set import mixed_seed
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -169,6 +171,48 @@ class ClassBalancedBatches(Sampler[list[int]]):
             "batches_per_epoch": self.batches_per_epoch,
             "labels": hashlib.sha256(self.labels.numpy().tobytes()).hexdigest()[:16],
         }
+
+
+class ShuffledBatches(ClassBalancedBatches):
+    """Yield batches of ``batch_size`` images; every epoch is a permutation of all images, whatever their classes.
+
+    What is left over after the last whole batch is left out. Ranks and resuming are those of `ClassBalancedBatches`.
+
+    Raises:
+        ValueError: if there are fewer images than a batch holds, or the batch is not a multiple of the world size.
+
+    Example:
+        >>> batches = ShuffledBatches(torch.zeros(7), batch_size=3)
+        >>> [len(batch) for batch in batches]
+        [3, 3]
+    """
+
+    def __init__(
+        self,
+        labels: Int64[Tensor, " N"] | Sequence[int],
+        batch_size: int,
+        *,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        super().__init__(labels, batch_size, 1, seed=seed, rank=rank, world_size=world_size)
+
+    def _check(self) -> None:
+        size = self.classes_per_batch
+        if not 1 <= size <= len(self.labels):
+            raise ValueError(f"{len(self.labels)} images do not fill a batch of {size}; lower the size of the batch")
+        if size % self.world_size:
+            raise ValueError(
+                f"a batch of {size} images is divided among the ranks and must be a multiple of their number, "
+                f"{self.world_size}"
+            )
+
+    def plan(self) -> Int64[Tensor, "batches P 1"]:
+        """Return the images of every batch of this epoch, for all ranks."""
+        generator = torch.Generator().manual_seed(mixed_seed(self.seed, self.epoch, 3))
+        order = torch.randperm(len(self.labels), generator=generator)
+        return order[: self.batches_per_epoch * self.classes_per_batch].view(self.batches_per_epoch, -1, 1)
 
 
 class Shard(Sampler[int]):

@@ -95,9 +95,12 @@ def open_image(
 
 
 def decode(
-    path: str | os.PathLike[str], shorter_side: int | None = None, interpolation: Interpolation = "bilinear"
+    source: str | os.PathLike[str] | bytes,
+    shorter_side: int | None = None,
+    interpolation: Interpolation = "bilinear",
+    name: str | None = None,
 ) -> UInt8[Tensor, "3 H W"]:
-    """Decode an image file to RGB within the default limits, see `open_image`, and resize its shorter side.
+    """Decode a file, or the bytes of one, to RGB within the limits of `open_image`, and resize its shorter side.
 
     Resizing is antialiased; bilinear is the first step of the paper's augmentation. The tensor is a channels-last view,
     which is what decoders write and what resizing reads fastest.
@@ -113,7 +116,7 @@ def decode(
         >>> image.dtype, tuple(image.shape), int(image.max())
         (torch.uint8, (3, 256, 341), 7)
     """
-    image = open_image(path, shorter_side=shorter_side)
+    image = open_image(source, shorter_side=shorter_side, name=name)
     size = size_after_resize(*image.size, shorter_side)
     if size != image.size:
         image = image.resize(size, _RESAMPLING[interpolation])

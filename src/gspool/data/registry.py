@@ -30,6 +30,7 @@ _MODULES = {
     "cub_collage": "cub_collage",
     "distilled": "collage",
     "tokens": "tokens",
+    "imagenet": "imagenet",
 }
 
 

@@ -27,12 +27,14 @@ def train_transform(
     area: tuple[float, float] = AREA,
     ratio: tuple[float, float] = RATIO,
     flip: float = 0.5,
+    auto_augment: bool = False,
 ) -> Callable[[Any], Any]:
     """Return the training transform: shorter side to 256, random resized crop to 227 x 227, horizontal flip.
 
     The paper crops "between 40 and 256" and cites Musgrave et al. (2020); both reference implementations draw an
     *area* between 0.16 (= 40/256) and 1 of the image, with an aspect ratio between 3/4 and 4/3, and so do we.
-    ``resize=None`` omits the first step, for images that a cache already holds at that size.
+    ``resize=None`` omits the first step, for images that a cache already holds at that size. ``auto_augment`` adds
+    AutoAugment with its ImageNet policy (Cubuk et al. 2019), as EfficientNets are trained.
 
     Raises:
         ValueError: if a size is not positive, or a range or probability is not valid.
@@ -60,6 +62,7 @@ def train_transform(
             *first,
             v2.RandomResizedCrop(size, scale=area, ratio=ratio, antialias=True),
             v2.RandomHorizontalFlip(flip),
+            *([v2.AutoAugment()] if auto_augment else []),
         ]
     )
 

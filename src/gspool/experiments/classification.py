@@ -8,7 +8,8 @@ data and networks are written to files of their own.
     gspool reproduce classification --data folder --root IMAGENET --backbone timm/resnetv2_50 --epochs 90
     gspool reproduce classification --quick
 
-90 % of the training images are learned from; mu and epsilon, which the paper does not give, are chosen by the accuracy
+The presets paper/imagenet-resnetv2-50 and paper/imagenet-efficientnetv2-b3 of `gspool train` train the paper's networks
+on many GPUs. 90 % of the training images are learned from; mu and epsilon, which the paper does not give, are chosen by the accuracy
 on the others.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,6 @@ from gspool import data as data_sets
 from gspool import pooling
 from gspool.data import evaluation_transform, train_transform
 from gspool.data.batches import loading_processes
-from gspool.data.image_set import mixed_seed
 from gspool.data.image_source import ArrayImages, FileImages, SelectedImages
 from gspool.data.registry import data_root
 from gspool.evaluation import retrieval_metrics
@@ -49,7 +49,7 @@ from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.loop import run_loop
 from gspool.training.processes import make_fabric
-from gspool.training.stream import Batch
+from gspool.training.stream import Batch, stream_loader
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64, UInt8
@@ -154,25 +154,10 @@ class StreamedClassification(Classification):
         super().__init__(network, images, None, config, seed)  # type: ignore[arg-type]
         self.images, self.size, self.workers = images, size, workers
 
-    def batches(self, first: int, last: int) -> Iterator[Batch]:
-        """Yield the batches of steps ``first`` to ``last - 1``, epoch by epoch."""
-        seen = self.images.with_transform(train_transform(self.size), seed=self.seed)
-        batch_size, step = self.config.batch_size, first
-        while step < last:
-            epoch, position = divmod(step, self.steps_per_epoch)
-            generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, 3))
-            order = torch.randperm(len(self.images), generator=generator).split(batch_size)
-            rows = order[position : min(self.steps_per_epoch, position + last - step)]
-            seen.set_epoch(epoch)
-            loader: Any = DataLoader(
-                seen,
-                batch_sampler=[row.tolist() for row in rows],
-                num_workers=loading_processes(self.workers),
-                pin_memory=torch.cuda.is_available(),
-            )
-            for (pixels, labels), row in zip(loader, rows, strict=True):
-                yield Batch(pixels, labels, row)
-            step += len(rows)
+    def batches(self, first: int, last: int) -> Iterable[Batch]:
+        """Return the batches of steps ``first`` to ``last - 1``."""
+        seen = self.images.with_transform(train_transform(self.size))
+        return stream_loader(seen, self.plan, first, last, self.seed, self.workers, pin=torch.cuda.is_available())
 
 
 def in_memory(images: ImageSet, device: str, size: int, training: bool = False) -> Images:

@@ -158,7 +158,7 @@ def config_of(study: Study, variant: Variant, fold: int, seed: int) -> TrainConf
     config.trainer.accelerator = "gpu" if torch.device(study.options.device).type == "cuda" else "cpu"
     alone = study.options.processes == 1 and study.options.ray is None
     config.trainer.progress = alone and not study.options.quick
-    config.output.embeddings = config.model.dim <= WIDEST
+    config.output.embeddings = config.model.dim is not None and config.model.dim <= WIDEST
     if chosen.max_steps:
         config.trainer.max_steps = chosen.max_steps
     return _tiny(config) if study.options.quick else config

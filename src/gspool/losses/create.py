@@ -1,4 +1,4 @@
-"""Losses by name: the paper's six, also with a cross-batch memory, LIBC, and what pytorch-metric-learning has."""
+"""Losses by name: the paper's six, also with a cross-batch memory, LIBC, cross-entropy, pytorch-metric-learning's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from gspool.losses.cross_entropy import CrossEntropyLoss
 from gspool.losses.libc import LIBCLoss
 from gspool.losses.presets import BATCH_SIZE, preset_values
 from gspool.losses.xbm import CrossBatchMemoryLoss
@@ -27,13 +28,13 @@ PAPER_LOSSES = {
     "panchor": "ProxyAnchorLoss",
 }
 # Losses with a class of their own here.
-OWN_LOSSES: dict[str, type[nn.Module]] = {"libc": LIBCLoss}
+OWN_LOSSES: dict[str, type[nn.Module]] = {"cross_entropy": CrossEntropyLoss, "libc": LIBCLoss}
 # Classes of pytorch-metric-learning that are not a loss or a miner by themselves begin so.
 _ABSTRACT = ("Base", "GenericPairLoss")
 
 
 def list() -> builtins.list[str]:
-    """Name the paper's losses, alone and with a cross-batch memory, and LIBC.
+    """Name the paper's losses, alone and with a cross-batch memory, cross-entropy and LIBC.
 
     Example:
         >>> from gspool import losses
@@ -49,8 +50,8 @@ def create(name: str, num_classes: int, dim: int, preset: str | None = None, **o
     """Make a loss of unit vectors and labels, with the paper's values for a data set by default.
 
     Args:
-        name: ``c1``, ``c2``, ``triplet``, ``ms``, ``pnca``, ``panchor``; any of these after ``xbm+``; ``libc``; or a
-            class of `pytorch_metric_learning.losses`, such as ``CircleLoss``.
+        name: ``c1``, ``c2``, ``triplet``, ``ms``, ``pnca``, ``panchor``; any of these after ``xbm+``; ``libc``;
+            ``cross_entropy``, a classifier; or a class of `pytorch_metric_learning.losses`, such as ``CircleLoss``.
         num_classes: number of training classes, for losses with proxies.
         dim: length of the embeddings.
         preset: row of `PRESETS`: ``cub`` (also without one), ``cars196``, ``inshop``, ``sop``, ``collage``.

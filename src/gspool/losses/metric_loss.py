@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
+from gspool.losses.cross_entropy import CrossEntropyLoss
 from gspool.losses.libc import LIBCLoss
 from gspool.losses.zsr import ZSRLoss
 
@@ -34,8 +35,8 @@ class MetricLoss(nn.Module):
         miner: chooses the pairs or triplets that the metric loss sees, such as one of `gspool.losses.create_miner`.
 
     Raises:
-        ValueError: if lambda is outside [0, 1], or a miner comes with LIBC; on use, if there are no attributes to
-            regularise.
+        ValueError: if lambda is outside [0, 1], or a miner comes with LIBC or cross-entropy; on use, if there are no
+            attributes to regularise.
 
     Example:
         >>> import torch
@@ -57,8 +58,10 @@ class MetricLoss(nn.Module):
         super().__init__()
         if not 0 <= zsr_weight <= 1:
             raise ValueError(f"zsr_weight is lambda of (1 - lambda) L_DML + lambda L_ZS, in [0, 1], got {zsr_weight!r}")
-        if miner is not None and isinstance(metric, LIBCLoss):
-            raise ValueError("libc classifies the whole batch and has no pairs for a miner to choose; leave it out")
+        if miner is not None and isinstance(metric, LIBCLoss | CrossEntropyLoss):
+            raise ValueError(
+                f"{type(metric).__name__} classifies images and has no pairs for a miner to choose; leave it out"
+            )
         self.metric, self.zsr, self.zsr_weight, self.miner = metric, zsr, float(zsr_weight), miner
 
     def metric_part(self, embeddings: Float[Tensor, "B D"], labels: Int[Tensor, B]) -> Float[Tensor, ""]:

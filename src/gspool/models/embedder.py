@@ -34,13 +34,15 @@ class Embedded(NamedTuple):
     """One unit vector per image, and what it was pooled from.
 
     ``weights`` (sum 1 over the N tokens, row by row on a ``grid`` of h x w) and ``attributes`` (sum 1 over
-    the prototypes) are None if the pooling layer has none; ``grid`` is None if the tokens form none.
+    the prototypes) are None if the pooling layer has none; ``grid`` is None if the tokens form none. ``pooled`` is the
+    vector before it was scaled to unit length, which a classifier reads.
     """
 
     embedding: Float[Tensor, "B D"]
     weights: Float[Tensor, "B N"] | None = None
     attributes: Float[Tensor, "B M"] | None = None
     grid: tuple[int, int] | None = None
+    pooled: Float[Tensor, "B D"] | None = None
 
 
 def embed_features(
@@ -55,6 +57,7 @@ def embed_features(
         weights=pooled.weights,
         attributes=pooled.attributes,
         grid=(features.shape[2], features.shape[3]) if features.ndim == 4 else None,
+        pooled=vector,
     )
 
 
@@ -101,7 +104,7 @@ class Embedder(nn.Module, ModelHubMixin):
     Args:
         backbone: a name for `create_backbone`, or a `Backbone` of your own.
         pooling: a name of `gspool.pooling.list()`.
-        dim: length of the embedding; a 1x1 convolution without bias makes it.
+        dim: length of the embedding; a 1x1 convolution without bias makes it. None pools the features as they are.
         backbone_options: what `create_backbone` takes besides the name, ``{"weights": PATH}`` for example.
         pooling_options: what the pooling layer takes besides its sizes.
         freeze: ``none``; ``batchnorm``, the backbone's batch norm with its statistics; ``all``, the whole backbone; or
@@ -126,7 +129,7 @@ class Embedder(nn.Module, ModelHubMixin):
         self,
         backbone: str | Backbone = "timm/resnet50",
         pooling: str = "gsp",
-        dim: int = 128,
+        dim: int | None = 128,
         *,
         backbone_options: Mapping[str, Any] | None = None,
         pooling_options: Mapping[str, Any] | None = None,

@@ -70,7 +70,7 @@ class Settings(NamedTuple):
     backbone_options: dict[str, Any]
     pooling: str
     pooling_options: dict[str, Any]
-    dim: int
+    dim: int | None
     freeze: Freeze
     normalise: bool
     pixels: dict[str, Any] | None = None
@@ -154,8 +154,9 @@ def check_settings(settings: Settings) -> None:
     if settings.backbone is not None and not _is(BACKBONE, settings.backbone):
         raise ValueError(f"backbone must be a name such as 'timm/resnet50', got {_short(settings.backbone)}")
     check_freeze(settings.freeze)
-    if isinstance(settings.dim, bool) or not isinstance(settings.dim, int) or not 1 <= settings.dim <= LARGEST_NUMBER:
-        raise ValueError(f"dim must be an integer from 1 to {LARGEST_NUMBER:,}, got {_short(settings.dim)}")
+    dim = settings.dim
+    if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= LARGEST_NUMBER):
+        raise ValueError(f"dim must be null or an integer from 1 to {LARGEST_NUMBER:,}, got {_short(dim)}")
     if not isinstance(settings.pixels, dict):
         raise ValueError(f"pixels must be an object with the preprocessing, got {_short(settings.pixels)}")
     Pixels().changed(settings.pixels)

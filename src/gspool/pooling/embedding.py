@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def create_embedding(
-    name: str, dim: int, out_dim: int, *, embedding: Literal["before", "after"] | None = None, **options: Any
+    name: str, dim: int, out_dim: int | None, *, embedding: Literal["before", "after"] | None = None, **options: Any
 ) -> PoolingLayer:
     """Make a pooling layer and the linear embedding that belongs to it, from ``dim`` channels to ``out_dim``.
 
@@ -30,7 +30,8 @@ def create_embedding(
     Args:
         name: one of `list()`.
         dim: number of channels of the backbone's features.
-        out_dim: length of the embedding. A layer with sizes of its own may give another: read ``layer.out_dim``.
+        out_dim: length of the embedding; None pools the features as they are, without one. A layer with sizes of its
+            own may give another: read ``layer.out_dim``.
         embedding: put it ``before`` or ``after`` the layer instead.
         **options: keyword arguments of the layer's class.
 
@@ -52,15 +53,15 @@ def create_embedding(
         start = options.pop("patch_scale", PATCH_SCALE)
         return WithClassToken(create_embedding(base, dim, out_dim, embedding=embedding, **options), dim, start)
     layer = layer_class(name)
-    if not isinstance(out_dim, int) or out_dim < 1:
-        raise ValueError(f"out_dim is the length of the embedding and must be a positive integer, got {out_dim!r}")
+    if out_dim is not None and (not isinstance(out_dim, int) or out_dim < 1):
+        raise ValueError(f"out_dim is the length of the embedding, a positive integer or None, got {out_dim!r}")
     if embedding not in (None, "before", "after"):
         raise ValueError(f"embedding says where the embedding stands, 'before' or 'after' the layer, got {embedding!r}")
     if layer.embedding == "inside":
         if embedding is not None:
             raise ValueError(f"{name} has its embedding inside, so it cannot stand {embedding} it")
-        return layer(dim, out_dim=out_dim, **options)
-    if (embedding or layer.embedding) == "after":
+        return layer(dim, out_dim=out_dim or dim, **options)
+    if out_dim is None or (embedding or layer.embedding) == "after":
         return PoolThenEmbed(layer(dim, **options), out_dim)
     if options.get("keys"):
         options["key_dim"] = dim  # keys are computed from the backbone's features, which say more than embedded ones
@@ -128,15 +129,15 @@ class EmbedThenPool(PoolingLayer):
 
 
 class PoolThenEmbed(PoolingLayer):
-    """Pool the backbone's own features, then embed the vector."""
+    """Pool the backbone's own features, then embed the vector; without ``out_dim`` it stays as it is."""
 
     embedding = "inside"
 
-    def __init__(self, layer: PoolingLayer, out_dim: int) -> None:
-        super().__init__(layer.dim, out_dim)
+    def __init__(self, layer: PoolingLayer, out_dim: int | None) -> None:
+        super().__init__(layer.dim, out_dim or layer.out_dim)
         self.layer = layer
         self.takes_class_token = layer.takes_class_token
-        self.embed = LocalEmbedding(layer.out_dim, out_dim)
+        self.embed = nn.Identity() if out_dim is None else LocalEmbedding(layer.out_dim, out_dim)
 
     def pool(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.nn.functional as F
 
+from gspool.data import ShuffledBatches
 from gspool.data.image_set import mixed_seed
 from gspool.losses import LossParts
 from gspool.training.config import ScheduleConfig, TrainerConfig
-from gspool.training.gpu_data import TensorSet
+from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import LoopOutcome, Task, run_loop
 from gspool.training.processes import make_fabric
 from gspool.training.stream import Batch, seed_step
@@ -76,9 +77,8 @@ class Classification(Task):
         config: ClassificationConfig,
         seed: int = 0,
     ) -> None:
-        self.steps_per_epoch = len(train) // config.batch_size
-        if self.steps_per_epoch == 0:
-            raise ValueError(f"{len(train)} images do not fill a batch of {config.batch_size}; lower batch_size")
+        self.plan = ShuffledBatches(train.labels, config.batch_size, seed=seed)
+        self.steps_per_epoch = len(self.plan)
         self.module, self.train, self.watched, self.config, self.seed = network, train, watched, config, seed
         self.clip = config.clip
 
@@ -89,17 +89,9 @@ class Classification(Task):
             return torch.optim.Adam(parameters, config.lr, weight_decay=config.weight_decay)
         return torch.optim.SGD(parameters, config.lr, momentum=0.9, weight_decay=config.weight_decay, nesterov=True)
 
-    def batches(self, first: int, last: int) -> Iterator[Batch]:
-        """Yield the batches of steps ``first`` to ``last - 1``."""
-        labels, size, planned = self.train.labels.to(self.train.device), self.config.batch_size, -1
-        for step in range(first, last):
-            epoch, position = divmod(step, self.steps_per_epoch)
-            if epoch != planned:
-                generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, 3))
-                order, planned = torch.randperm(len(self.train), generator=generator), epoch
-            places = order[position * size : (position + 1) * size]
-            seen = self.train.training_images(places, self.seed, step)
-            yield Batch(seen, labels[places.to(labels.device)], places)
+    def batches(self, first: int, last: int) -> Iterable[Batch]:
+        """Return the batches of steps ``first`` to ``last - 1``."""
+        return tensor_batches(self.train, self.plan, first, last, self.seed)
 
     def loss(self, batch: Batch, step: int) -> LossParts:
         """Compute the cross-entropy of a batch."""

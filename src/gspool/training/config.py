@@ -47,8 +47,11 @@ class DataConfig:
             own images small_classes, label (leaf or top of nested folders) and duplicates (keep or drop).
         classes_per_batch: different classes in a batch, over all processes together.
         images_per_class: images of each of them; 4 for pair losses, 1 for proxy losses in the paper.
+        sampler: "balanced" draws batches by class; "shuffled" sees every image once an epoch, in batches of
+            classes_per_batch x images_per_class images of any class, as classifiers are trained.
         transform: "crop" crops, resizes and flips at random (the paper's), "shift" moves and flips, or "none".
-        transform_options: options of that transform, such as flip.
+        transform_options: options of that transform, such as flip; of "crop" also area, ratio, auto_augment, and size
+            and resize (null for none) where training sees another size than evaluation.
         check: decode every image before training; "stop" at broken ones, "skip" them, or "none" to not check.
         cache: keep decoded images on disk, so that later epochs do not decode again.
         resident: decode all images once into memory of the device and augment them there; for data that fits.
@@ -60,6 +63,7 @@ class DataConfig:
     options: dict[str, Any] = field(default_factory=dict)
     classes_per_batch: int = 96
     images_per_class: int = 1
+    sampler: Literal["balanced", "shuffled"] = "balanced"
     transform: Literal["crop", "shift", "none"] = "none"
     transform_options: dict[str, Any] = field(default_factory=dict)
     check: Literal["stop", "skip", "none"] = "stop"
@@ -88,7 +92,7 @@ class ModelConfig:
         backbone_options: its options, such as weights (a file) or pretrained.
         pooling: a name of gspool.pooling.list().
         pooling_options: its options, such as mu, epsilon, prototypes, warm_start.
-        dim: length of the embedding.
+        dim: length of the embedding; none pools the backbone's features as they are, as classifiers do.
         freeze: frozen part of the backbone: "none", "batchnorm" (with its statistics), "all", or "all-but-N", so that
             the last N blocks learn, "all-but-2" for example.
         lora: low-rank adapters that learn instead of the weights of the backbone.
@@ -101,7 +105,7 @@ class ModelConfig:
     pooling_options: dict[str, Any] = field(
         default_factory=lambda: {"prototypes": 32, "mu": 0.25, "epsilon": 20.0, "warm_start": 1024}
     )
-    dim: int = 128
+    dim: int | None = 128
     freeze: Freeze = "none"
     lora: Lora = field(default_factory=Lora)
 
@@ -175,7 +179,7 @@ class LossConfig:
     """The loss: see gspool.losses.
 
     Args:
-        name: a name of gspool.losses.list(), or a class of pytorch-metric-learning.
+        name: a name of gspool.losses.list(), or a class of pytorch-metric-learning; cross_entropy trains a classifier.
         preset: row of the paper's table of values, such as cub.
         options: values instead of the preset's.
         miner: a class of pytorch_metric_learning.miners that chooses the pairs of a batch, such as
@@ -203,17 +207,19 @@ class OptimiserConfig:
     """The optimiser.
 
     Args:
-        name: "adam" adds weight decay to the gradient (the paper's), "adamw" decouples it.
+        name: "adam" adds weight decay to the gradient (the paper's), "adamw" decouples it; "sgd" with Nesterov
+            momentum; "rmsprop" as in TensorFlow, with momentum.
         lr: learning rate.
         weight_decay: weight decay of all but normalisation layers.
-        betas: decay of Adam's moments.
-        eps: epsilon of Adam.
+        betas: decay of Adam's moments; of "sgd" the first is its momentum, of "rmsprop" they are its momentum and the
+            decay of the squares.
+        eps: epsilon of Adam and "rmsprop".
         clip: largest norm of the gradient; 0 does not clip.
         proxies: factor on the learning rate of the loss's own parameters, its proxies.
         multipliers: factors by part of a parameter's name, such as backbone, head or prototypes.
     """
 
-    name: Literal["adam", "adamw"] = "adam"
+    name: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
     lr: float = 8e-3
     weight_decay: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
@@ -260,13 +266,15 @@ class TrainerConfig:
 
     Args:
         max_steps: steps at most.
+        ema: decay of a moving average of the weights, such as 0.9999, which is evaluated, kept and saved instead of
+            them; 0 keeps the weights themselves.
         evaluate_every: steps between evaluations; each also writes the last checkpoint.
         checkpoint_every: steps between further checkpoints; 0 writes them with evaluations alone.
         max_time: a time budget for the training, such as 30m, 2h or 1h30m. It ends with the last evaluation that fits,
             and the best model so far is tested and saved; --resume goes on with the same budget again.
         max_seconds: the same in seconds; 0 sets no limit.
         patience: evaluations without a better one before training stops; none goes on to max_steps.
-        monitor: the metric that decides what is better: map@r, p@1, p@r, r@1 ...
+        monitor: the metric that decides what is better: map@r, p@1, p@r, r@1 ...; accuracy with loss cross_entropy.
         monitor_split: the split it is measured on: "validation", "test" (the conventional protocol), or "none" to keep
             the model of the last step.
         seed: seed of weights, batches and augmentation.
@@ -282,6 +290,7 @@ class TrainerConfig:
     """
 
     max_steps: int = 500
+    ema: float = 0.0
     evaluate_every: int = 100
     checkpoint_every: int = 0
     max_time: str | None = None
@@ -315,6 +324,7 @@ class TrainerConfig:
         ):
             value = getattr(self, name)
             _refuse(value < least, f"trainer.{name} must be at least {least}, got {value}")
+        _refuse(not 0 <= self.ema < 1, f"trainer.ema is a share and must lie in [0, 1), got {self.ema}")
         _refuse(
             self.patience is not None and self.patience < 1,
             f"trainer.patience counts evaluations and must be at least 1 or none, got {self.patience}",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
 from gspool.data import ImageSet, Shard
 from gspool.data.batches import loading_processes
@@ -34,7 +35,7 @@ from gspool.training.stream import ShieldedLoader
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int64
     from torch import Tensor
 
     from gspool.data import ImageSet
@@ -47,22 +48,28 @@ FEW_CLASSES = 20
 MAIN, SHOWN, PAIRS = ("p@1", "map@r"), 5, 3
 
 
+CLASSIFIER = "classifier.safetensors"
+
+
 class EmbeddedSet(NamedTuple):
     """The vectors of a whole set in its order, and what the pooling layer did on average.
 
     ``entropy`` is the mean entropy of the pooling weights (1 is average pooling, 0 a single token), ``mean_weights``
-    the mean weight of every place relative to equal weights; both None where the layer has no weights.
+    the mean weight of every place relative to equal weights; both None where the layer has no weights. ``predicted``
+    is the class of every image where there was a classifier.
     """
 
     embeddings: Float[Tensor, "N D"]
     entropy: float | None
     mean_weights: list[float] | None = None
+    predicted: Int64[Tensor, " N"] | None = None
 
 
 class Evaluation(NamedTuple):
     """Retrieval metrics of a set, the embeddings and weights behind them, and what they were measured on.
 
-    ``diagnosis``, the content of threshold.json and a warning about flat weights are set by `evaluate_run`.
+    ``accuracy`` is the share of images that a classifier got right, None without one. ``diagnosis``, the content of
+    threshold.json and a warning about flat weights are set by `evaluate_run`.
     """
 
     metrics: RetrievalMetrics
@@ -74,6 +81,11 @@ class Evaluation(NamedTuple):
     diagnosis: Diagnosis | None = None
     threshold: dict[str, Any] | None = None
     warning: str | None = None
+    accuracy: float | None = None
+
+    def figures(self) -> dict[str, float]:
+        """Return the metrics by name, accuracy first where there is one."""
+        return {**({} if self.accuracy is None else {"accuracy": self.accuracy}), **self.metrics}
 
     def counts(self) -> str:
         """Return what the metrics were measured on, in words."""
@@ -91,6 +103,7 @@ def embed_images(
     workers: int = 0,
     progress: bool = False,
     autocast: Any = None,
+    classifier: nn.Module | None = None,
 ) -> EmbeddedSet:
     """Embed every image of a set once, in evaluation mode, on the model's device; several processes share the work.
 
@@ -101,6 +114,7 @@ def embed_images(
         workers: processes that load images.
         progress: show a progress bar.
         autocast: a Fabric whose precision is used; full precision without one.
+        classifier: takes the pooled features to logits, for the predicted classes.
 
     Example:
         >>> from gspool import Embedder, data
@@ -113,12 +127,14 @@ def embed_images(
     device = next(model.parameters()).device
     shard = Shard(len(images))
     batches = math.ceil(len(shard) / batch_size)
-    vectors, entropies, weight_sums = [], [], []
+    vectors, entropies, weight_sums, classes = [], [], [], []
     try:
         with work_bar(f"embedding {images.name}/{images.split}", 0, batches, progress, "batches") as bar:
             for pictures in _batches(images, shard, batch_size, workers, device):
                 with nullcontext() if autocast is None else autocast.autocast():
                     embedded = model.embed(pictures.to(device, non_blocking=True))
+                    if classifier is not None:
+                        classes.append(classifier(embedded.pooled).argmax(1))
                 vectors.append(embedded.embedding)
                 if embedded.weights is not None:
                     weights = embedded.weights.to(torch.promote_types(embedded.weights.dtype, torch.float32))
@@ -128,15 +144,18 @@ def embed_images(
     finally:
         model.train(was_training)
     embeddings = gather_blocks(torch.cat(vectors) if vectors else torch.zeros(0, model.out_dim))
+    predicted = None
+    if classifier is not None:
+        predicted = gather_blocks(torch.cat(classes) if classes else torch.zeros(0, dtype=torch.int64))
     flatness = gather_blocks(torch.cat(entropies) if entropies else torch.zeros(0))
     # Images of several sizes have several numbers of places: their weights have no common mean.
     alike = len({part.shape for part in weight_sums}) == 1
     sums = gather_blocks(torch.cat(weight_sums) if alike else torch.zeros(0))
     if not len(flatness):
-        return EmbeddedSet(embeddings, None)
+        return EmbeddedSet(embeddings, None, None, predicted)
     relative = (sums.shape[1] / len(embeddings) * sums.sum(0)).tolist() if len(sums) else None
     mean_weights = None if relative is None else [round(weight, 4) for weight in relative]
-    return EmbeddedSet(embeddings, float(flatness.double().mean()), mean_weights)
+    return EmbeddedSet(embeddings, float(flatness.double().mean()), mean_weights, predicted)
 
 
 def _batches(
@@ -162,6 +181,7 @@ def evaluate_images(
     workers: int = 0,
     progress: bool = False,
     autocast: Any = None,
+    classifier: nn.Module | None = None,
 ) -> Evaluation:
     """Embed a set and measure retrieval: among all images, or queries in the gallery where the set has both.
 
@@ -170,11 +190,47 @@ def evaluate_images(
     Raises:
         ValueError: if no image has another one of its class to be found.
     """
-    embedded = embed_images(model, images, batch_size=batch_size, workers=workers, progress=progress, autocast=autocast)
+    embedded = embed_images(
+        model,
+        images,
+        batch_size=batch_size,
+        workers=workers,
+        progress=progress,
+        autocast=autocast,
+        classifier=classifier,
+    )
     vectors, device = embedded.embeddings, next(model.parameters()).device
     metrics = retrieval_metrics(*_searched(vectors, images), ks=ks, device=device)
     classes = len(images.labels.unique())
-    return Evaluation(metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split)
+    right = None if classifier is None else accuracy(embedded, images)
+    return Evaluation(metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split, accuracy=right)
+
+
+def accuracy(embedded: EmbeddedSet, images: ImageSet | TensorSet) -> float:
+    """Compute the share of images whose predicted class is their own."""
+    assert embedded.predicted is not None
+    return float((embedded.predicted == images.labels).double().mean())
+
+
+def write_classifier(folder: Path, classifier: nn.Module) -> None:
+    """Write the linear classifier of a run: logits are ``weight @ pooled + bias``."""
+    from safetensors.torch import save
+
+    state = {name: value.cpu().contiguous() for name, value in classifier.state_dict().items()}
+    write_atomic(folder / CLASSIFIER, save(state))
+
+
+def read_classifier(folder: Path, device: torch.device) -> nn.Linear | None:
+    """Read the classifier of a run; None if it has none."""
+    from safetensors.torch import load_file
+
+    if not (folder / CLASSIFIER).is_file():
+        return None
+    state = load_file(folder / CLASSIFIER)
+    classes, dim = state["weight"].shape
+    classifier = nn.Linear(dim, classes, device=device)
+    classifier.load_state_dict(state)
+    return classifier
 
 
 def _searched(vectors: Float[Tensor, "N D"], images: ImageSet | TensorSet) -> tuple[Tensor, ...]:

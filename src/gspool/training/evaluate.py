@@ -27,6 +27,7 @@ from gspool.training.embed import (
     diagnose,
     evaluate_images,
     flat_warning,
+    read_classifier,
     result_lines,
     threshold_content,
     threshold_in_words,
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from gspool.data.image_set import Split
 
 HELP = """
-Measure a trained model: P@1, P@R, MAP@R and R@K on the data it was trained for, or on other data.
+Measure a trained model: P@1, P@R, MAP@R and R@K on the data it was trained for, or on other data; of a classifier also
+its accuracy on its own data.
 
     gspool evaluate runs/NAME                                      its own test classes
     gspool evaluate runs/NAME --split validation
@@ -86,7 +88,7 @@ def evaluate_command(arguments: Sequence[str]) -> None:
         namespace["progress"],
         namespace["calibrate"],
     )
-    show_table(evaluation.split, {Path(namespace["run"]).name: evaluation.metrics})
+    show_table(evaluation.split, {Path(namespace["run"]).name: evaluation.figures()})
     print(f"{evaluation.split}: {evaluation.counts()}")
     diagnosis, threshold = evaluation.diagnosis, evaluation.threshold
     assert diagnosis is not None
@@ -100,6 +102,7 @@ def evaluate_command(arguments: Sequence[str]) -> None:
     if json_file is not None:
         content = {
             **evaluation.metrics.as_dict(),
+            **evaluation.figures(),
             "classes": evaluation.classes,
             "weights_entropy": evaluation.entropy,
             "split": evaluation.split,
@@ -157,8 +160,11 @@ def evaluate_run(
     if progress:
         settings = model.settings
         print(describe_data(data, {name: images}))
-        print(f"model     {settings.pooling} on {settings.backbone}, {settings.dim} dimensions; on {on}")
-    evaluation = evaluate_images(model, images, ks=ks, workers=data.workers, progress=progress)
+        print(f"model     {settings.pooling} on {settings.backbone}, {model.out_dim} dimensions; on {on}")
+    # Wherever the run's own data is now, its classes are those that the classifier knows.
+    is_own = own is not None and replace(data, root=own.root) == own
+    classifier = read_classifier(folder, on) if is_own else None
+    evaluation = evaluate_images(model, images, ks=ks, workers=data.workers, progress=progress, classifier=classifier)
     similarity = None if calibrate is not None else read_threshold(Path(place))
     threshold = None
     if calibrate is not None or similarity is not None:

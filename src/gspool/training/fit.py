@@ -22,6 +22,7 @@ from gspool.training.embed import (
     query_rows,
     threshold_content,
     write_classes,
+    write_classifier,
     write_threshold,
 )
 from gspool.training.frozen import (
@@ -72,6 +73,7 @@ from gspool.training.run_folder import (
 from gspool.training.sets import (
     Problems,
     check_beginning,
+    check_classes,
     check_fit,
     check_monitor,
     check_run,
@@ -90,10 +92,11 @@ EMBEDDINGS = "embeddings.safetensors"
 class FitResult(NamedTuple):
     """A finished run: its folder, the figures of its best model on the test set, and how it went.
 
-    ``metrics`` holds p@1, p@r, map@r and r@k in [0, 1], measured on ``classes``, ``queries`` and ``gallery``.
-    ``validation`` is the best value that was watched, or None. ``weights_entropy`` (1 is average pooling) and
-    ``mean_weights`` (of every place, relative to equal weights) describe the pooling layer on the test set, and are
-    None where it has no weights. ``vectors_seen`` is how far the warm start of GSP came if that model is still in it.
+    ``metrics`` holds p@1, p@r, map@r and r@k in [0, 1], measured on ``classes``, ``queries`` and ``gallery``, and the
+    accuracy of a classifier. ``validation`` is the best value that was watched, or None. ``weights_entropy`` (1 is
+    average pooling) and ``mean_weights`` (of every place, relative to equal weights) describe the pooling layer on the
+    test set, and are None where it has no weights. ``vectors_seen`` is how far the warm start of GSP came if that model
+    is still in it.
     ``ending`` is max_steps, patience or time (`trainer.max_seconds`: the run is not finished, and fit goes on with it).
     ``curve`` has a row per evaluation, ``learned`` the mu and epsilon of GSP. ``before`` holds the metrics of what the
     run started from: "nothing learned" of a frozen backbone, "head alone" of a network that was tuned after it.
@@ -213,6 +216,8 @@ def _fit(
         print(describe_training(config, title, fabric.device), flush=True)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
+    if config.loss.name == "cross_entropy":
+        check_classes(images)
     plan_batches(config, train.labels, rank=0, world_size=1)
     if earlier is not None:
         load_proxies(loss, earlier)
@@ -235,15 +240,19 @@ def _fit(
         if process_rank() == 0:
             write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
         if on_tokens:
-            start = evaluate_images(learner, data["test"], ks=config.output.ks)
-            before = {**before, "nothing learned": dict(start.metrics)}
+            start = evaluate_images(learner, data["test"], ks=config.output.ks, classifier=task.classifier)
+            before = {**before, "nothing learned": start.figures()}
         outcome = run_loop(task, fabric, trainer, config.schedule, folder, title, request=request)
-        evaluation = evaluate_images(learner, data["test"], ks=config.output.ks, workers=config.data.workers)
+        evaluation = evaluate_images(
+            learner, data["test"], ks=config.output.ks, workers=config.data.workers, classifier=task.classifier
+        )
         threshold = None
-        if watched is not None and hasattr(model, "save_pretrained"):
+        if watched is not None and task.classifier is None and hasattr(model, "save_pretrained"):
             vectors = embed_images(learner, watched, workers=config.data.workers).embeddings
             chosen = calibrate_threshold(vectors, watched.labels, config.output.precision)
             threshold = threshold_content(chosen, trainer.monitor_split, config.output.precision)
+        if task.classifier is not None and process_rank() == 0:
+            write_classifier(folder, task.classifier)
         result = _finish(config, folder, model, outcome, evaluation, images["test"], before, threshold)
         for warning in run_warnings(config, result):
             log.warning("%s", warning)
@@ -321,7 +330,7 @@ def _finish(
     warm_start = open_warm_start(model)
     result = FitResult(
         folder=folder,
-        metrics=dict(evaluation.metrics),
+        metrics=evaluation.figures(),
         best_step=outcome.best_step,
         steps=outcome.steps,
         validation=outcome.best_value,
@@ -366,7 +375,8 @@ def describe_training(config: TrainConfig, title: str, device: torch.device) -> 
     limit = f", at most {duration(trainer.max_seconds)}" if trainer.max_seconds else ""
     where = f"{device}, {trainer.precision}" + (f", {torch.get_num_threads()} threads" if device.type == "cpu" else "")
     return (
-        f"{title:9s} {model.backbone}{f' ({options})' if options else ''}, {frozen}; {model.dim} dimensions, loss "
+        f"{title:9s} {model.backbone}{f' ({options})' if options else ''}, {frozen}; "
+        f"{'' if model.dim is None else f'{model.dim} dimensions, '}loss "
         f"{config.loss.name}\n"
         f"steps     at most {trainer.max_steps:,} of {config.data.batch_size} pictures, evaluated every "
         f"{trainer.evaluate_every:,}{limit}; on {where}"
@@ -400,7 +410,8 @@ def _load_best(model: Any, folder: Path) -> None:
     if (folder / BEST).exists():
         state = read_checkpoint(folder / BEST, ("model",))["model"]
     else:
-        module = read_checkpoint(folder / LAST, ("module",))["module"]
+        last = read_checkpoint(folder / LAST, ("module",))
+        module = last["module"] | last.get("ema", {}).get("averages", {})
         state = {name.removeprefix("model."): value for name, value in module.items() if name.startswith("model.")}
     if all(name.startswith("head.") for name in state):
         model.head.load_state_dict({name.removeprefix("head."): value for name, value in state.items()})

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, closing, nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from torch import nn
 from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.terminal.bar import WorkBar, work_bar
 from gspool.training.checkpoint import BEST, LAST, CheckpointError, read_checkpoint, read_newest, write_checkpoint
+from gspool.training.ema import WeightAverage
 from gspool.training.metrics_log import MetricsLog
 from gspool.training.monitor import Monitor
 from gspool.training.processes import (
@@ -137,7 +139,7 @@ def run_loop(
     Args:
         task: what is trained.
         fabric: a launched Fabric, such as `make_fabric` returns for one device.
-        trainer: max_steps, evaluate_every, checkpoint_every, patience, monitor, max_seconds, log_every, progress.
+        trainer: max_steps, evaluate_every, checkpoint_every, patience, monitor, ema, max_seconds, log_every, progress.
         schedule: how the learning rate changes.
         folder: where last.pt, previous.pt, best.pt and metrics.csv go, and where a run goes on; None keeps nothing.
         title: what the progress bar calls the run.
@@ -186,7 +188,7 @@ class _Loop:
         self.step, self.first, self.saved = 0, 0, -1
         self.curve: list[dict[str, Any]] = []
         self.ending: Ending = "max_steps"
-        self.best: dict[str, torch.Tensor] | None = None
+        self.best: dict[str, Any] | None = None
         self.timed = self.started = self.since_log = self.since_evaluation = time.perf_counter()
         self.evaluated = self.seconds_before = self.training_seconds = 0.0
         # Model and loss may have been made on different devices, of which Fabric would warn.
@@ -200,6 +202,7 @@ class _Loop:
         if fabric.device.type == "cuda" and isinstance(optimiser, torch.optim.Adam | torch.optim.AdamW):
             for group in optimiser.param_groups:
                 group["fused"], group["foreach"] = True, False  # one kernel instead of a dozen
+        self.average = WeightAverage(task.module, trainer.ema) if trainer.ema else None
         if folder is not None:
             self._resume(folder)
 
@@ -217,6 +220,8 @@ class _Loop:
             self.optimiser.load_state_dict(state["optimizer"])
             self.fabric.strategy.precision.load_state_dict(state["precision"])
             self.monitor.load_state_dict(state["monitor"])
+            if self.average is not None:
+                self.average.load_state_dict(state["ema"])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint of {folder} does not fit this run ({str(error).splitlines()[0]}); "
@@ -253,6 +258,8 @@ class _Loop:
                         self.forward, self.optimiser, max_norm=self.task.clip, error_if_nonfinite=False
                     )
                 self.optimiser.step()
+                if self.average is not None:
+                    self.average.update()
                 self.step += 1
                 if self._after_step(batch):
                     return
@@ -349,14 +356,15 @@ class _Loop:
         parts = self.forward.module.parts
         loss = None if parts is None else float(parts.total.detach())  # waits for the device: the clock is of training
         self.training_seconds += time.perf_counter() - self.since_evaluation
-        measured = dict(self.task.evaluate())
-        if measured:
-            verdict = self.monitor.judge(self.step, measured[self.trainer.monitor])
+        with nullcontext() if self.average is None else self.average.in_place():
+            measured = dict(self.task.evaluate())
+            verdict = self.monitor.judge(self.step, measured[self.trainer.monitor]) if measured else None
+            if verdict is not None and verdict.improved:
+                self._keep_best()
+        if verdict is not None:
             if verdict.lr_falls:
                 for group in self.optimiser.param_groups:
                     group["lr"] *= self.schedule.factor
-            if verdict.improved:
-                self._keep_best()
             if self.metrics is not None:
                 self.metrics.add(self.step, measured)
             self.curve.append({"step": self.step, "loss": loss, **measured})
@@ -369,12 +377,13 @@ class _Loop:
         self.since_log = self.since_evaluation = time.perf_counter()
 
     def _keep_best(self) -> None:
+        loss = getattr(self.task.module, "loss", None)
+        proxies = {} if loss is None else {"loss": loss.state_dict()}
+        content = {"step": self.step, "model": self.kept.state_dict(), **proxies}
         if self.folder is None:
-            self.best = {name: value.clone() for name, value in self.kept.state_dict().items()}
+            self.best = deepcopy(content)
         elif self.fabric.is_global_zero:
-            loss = getattr(self.task.module, "loss", None)
-            proxies = {} if loss is None else {"loss": loss.state_dict()}
-            write_checkpoint(self.folder / BEST, {"step": self.step, "model": self.kept.state_dict(), **proxies})
+            write_checkpoint(self.folder / BEST, content)
 
     def _save(self) -> None:
         """Write the last checkpoint: all that the next step depends on."""
@@ -389,6 +398,7 @@ class _Loop:
             "curve": self.curve,
             "seconds": self.seconds_before + self._elapsed(),
             "training_seconds": self.training_seconds,
+            **({} if self.average is None else {"ema": self.average.state_dict()}),
         }
         write_checkpoint(self.folder / LAST, content)
         self.saved = self.step
@@ -400,9 +410,14 @@ class _Loop:
         watched = self.monitor.has_best
         if watched and self.folder is not None:
             wait_for_all()  # the first process may still be writing the best model
-            self.best = read_checkpoint(self.folder / BEST, ("model",))["model"]
+            self.best = read_checkpoint(self.folder / BEST, ("model",))
         if self.best is not None:
-            self.kept.load_state_dict(self.best)
+            self.kept.load_state_dict(self.best["model"])
+            loss: Any = getattr(self.task.module, "loss", None)
+            if loss is not None and "loss" in self.best:
+                loss.load_state_dict(self.best["loss"])
+        elif self.average is not None:
+            self.average.exchange()
         return LoopOutcome(
             steps=self.step,
             best_step=self.monitor.best_step if watched else self.step,

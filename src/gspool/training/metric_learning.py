@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from gspool import losses
-from gspool.data import ClassBalancedBatches
+from gspool.data import ClassBalancedBatches, ShuffledBatches
 from gspool.data.image_set import mixed_seed
-from gspool.losses import LossParts, MetricLoss, ZSRLoss
+from gspool.losses import CrossEntropyLoss, LossParts, MetricLoss, ZSRLoss
 from gspool.models import Embedder, parameter_groups
 from gspool.models.sharing import model_place
 from gspool.pooling import GSP
 from gspool.pooling.warm_start import WarmStart
-from gspool.training.embed import evaluate_images
+from gspool.training.embed import EmbeddedSet, Evaluation, accuracy, embed_images, evaluate_images
 from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import Task
 from gspool.training.processes import gather_rows, share_buffers
@@ -86,13 +86,26 @@ def build_optimiser(config: OptimiserConfig, module: nn.Module) -> torch.optim.O
     if any(name.startswith("loss.metric.") for name, _ in module.named_parameters()):
         multipliers.setdefault("loss.metric", config.proxies)
     groups = parameter_groups(module, config.lr, config.weight_decay, multipliers)
+    momentum, squares = config.betas
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, momentum=momentum, nesterov=True)
+    if config.name == "rmsprop":
+        from timm.optim import RMSpropTF
+
+        return RMSpropTF(groups, momentum=momentum, alpha=squares, eps=config.eps)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name]
     return kind(groups, betas=config.betas, eps=config.eps)
 
 
 def plan_batches(config: TrainConfig, labels: torch.Tensor, **place: int) -> ClassBalancedBatches:
-    """Return the class-balanced batches of a run."""
+    """Return the class-balanced or shuffled batches of a run.
+
+    Raises:
+        ValueError: if there are too few classes, or they do not divide among the processes.
+    """
     data = config.data
+    if data.sampler == "shuffled":
+        return ShuffledBatches(labels, data.batch_size, seed=config.trainer.seed, **place)
     return ClassBalancedBatches(
         labels, data.classes_per_batch, data.images_per_class, seed=config.trainer.seed, **place
     )
@@ -102,6 +115,13 @@ def with_smaller_batches(config: TrainConfig, labels: torch.Tensor, shown: bool 
     """Return the configuration with batches of as many classes, and images of each, as the data has."""
     counts, data = labels.unique(return_counts=True)[1], config.data
     processes = config.trainer.devices * config.trainer.num_nodes
+    if data.sampler == "shuffled":
+        size = min(data.batch_size, len(labels)) // processes * processes
+        if size in (0, data.batch_size):
+            return config
+        if shown:
+            print(f"batches of {data.batch_size} images shrink to {size}: the data has {len(labels)}", flush=True)
+        return replace(config, data=replace(data, classes_per_batch=size, images_per_class=1))
     classes = min(data.classes_per_batch, len(counts) // processes * processes)
     images = min(data.images_per_class, int(counts.max()))
     if not classes or (classes, images) == (data.classes_per_batch, data.images_per_class):
@@ -124,7 +144,7 @@ class ModelAndLoss(nn.Module):
 
 
 class MetricLearning(Task):
-    """Train an embedding model on class-balanced batches.
+    """Train an embedding model, or with `CrossEntropyLoss` a classifier of its pooled features.
 
     Args:
         model: an `Embedder`, or another module with ``embed``, ``freeze`` and ``out_dim``.
@@ -148,6 +168,9 @@ class MetricLearning(Task):
         self.model, self.metric_loss, self.config = model, loss, config
         self.train, self.watched, self.fabric = train, watched, fabric
         self.clip = config.optimiser.clip
+        self.classifier = loss.metric.classifier if isinstance(loss.metric, CrossEntropyLoss) else None
+        if self.classifier is not None:
+            self.measures = ("accuracy", "weights_entropy")
         steps_per_epoch = len(plan_batches(config, train.labels, rank=0, world_size=1))
         self.warmup_steps = math.ceil(config.schedule.warmup_epochs * steps_per_epoch)
         self.frozen: str | None = None
@@ -181,7 +204,8 @@ class MetricLearning(Task):
         embedded = self.model.embed(_channels_last(batch.images))
         # The same seed on every process: all of them must split the batch of all alike.
         seed_step(mixed_seed(seed, step), device)
-        embeddings, labels = gather_rows(embedded.embedding), gather_rows(batch.labels)
+        vectors = embedded.embedding if self.classifier is None else embedded.pooled
+        embeddings, labels = gather_rows(vectors), gather_rows(batch.labels)
         loss = self.metric_loss
         with torch.autocast(embeddings.device.type, enabled=False):
             if collecting and loss.zsr is not None:
@@ -194,14 +218,20 @@ class MetricLearning(Task):
             return loss(embeddings, labels, gathered)
 
     def evaluate(self) -> Mapping[str, float]:
-        """Measure retrieval on the watched set, the entropy of the pooling weights, and what GSP has learned."""
+        """Measure accuracy or retrieval on the watched set, the entropy of the weights, and what GSP has learned."""
         if self.watched is None:
             return {}
         share_buffers(self.model)
-        output, workers = self.config.output, self.config.data.workers
-        evaluation = evaluate_images(self.model, self.watched, ks=output.ks, workers=workers, autocast=self.fabric)
-        entropy = {} if evaluation.entropy is None else {"weights_entropy": evaluation.entropy}
-        return {**evaluation.metrics, **entropy, **learned_values(self.model)}
+        options = {"workers": self.config.data.workers, "autocast": self.fabric}
+        found: EmbeddedSet | Evaluation
+        if self.classifier is None:
+            found = evaluate_images(self.model, self.watched, ks=self.config.output.ks, **options)
+            figures = dict(found.metrics)
+        else:
+            found = embed_images(self.model, self.watched, classifier=self.classifier, **options)
+            figures = {"accuracy": accuracy(found, self.watched)}
+        entropy = {} if found.entropy is None else {"weights_entropy": found.entropy}
+        return {**figures, **entropy, **learned_values(self.model)}
 
     def describe(self, batch: Batch) -> str:
         """Name the first images of a batch."""

@@ -142,6 +142,74 @@ def collage() -> TrainConfig:
     )
 
 
+# After 10 images of every class are held out, in batches of 1,024.
+IMAGENET_BATCH, IMAGENET_EPOCH = 1_024, (1_281_167 - 10_000) // 1_024
+
+
+def imagenet(backbone: str, pixels: dict[str, Any], epochs: int) -> TrainConfig:
+    """Return what both ImageNet classifiers share: the paper replaces the pooling of two Keras models (Supp.).
+
+    It gives no settings of their training, and no mu and epsilon. docs/imagenet.md says which choices are whose.
+    """
+    return TrainConfig(
+        data=DataConfig(
+            name="imagenet",
+            options={"held_out": 10},
+            classes_per_batch=IMAGENET_BATCH,
+            sampler="shuffled",
+            transform="crop",
+            transform_options={"resize": None, "area": [0.08, 1.0]},
+            check="none",  # an hour for a million images; a broken one is named when it comes
+            workers=12,
+        ),
+        model=ModelConfig(
+            backbone=backbone,
+            backbone_options={"pixels": pixels},
+            pooling_options={"prototypes": 64, "mu": 0.3, "epsilon": 5.0},
+            dim=None,
+        ),
+        from_scratch=True,
+        loss=LossConfig(name="cross_entropy", options={"label_smoothing": 0.1}),
+        schedule=ScheduleConfig(name="cosine", ramp=5 / epochs),
+        trainer=TrainerConfig(
+            max_steps=epochs * IMAGENET_EPOCH,
+            evaluate_every=IMAGENET_EPOCH,
+            monitor="accuracy",
+            ema=0.9999,
+            precision="bf16-mixed",
+            log_every=50,
+        ),
+    )
+
+
+def imagenet_resnetv2_50() -> TrainConfig:
+    """Return ResNetV2-50 on ImageNet: 90 epochs of SGD, 0.1 for every 256 images."""
+    config = imagenet("timm/resnetv2_50", {"size": 224, "resize": 256}, epochs=90)
+    config.optimiser = OptimiserConfig(
+        name="sgd", lr=0.1 * IMAGENET_BATCH / 256, weight_decay=1e-4, betas=(0.9, 0.9), clip=0.0, proxies=1.0
+    )
+    return config
+
+
+def imagenet_efficientnetv2_b3() -> TrainConfig:
+    """Return EfficientNetV2-B3 on ImageNet with the settings of its authors: 350 epochs of RMSProp, AutoAugment."""
+    # Its authors evaluate at a larger size than they train at.
+    config = imagenet("timm/tf_efficientnetv2_b3", {"size": 300, "resize": 332}, epochs=350)
+    config.data.transform_options |= {"size": 240, "auto_augment": True}
+    config.model.backbone_options["drop_path_rate"] = 0.2
+    config.loss.options["dropout"] = 0.3
+    config.optimiser = OptimiserConfig(
+        name="rmsprop",
+        lr=0.016 * IMAGENET_BATCH / 256,
+        weight_decay=1e-5,
+        betas=(0.9, 0.9),
+        eps=1e-3,
+        clip=0.0,
+        proxies=1.0,
+    )
+    return config
+
+
 def glyphs() -> TrainConfig:
     """Return the default: GSP and its baseline GAP on glyph collages with a small network; minutes on a CPU."""
     return TrainConfig(schedule=ScheduleConfig(name="cosine"), baseline="gap")
@@ -223,6 +291,8 @@ PRESETS: dict[str, Callable[[], TrainConfig]] = {
     **{f"paper/{name}-conventional": lambda name=name: conventional(name) for name in FAIR},  # type: ignore[misc]
     **{f"paper/{name}-libc": lambda name=name: libc(name) for name in LIBC},  # type: ignore[misc]
     "paper/collage": collage,
+    "paper/imagenet-resnetv2-50": imagenet_resnetv2_50,
+    "paper/imagenet-efficientnetv2-b3": imagenet_efficientnetv2_b3,
 }
 DEFAULT = "glyphs"
 

@@ -74,9 +74,10 @@ def write_report(
         weights.append(f"<h3>{caption}</h3>{picture}")
     page = report_figures.page(
         f"{config.model.pooling} on {config.data.name}",
-        f"{config.model.backbone}, {config.model.dim} dimensions, loss {config.loss.name}, {figures.steps} steps of "
-        f"{config.data.batch_size} images. Tested on {figures.classes:,} classes that training never saw: "
-        f"{figures.queries:,} queries, gallery of {figures.gallery:,}.",
+        f"{config.model.backbone}, {config.model.dim or 'its own'} dimensions, loss {config.loss.name}, "
+        f"{figures.steps} steps of {config.data.batch_size} images. Tested on {figures.classes:,} classes"
+        f"{'' if 'accuracy' in figures.metrics else ' that training never saw'}: {figures.queries:,} queries, gallery of "
+        f"{figures.gallery:,}.",
         {
             "Metrics on the test classes": _table(variants, results, rows) + _results(figures),
             "Confused classes": _confused(figures, examples[0]),

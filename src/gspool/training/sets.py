@@ -137,7 +137,7 @@ def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[
             raise ValueError(f"the transform 'none' has no options, got {', '.join(config.transform_options)}")
         return None
     maker = makers[config.transform]
-    known = [name for name in inspect.signature(maker).parameters if name not in ("size", "resize")]
+    known = [*inspect.signature(maker).parameters]
     unknown = [name for name in config.transform_options if name not in known]
     if unknown:
         raise ValueError(
@@ -150,7 +150,7 @@ def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[
     # A cache holds images at the first size already.
     resize = None if config.cache else pixels.resize
     if training:
-        return maker(pixels.size, resize=resize, **config.transform_options)
+        return maker(**{"size": pixels.size, "resize": resize, **config.transform_options})
     return data.evaluation_transform(pixels.size, resize=resize, interpolation=pixels.interpolation)
 
 
@@ -186,6 +186,8 @@ def check_beginning(config: TrainConfig) -> None:
 def check_monitor(config: TrainConfig) -> None:
     """Check that the metric that is watched is one that is measured."""
     known = ["p@1", "p@r", "map@r", *(f"r@{k}" for k in as_ranks(config.output.ks))]
+    if config.loss.name == "cross_entropy":
+        known = ["accuracy"]
     if config.trainer.monitor not in known:
         raise ValueError(f"trainer.monitor must be one of {', '.join(known)}, got {config.trainer.monitor!r}")
 
@@ -268,6 +270,18 @@ def check_run(
         if not one.stops and process_rank() == 0:
             warnings.warn(one.text, stacklevel=2)
     return found.sets
+
+
+def check_classes(sets: Mapping[Split, ImageSet | TensorSet]) -> None:
+    """Check that a classifier is measured on the classes that it learns."""
+    names = sets["train"].class_names
+    for split, images in sets.items():
+        # Shards know classes by number, and a part of them may lack the last ones.
+        if images.class_names != names[: len(images.class_names)]:
+            raise ValueError(
+                f"loss cross_entropy predicts the classes of train, and {split} has others; use data whose splits have "
+                "the same classes (imagenet, cifar100, a folder with --data.options.zero_shot false), or another loss"
+            )
 
 
 @torch.no_grad()

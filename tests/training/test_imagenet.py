@@ -1,0 +1,94 @@
+"""The ImageNet recipe on a small tree: two processes, from folders and shards, one of them killed, the same numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from data.test_imagenet import write_folders, write_shards
+from gspool import Embedder, data
+from gspool.training import TrainConfig, fit
+from gspool.training.checkpoint import BEST, LAST, read_checkpoint
+from gspool.training.evaluate import evaluate_run
+from gspool.training.metrics_log import read_metrics
+from gspool.training.presets import preset
+from training.interrupted_runs import TIMES, said, start, wait
+from training.test_interruption import wait_for_step
+from training.tiny_run import tiny
+
+pytestmark = [
+    pytest.mark.usefixtures("ready_to_fork"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning"),
+]
+
+
+def recipe(root: Path, folder: Path) -> TrainConfig:
+    """Return the recipe of ResNetV2-50 on two processes, in everything but its size."""
+    config = preset("paper/imagenet-resnetv2-50")
+    config.data.root, config.output.folder = str(root), str(folder)
+    config.data.options = {"held_out": 1, "allow_partial": True}
+    config.data.classes_per_batch, config.data.workers = 4, 0
+    config.model.backbone = "small_cnn"
+    config.model.backbone_options = {"width": 2, "pixels": {"size": 16, "resize": 18}}
+    config.model.pooling_options["prototypes"] = 4
+    config.optimiser.lr = 0.01
+    trainer = config.trainer
+    trainer.max_steps, trainer.evaluate_every, trainer.checkpoint_every, trainer.log_every = 16, 8, 3, 1
+    trainer.accelerator, trainer.devices, trainer.progress = "cpu", 2, False
+    config.output.report = False
+    return config
+
+
+def numbers_of(folder: Path) -> dict[str, object]:
+    """Return the figures of a finished run and all weights that it kept."""
+    result = json.loads((folder / "result.json").read_text())
+    last, best = read_checkpoint(folder / LAST), read_checkpoint(folder / BEST)
+    kept = {"module": last["module"], "ema": last["ema"]["averages"], "best": best["model"], "classifier": best["loss"]}
+    return {
+        "figures": {name: result[name] for name in ("metrics", "best_step", "validation", "weights_entropy")},
+        "rows": [{name: row[name] for name in row if name not in TIMES} for row in read_metrics(folder)],
+        "weights": {part: {name: value.tolist() for name, value in each.items()} for part, each in kept.items()},
+    }
+
+
+def test_a_killed_rank_changes_no_number_and_shards_give_those_of_folders(tmp_path):
+    folders, shards = write_folders(tmp_path / "folders"), write_shards(tmp_path / "shards")
+    assert wait(start(recipe(folders, tmp_path / "whole"), 2)) == [0, 0], said(tmp_path / "whole")
+    whole = numbers_of(tmp_path / "whole")
+    assert set(whole["figures"]["metrics"]) >= {"accuracy", "p@1", "map@r"}
+    run = tmp_path / "run"
+    processes = start(recipe(shards, run), 2)
+    wait_for_step(run, 5)
+    os.kill(processes[1], signal.SIGKILL)
+    assert -signal.SIGKILL in wait(processes, leave_together=True)
+    assert not (run / "result.json").exists()
+    assert read_checkpoint(run / LAST)["step"] >= 3
+    assert wait(start(recipe(shards, run), 2)) == [0, 0], said(run)
+    assert numbers_of(run) == whole
+    # What was saved is the average of the weights, and classifies as the run says.
+    model = Embedder.from_pretrained(tmp_path / "whole" / "model")
+    best = read_checkpoint(tmp_path / "whole" / BEST)["model"]
+    assert all(torch.equal(value, best[name]) for name, value in model.state_dict().items())
+    classifier = load_file(tmp_path / "whole" / "classifier.safetensors")
+    test = data.create("imagenet", folders, "test", allow_partial=True)
+    pixels = torch.stack([model.pixels.transform()(image) for image, _ in test])
+    logits = model.embed(pixels).pooled @ classifier["weight"].T + classifier["bias"]
+    accuracy = (logits.argmax(1) == test.labels).double().mean()
+    assert float(accuracy) == whole["figures"]["metrics"]["accuracy"]
+    assert evaluate_run(tmp_path / "whole").figures() == whole["figures"]["metrics"]
+
+
+def test_a_classifier_is_measured_on_the_classes_that_it_learns(tmp_path):
+    config = tiny(monitor="accuracy")
+    config.loss.name, config.data.sampler = "cross_entropy", "shuffled"
+    with pytest.raises(ValueError, match="cross_entropy predicts the classes of train, and test has others"):
+        fit(config, tmp_path / "run")
+    config.trainer.monitor = "map@r"
+    with pytest.raises(ValueError, match=r"trainer.monitor must be one of accuracy, got 'map@r'"):
+        fit(config, tmp_path / "run")
