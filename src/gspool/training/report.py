@@ -76,8 +76,8 @@ def write_report(
         f"{config.model.pooling} on {config.data.name}",
         f"{config.model.backbone}, {config.model.dim or 'its own'} dimensions, loss {config.loss.name}, "
         f"{figures.steps} steps of {config.data.batch_size} images. Tested on {figures.classes:,} classes"
-        f"{'' if 'accuracy' in figures.metrics else ' that training never saw'}: {figures.queries:,} queries, gallery of "
-        f"{figures.gallery:,}.",
+        f"{'' if 'accuracy' in figures.metrics else ' that training never saw'}: {figures.queries:,} queries, "
+        f"gallery of {figures.gallery:,}.",
         {
             "Metrics on the test classes": _table(variants, results, rows) + _results(figures),
             "Confused classes": _confused(figures, examples[0]),
