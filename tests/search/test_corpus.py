@@ -13,7 +13,7 @@ from PIL import Image
 
 from gspool.files import lock
 from gspool.search import Limits, embed_corpus, open_index
-from gspool.search.corpus import embed as embed_module
+from gspool.search import corpus as embed_module
 from gspool.search.corpus import stream
 from gspool.search.corpus.sources import list_images
 from gspool.search.index.table import LanceWriter

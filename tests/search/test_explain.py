@@ -14,7 +14,7 @@ from PIL import Image
 from gspool import Embedder
 from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.search import explain
-from gspool.search.explanation.image import Explanation
+from gspool.search.explanation import Explanation, shared_prototypes
 from gspool.search.explanation.overlay import (
     common_scale,
     css_colour,
@@ -22,7 +22,6 @@ from gspool.search.explanation.overlay import (
     prototype_colour,
     weights_over,
 )
-from gspool.search.explanation.shared import shared_prototypes
 
 
 def some_image(seed: int = 0, side: int = 64) -> torch.Tensor:

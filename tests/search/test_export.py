@@ -14,8 +14,7 @@ import pytest
 from gspool.search import open_index
 from gspool.search.index import export
 from gspool.search.index.export import finish_store, open_store, read_settings
-from gspool.search.index.rows import ImageRecord, VectorSettings
-from gspool.search.index.table import LanceWriter
+from gspool.search.index.table import ImageRecord, LanceWriter, VectorSettings
 from search.corpus_files import KINDS, rows_of
 
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", 3)

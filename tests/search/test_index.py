@@ -13,9 +13,8 @@ from gspool import Embedder
 from gspool.search import Hit, label_filter, open_index
 from gspool.search.index.approximate import APPROXIMATE_FROM, MEASURED, Approximation, mean_recall, sample
 from gspool.search.index.export import finish_store, open_store
-from gspool.search.index.index import needs_approximation
 from gspool.search.index.rerank import Rerank
-from gspool.search.index.rows import ImageRecord, VectorSettings
+from gspool.search.index.table import ImageRecord, VectorSettings
 from search.corpus_files import KINDS
 
 DIM = 12
@@ -153,7 +152,7 @@ def test_re_ranking_is_that_of_a_plain_loop(tmp_path):
 
 
 def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, monkeypatch):
-    monkeypatch.setattr("gspool.search.index.index.ROWS_COMPARED", 3)
+    monkeypatch.setattr("gspool.search.index.ROWS_COMPARED", 3)
     angles = np.deg2rad([0, 90, 8, 180, 16, 90, 250])
     vectors = np.zeros((7, DIM), np.float32)
     vectors[:, 0], vectors[:, 1] = np.cos(angles), np.sin(angles)
@@ -226,7 +225,7 @@ def test_rows_that_come_later_are_found_through_an_older_index(tmp_path):
 
 def test_only_large_tables_ask_for_an_index_and_again_when_they_have_grown(tmp_path, monkeypatch):
     index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
-    assert not needs_approximation(index)
+    assert not index.needs_approximation
     measured = Approximation("IVF_SQ", APPROXIMATE_FROM, 1, 2, 0.99, 10, 200, 1.0)
     for rows, approximation, wanted in (
         (APPROXIMATE_FROM - 1, None, False),
@@ -237,7 +236,7 @@ def test_only_large_tables_ask_for_an_index_and_again_when_they_have_grown(tmp_p
     ):
         monkeypatch.setattr(type(index), "__len__", lambda self, rows=rows: rows)
         index.approximation = approximation
-        assert needs_approximation(index) is wanted
+        assert index.needs_approximation is wanted
 
 
 def test_equal_scores_count_as_equal():

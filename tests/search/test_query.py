@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from gspool import Embedder
-from gspool.search import embed_corpus, open_index, picture, query, search_images
+from gspool.search import embed_corpus, open_index, query, search_images
 from gspool.search.corpus.sources import list_images
-from gspool.search.explanation.figure import SCALE
-from gspool.search.picture import draw_answers
+from gspool.search.explanation import figure
+from gspool.search.explanation.figure import SCALE, draw_answers
 from gspool.search.query import Answer
 from search.corpus_files import draw_picture
 
@@ -93,7 +93,7 @@ def test_the_picture_shows_queries_neighbours_and_weights(small_model, pictures,
         return np.zeros((*image.shape[1:], 3), dtype=np.uint8)
 
     plain = _cells(draw_answers(small_model, answers, tmp_path / "deep" / "found.png"))
-    monkeypatch.setattr(picture, "weights_over", black)
+    monkeypatch.setattr(figure, "weights_over", black)
     blackened = _cells(draw_answers(small_model, answers, tmp_path / "black.png"))
     # Two lines a query, and a column for it and for each neighbour: the images above, below them their weights.
     assert ((plain < 250).any(axis=-1).mean(axis=(1, 3)) > 0.5).all()

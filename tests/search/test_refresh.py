@@ -13,8 +13,7 @@ import pytest
 from gspool.search import embed_corpus, open_index, search_images
 from gspool.search.commands import run
 from gspool.search.corpus import sources, stream
-from gspool.search.index.rows import ImageRecord, VectorSettings
-from gspool.search.index.table import LanceWriter, open_table
+from gspool.search.index.table import ImageRecord, LanceWriter, VectorSettings, open_table
 from search.corpus_files import KINDS, draw_picture, rows_of, stuck_in_the_third_batch
 
 OLD = ["row", "path", "label", "width", "height", "vector"]

@@ -14,7 +14,7 @@ from gspool import Embedder
 from gspool.search import explain, prepare
 from gspool.search.explanation.overlay import owners_over, weights_over
 from gspool.search.explanation.page import as_png
-from gspool.search.serve.results import explanation_html, neighbours_html
+from gspool.search.serve.page import explanation_html, neighbours_html
 from search.corpus_files import noise
 from search.served import HOSTILE, make_lookup
 
@@ -64,7 +64,7 @@ def test_a_file_that_is_gone_leaves_the_others(small_model, tmp_path) -> None:
 
 
 def test_labels_and_names_are_text(lookup) -> None:
-    hits = [hit._replace(name='"><script>x</script>') for hit in found(lookup, 200, 1)]
+    hits = [hit.model_copy(update={"name": '"><script>x</script>'}) for hit in found(lookup, 200, 1)]
     page = neighbours_html(lookup, hits, "pictures", None)
     assert hits[0].label == HOSTILE
     assert HOSTILE not in page

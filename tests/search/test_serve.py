@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from gspool.search.commands import run
-from gspool.search.serve.run import listening, open_tunnel
+from gspool.search.serve.app import listening, open_tunnel
 from search.corpus_files import noise
 from search.served import HOSTILE, Server, as_bytes, png_bomb
 

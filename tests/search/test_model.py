@@ -11,7 +11,7 @@ from PIL import Image
 
 from gspool import Embedder
 from gspool.search import fingerprint, load_model, prepare
-from gspool.search.model_source import embed_batch
+from gspool.search.model import embed_batch
 
 
 def test_a_saved_folder_and_the_folder_of_a_run_give_the_same_model(small_model, model_folder, tmp_path):
