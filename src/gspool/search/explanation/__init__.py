@@ -38,7 +38,7 @@ class Explanation(NamedTuple):
     owners: Int64[Tensor, "h w"] | None = None
     attributes: Float[Tensor, " M"] | None = None
     plan: Float[Tensor, "M h w"] | None = None
-    missing: str = "this model has no prototypes, only weights"
+    missing: str = ""
 
     @property
     def entropy(self) -> float:
@@ -119,11 +119,17 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
         >>> explanation.weights.shape == explanation.owners.shape, explanation.attributes.shape
         (True, torch.Size([4]))
     """
-    pixels = as_model_sees(model, image)
+    pixels = image if isinstance(image, torch.Tensor) else prepare(image, model)
+    if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[0] != 3:
+        raise ValueError(
+            f"an image to explain is a PIL image or a uint8 tensor [3, H, W], got {pixels.dtype} of shape "
+            f"{tuple(pixels.shape)}; take one image of a batch with images[0]"
+        )
+    missing = missing_prototypes(model)
     with evaluating(model):
         features, class_token, _ = model.features(as_input(model, pixels[None]))
         pooled = embed_features(model.head, features, class_token)
-        tokens = prototype_tokens(model, features)
+        plan = None if missing else transport(model, features).plan[0].cpu()
     if pooled.weights is None:
         raise ValueError(
             f"the pooling layer {model.settings.pooling!r} of this model gives no weight to the places of an image, so "
@@ -136,17 +142,12 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
         )
     grid = (features.shape[2], features.shape[3])
     whole = Explanation(pixels.cpu(), pooled.embedding[0].cpu(), pooled.weights[0].unflatten(0, grid).cpu())
-    if tokens is None:
-        waiting = not_set_yet(model)
-        # A layer whose prototypes are not set yet averages, and what it gives as attributes says nothing.
-        if waiting is not None:
-            return whole._replace(missing=waiting)
-        return whole if pooled.attributes is None else whole._replace(attributes=pooled.attributes[0].cpu())
-    layer = cast("GSP", prototype_layer(model))
-    # The layer itself never holds the plan.
-    plan = solved_plan(layer, functional.distance(layer.prototypes, tokens))[0].unflatten(1, grid).cpu()
-    plan = plan / plan.sum()
-    return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
+    if plan is not None:
+        plan = (plan / plan.sum()).unflatten(1, grid)
+        return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
+    # Before its prototypes are set GSP averages, and what it gives as attributes says nothing.
+    known = pooled.attributes if prototype_layer(model) is None else None
+    return whole._replace(missing=missing, attributes=None if known is None else known[0].cpu())
 
 
 def shared_prototypes(first: Explanation, second: Explanation, top: int = 8) -> Shared:
@@ -190,11 +191,16 @@ def prototype_layer(model: Embedder) -> GSP | None:
     return next((module for module in model.head.modules() if isinstance(module, GSP)), None)
 
 
-def not_set_yet(model: Embedder) -> str | None:
-    """Return a sentence if the prototypes of a model still wait for its warm start, else None."""
+def missing_prototypes(model: Embedder) -> str:
+    """Return why a model has no prototypes, or none yet; empty where it has."""
     layer = prototype_layer(model)
-    if layer is None or layer.warm_start is None or not layer.warm_start.collecting:
-        return None
+    if layer is None:
+        return (
+            f"the pooling layer {model.settings.pooling!r} of this model has no prototypes, only weights; "
+            "gsp, gmp+gsp and gemean+gsp have both"
+        )
+    if layer.warm_start is None or not layer.warm_start.collecting:
+        return ""
     seen, wanted = len(layer.warm_start.memory), layer.warm_start.wanted
     return (
         f"the {len(layer.prototypes)} prototypes of this model are not set yet: training saw {seen:,} vectors and "
@@ -203,33 +209,30 @@ def not_set_yet(model: Embedder) -> str | None:
     )
 
 
-def prototype_tokens(model: Embedder, features: Float[Tensor, "B C h w"]) -> Float[Tensor, "B N D"] | None:
-    """Return the tokens or keys that the model compares with its prototypes; None where it has none (yet)."""
-    layer = prototype_layer(model)
-    if layer is None or not_set_yet(model) is not None:
-        return None
+class Transported(NamedTuple):
+    """The distances between prototypes and tokens, and the solution of (P2), which the layer itself never holds."""
+
+    cost: Float[Tensor, "B M N"]
+    plan: Float[Tensor, "B M N"]
+
+
+def transport(model: Embedder, features: Float[Tensor, "B C h w"]) -> Transported:
+    """Solve (P2) between the prototypes of a model and the tokens or keys that it compares with them."""
+    layer = cast("GSP", prototype_layer(model))
     head = model.head.layer if isinstance(model.head, WithClassToken) else model.head
     if layer.key is not None:
-        return cast("Tensor", layer.key(as_tokens(features, layer.key_dim)))
-    if isinstance(head, PoolThenEmbed):
-        return as_tokens(features, layer.dim)
-    # Every other head that is built on GSP embeds the backbone's features before it compares them.
-    return as_tokens(cast("nn.Module", head.embed)(features), layer.dim)
-
-
-def as_model_sees(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> UInt8[Tensor, "3 H W"]:
-    """Resize and crop a PIL image for a model; a tensor, which must be a uint8 RGB image, is returned as it is."""
-    if not isinstance(image, torch.Tensor):
-        return prepare(image, model)
-    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
-        raise ValueError(
-            f"an image to explain is a PIL image or a uint8 tensor [3, H, W], got {image.dtype} of shape "
-            f"{tuple(image.shape)}; take one image of a batch with images[0]"
-        )
-    return image
-
-
-def solved_plan(layer: GSP, cost: Float[Tensor, "B M N"]) -> Float[Tensor, "B M N"]:
-    """Solve (P2) for every group of prototypes by itself."""
+        tokens = layer.key(as_tokens(features, layer.key_dim))
+    elif isinstance(head, PoolThenEmbed):
+        tokens = as_tokens(features, layer.dim)
+    else:
+        # Every other head that is built on GSP embeds the backbone's features before it compares them.
+        tokens = as_tokens(cast("nn.Module", head.embed)(features), layer.dim)
+    # By differences: products lose digits exactly where a token is near a prototype.
+    cost = torch.cdist(
+        functional.clip_norm(layer.prototypes.float()).expand(len(tokens), -1, -1),
+        functional.clip_norm(tokens.float()),
+        compute_mode="donot_use_mm_for_euclid_dist",
+    )
+    # Every group of prototypes by itself.
     grouped = cost.unflatten(1, (layer.groups, -1))
-    return functional.partial_transport(grouped, layer.mu, layer.epsilon).plan.flatten(1, 2)
+    return Transported(cost, functional.partial_transport(grouped, layer.mu, layer.epsilon).plan.flatten(1, 2))

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gspool.data.decode import BrokenImageError
 from gspool.files import write_atomic
 from gspool.search.explanation.overlay import (
     COLOURS,
+    Panel,
     Scales,
     bar_colour,
     common_scale,
@@ -61,18 +60,15 @@ def explanation_png(
     columns = max(map(len, maps)) + (bars > 0)
     figure, axes = blank_figure(len(maps) + (shared is not None), columns, SIDE, max(SIDE, BAR * bars) + 0.3)
     for name, each, drawn, most_used, row in zip(names, explanations, maps, used, axes, strict=False):
-        for axis, title, (_, picture) in zip(row, (name, *(title for title, _ in drawn[1:])), drawn, strict=False):
-            _show(axis, picture, title)
-        if each.attributes is not None:
+        _show(row, [(name, drawn[0][1]), *drawn[1:]])
+        if most_used:
             numbers, values = zip(*most_used, strict=True)
-            row[-1].barh(range(len(numbers)), values, color=[bar_colour(each, number) for number in numbers])
-            _name_bars(row[-1], numbers, 1 / len(each.attributes), f"attributes, {sum(values):.0%} of them")
+            _draw_bars(row[-1], numbers, [(each, values)], f"attributes, {sum(values):.0%} of them")
     if shared is not None:
-        for axis, (title, picture) in zip(
-            axes[-1], shared_panels(names, explanations, shared, scales, grid), strict=False
-        ):
-            _show(axis, picture, title)
-        _draw_shared(explanations, shared, axes[-1][-1])
+        _show(axes[-1], shared_panels(names, explanations, shared, scales, grid))
+        both = [*zip(explanations, (shared.first.tolist(), shared.second.tolist()), strict=True)]
+        title = f"overlap {shared.overlap:.2f}, cosine {shared.similarity:.2f}"
+        _draw_bars(axes[-1][-1], shared.prototypes.tolist(), both, title)
     if bars:
         widest = max(share for most_used in used for _, share in most_used)
         for axis in axes[:, -1]:
@@ -168,26 +164,24 @@ def short(text: str, most: int = 28) -> str:
     return text if len(text) <= most else f"{text[: (kept + 1) // 2]}...{text[-(kept // 2) :]}"
 
 
-def _show(axis: Any, picture: Any, title: str) -> None:
-    axis.imshow(picture)
-    axis.set_title(short(title), fontsize=FONT, parse_math=False)
+def _show(axes: Any, titled: Sequence[Panel]) -> None:
+    for axis, (title, picture) in zip(axes, titled, strict=False):
+        axis.imshow(picture)
+        axis.set_title(short(title), fontsize=FONT, parse_math=False)
 
 
-def _draw_shared(explanations: Sequence[Explanation], shared: Shared, axis: Any) -> None:
-    numbers = shared.prototypes.tolist()
-    places = torch.arange(len(numbers), dtype=torch.float64)
-    for each, values, shift in zip(explanations, (shared.first, shared.second), (-0.2, 0.2), strict=True):
-        colours = [bar_colour(each, number) for number in numbers]
-        axis.barh((places + shift).tolist(), values.tolist(), 0.4, color=colours, alpha=1 if shift < 0 else 0.5)
-    even = 1 / len(explanations[0].attributes)  # type: ignore[arg-type]
-    _name_bars(axis, numbers, even, f"overlap {shared.overlap:.2f}, cosine {shared.similarity:.2f}")
-
-
-def _name_bars(axis: Any, prototypes: Sequence[int], even: float, title: str) -> None:
+def _draw_bars(axis: Any, prototypes: Sequence[int], values: Sequence[tuple[Explanation, Any]], title: str) -> None:
+    """Draw the attributes of prototypes in one image, or in two beside each other."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axis.set_axis_on()
-    axis.axvline(even, color="#666", linewidth=0.8, linestyle="--")
+    height = 0.8 / len(values)
+    for place, (explanation, shares) in enumerate(values):
+        middles = [number + height * (place - (len(values) - 1) / 2) for number in range(len(prototypes))]
+        colours = [bar_colour(explanation, number) for number in prototypes]
+        axis.barh(middles, shares, height, color=colours, alpha=0.5 if place else 1)
+        even = 1 / len(explanation.attributes)  # type: ignore[arg-type]
+        axis.axvline(even, color="#666", linewidth=0.8, linestyle="--")
     axis.set_yticks(range(len(prototypes)), [str(number) for number in prototypes], fontsize=8)
     axis.invert_yaxis()
     # Few and short labels do not overlap in a narrow panel.

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import html
 import io
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw
 
-from gspool import functional
 from gspool.data import BrokenImageError
-from gspool.search.explanation import (
-    as_model_sees,
-    not_set_yet,
-    prototype_layer,
-    prototype_tokens,
-    solved_plan,
-)
+from gspool.search.explanation import missing_prototypes, prototype_layer, transport
 from gspool.search.explanation.overlay import css_colour, prototype_colour
 from gspool.search.explanation.page import colour_mark, inline_image, whole_page
-from gspool.search.model import as_input, evaluating
+from gspool.search.model import as_input, evaluating, prepare
 from gspool.terminal.bar import work_bar
 
 if TYPE_CHECKING:
@@ -29,7 +22,6 @@ if TYPE_CHECKING:
 
     from gspool.data import ImageSource
     from gspool.models import Embedder
-    from gspool.pooling.gsp import GSP
 
 
 # A token sees more than its own cell: show this many cells around it.
@@ -93,13 +85,8 @@ def nearest_regions(
         (torch.Size([4, 8]), 100)
     """
     layer = prototype_layer(model)
-    if layer is None:
-        raise ValueError(
-            f"the pooling layer {model.settings.pooling!r} of this model has no prototypes; "
-            "gsp, gmp+gsp and gemean+gsp have"
-        )
-    if (waiting := not_set_yet(model)) is not None:
-        raise ValueError(waiting)
+    if layer is None or missing_prototypes(model):
+        raise ValueError(missing_prototypes(model))
     if per_prototype < 1 or batch < 1:
         raise ValueError(f"per_prototype and batch must be at least 1, got {per_prototype} and {batch}")
     count = len(layer.prototypes)
@@ -125,8 +112,9 @@ def nearest_regions(
                 if before not in (None, grid):
                     raise ValueError(f"images give token grids of {before} and {grid}; they must be of one size")
                 seen += len(rows)
-                distance, place, attributes = _nearest_tokens(layer, cast("Tensor", prototype_tokens(model, features)))
-                use += attributes
+                cost, plan = transport(model, features)
+                use += (plan.sum(2) / plan.sum((1, 2))[:, None]).double().sum(0).cpu()
+                distance, place = (each.t().cpu() for each in cost.min(2))
                 best = _merged(best, (distance, torch.tensor(rows).expand_as(place), place), per_prototype)
             bar.advance(steps=min(batch, len(source) - start))
     if grid is None:
@@ -134,22 +122,6 @@ def nearest_regions(
     distance, image, place = best
     across = grid[1]
     return Regions(distance, image, place // across, place % across, use / seen, grid, seen, tuple(broken))
-
-
-def _nearest_tokens(
-    layer: GSP, tokens: Float[Tensor, "B N D"]
-) -> tuple[Float[Tensor, "M B"], Int64[Tensor, "M B"], Float[Tensor, " M"]]:
-    """Return each prototype's nearest token in each image, by distance and place, and the sum of its attributes."""
-    # By differences: products lose digits exactly where a token is near a prototype.
-    cost = torch.cdist(
-        functional.clip_norm(layer.prototypes.float()).expand(len(tokens), -1, -1),
-        functional.clip_norm(tokens.float()),
-        compute_mode="donot_use_mm_for_euclid_dist",
-    )
-    plan = solved_plan(layer, cost)
-    attributes = plan.sum(2) / plan.sum((1, 2))[:, None]
-    distance, place = cost.min(2)
-    return distance.t().cpu(), place.t().cpu(), attributes.double().sum(0).cpu()
 
 
 def _merged(best: tuple[Tensor, ...], found: tuple[Tensor, ...], kept: int) -> tuple[Tensor, ...]:
@@ -162,7 +134,7 @@ def _merged(best: tuple[Tensor, ...], found: tuple[Tensor, ...], kept: int) -> t
 
 def seen_image(model: Embedder, source: ImageSource, row: int) -> UInt8[Tensor, "3 H W"]:
     """Return one image of a source as the model sees it; raises a BrokenImageError if it cannot be read."""
-    return as_model_sees(model, Image.fromarray(source[row].permute(1, 2, 0).contiguous().numpy()))
+    return prepare(Image.fromarray(source[row].permute(1, 2, 0).contiguous().numpy()), model)
 
 
 def gallery_page(model: Embedder, source: ImageSource, regions: Regions, name: str) -> str:
