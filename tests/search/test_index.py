@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from gspool import Embedder
 from gspool.search import Hit, label_filter, open_index
 from gspool.search.index.approximate import APPROXIMATE_FROM, MEASURED, Approximation, mean_recall, sample
 from gspool.search.index.export import finish_store, open_store
@@ -122,12 +121,6 @@ def test_wrong_files_are_refused(tmp_path):
         open_index(tmp_path / "vectors.csv")
 
 
-def test_queries_of_another_model_are_refused(tmp_path):
-    index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
-    with pytest.raises(ValueError, match="0123456789abcdef"):
-        index.check_model(Embedder("resnet20", pooling="gap", dim=DIM))
-
-
 def test_re_ranking_is_that_of_a_plain_loop(tmp_path):
     rows = drawn(400, seed=1)
     index = open_index(written(tmp_path / "vectors.lance", rows))
@@ -208,19 +201,6 @@ def test_an_approximate_index_keeps_conditions_and_finds_enough(tmp_path):
         assert len(hits) == count
     # More neighbours than the partitions that are looked into hold.
     assert [len(hits) for hits in index.search(drawn(3, seed=4).vectors, k=2_900)] == [2_900] * 3
-
-
-def test_rows_that_come_later_are_found_through_an_older_index(tmp_path):
-    path = written(tmp_path / "vectors.lance", drawn(2_000, seed=1))
-    open_index(path).build(recall=0.9, queries=20)
-    later = drawn(10, seed=5)
-    writer = open_store(path, SETTINGS)
-    writer.append(*later)
-    assert [hits[0].row for hits in open_index(path).search(later.vectors, 1)] == [*range(2_000, 2_010)]
-    writer.finish()
-    index = open_index(path)
-    assert index.approximation is not None
-    assert [hits[0].path for hits in index.search(later.vectors, 1)] == [record.path for record in later.records]
 
 
 def test_only_large_tables_ask_for_an_index_and_again_when_they_have_grown(tmp_path, monkeypatch):

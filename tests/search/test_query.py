@@ -37,12 +37,6 @@ def test_answers_are_those_of_the_vectors_whatever_the_batch(small_model, pictur
         assert [[hit.row for hit in answer.hits] for answer in answers] == order[:, :4].tolist()
 
 
-def test_a_query_may_leave_itself_out(small_model, pictures, index):
-    for answer in search_images(small_model, index, pictures, k=3, leave_out_itself=True):
-        assert len(answer.hits) == 3
-        assert answer.query not in [hit.path for hit in answer.hits]
-
-
 def test_unreadable_queries_keep_their_place(small_model, pictures, index):
     (pictures / "bee" / "-.png").write_text("hello")
     answers = [*search_images(small_model, index, pictures, k=2, batch_size=4)]
@@ -50,12 +44,6 @@ def test_unreadable_queries_keep_their_place(small_model, pictures, index):
     assert "not one of" in answers[5].problem
     assert answers[5].hits == []
     assert answers[6].hits[0].path == answers[6].query
-
-
-def test_conditions_reach_the_index(small_model, pictures, index):
-    (answer,) = search_images(small_model, index, pictures / "ant" / "0.png", where="label = 'cat'", exact=True)
-    assert {hit.label for hit in answer.hits} == {"cat"}
-    assert answer.label == "ant"
 
 
 def test_queries_of_the_corpus_are_embedded_again_only_if_they_changed(small_model, pictures, index, monkeypatch):

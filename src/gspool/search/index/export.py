@@ -84,8 +84,9 @@ def copy_to_lance(source: Path, out: Path, settings: VectorSettings | None = Non
     found = read_settings(source)
     chosen = settings or found
     chosen.check_same(found, source)
-    with _reading(source):
-        LanceWriter(out, chosen, (batch for piece in _pieces(source, chosen.schema()) for batch in piece.to_batches()))
+    writer = LanceWriter(out, chosen)
+    for piece in _pieces(source, chosen.schema()):
+        writer.add(piece)
 
 
 def read_settings(path: Path) -> VectorSettings:
@@ -98,21 +99,22 @@ def read_settings(path: Path) -> VectorSettings:
 
 
 def _pieces(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of a file, some thousands at a time."""
+
     def completed(rows: pa.Table) -> pa.Table:
         known = [name for name in rows.column_names if name in COLUMNS]
         return pa.concat_tables([schema.empty_table(), rows.select(known)], promote_options="permissive").cast(schema)
 
-    if path.suffix == ".parquet":
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(GROUP):
-                yield completed(pa.Table.from_batches([batch]))
-        return
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in COLUMNS if name in file}
-    columns = {
-        name: pa.array(values, mask=values == UNKNOWN[name]) for name, values in arrays.items() if name != "vector"
-    }
-    yield completed(pa.table({**columns, "vector": vectors_column(arrays["vector"])}))
+    with _reading(path):
+        if path.suffix == ".parquet":
+            with pq.ParquetFile(path) as file:
+                yield from (completed(pa.Table.from_batches([batch])) for batch in file.iter_batches(GROUP))
+            return
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in COLUMNS if name in file}
+        vectors = vectors_column(arrays.pop("vector"))
+        columns = {name: pa.array(values, mask=values == UNKNOWN[name]) for name, values in arrays.items()}
+        yield completed(pa.table({**columns, "vector": vectors}))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -154,7 +154,7 @@ class LanceWriter:
         ValueError: if the table holds vectors of other settings, or cannot be written.
     """
 
-    def __init__(self, path: Path, settings: VectorSettings, rows: Iterable[pa.RecordBatch] = ()) -> None:
+    def __init__(self, path: Path, settings: VectorSettings) -> None:
         self.path, self.settings, self.changed = path, settings, False
         schema = settings.schema()
         if path.exists():
@@ -167,8 +167,7 @@ class LanceWriter:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._writing():
-                data = pa.RecordBatchReader.from_batches(schema, iter(rows))
-                self.table = lancedb.connect(path.absolute().parent).create_table(path.stem, data, schema=schema)
+                self.table = lancedb.connect(path.absolute().parent).create_table(path.stem, schema=schema)
         # Not the count: rows may have been removed, and a number belongs to one picture for good.
         self.next_row = 1 + max((pc.max(piece["row"]).as_py() for piece in self.read(["row"])), default=-1)
 
@@ -199,12 +198,17 @@ class LanceWriter:
         columns["row"] = [next(numbers) if row is None else row for row in columns["row"]]
         columns["vector"] = vectors_column(vectors)
         rows = pa.table([columns[name] for name in COLUMNS], schema=self.settings.schema())
-        with self._writing():
-            if all(record.row is None for record in records):
-                self.table.add(rows)
-            else:
-                self.table.merge_insert("row").when_matched_update_all().when_not_matched_insert_all().execute(rows)
         self.next_row = next(numbers)
+        if all(record.row is None for record in records):
+            self.add(rows)
+            return
+        with self._writing():
+            self.table.merge_insert("row").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+
+    def add(self, rows: pa.Table) -> None:
+        """Add new rows, which have their numbers already."""
+        with self._writing():
+            self.table.add(rows)
 
     def amend(self, rows: pa.Table) -> None:
         """Replace some columns of rows, but not their vectors: a table with a column row and the others."""

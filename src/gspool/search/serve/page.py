@@ -14,7 +14,7 @@ from PIL import Image
 
 from gspool.data import BrokenImageError
 from gspool.search.explanation import shared_prototypes
-from gspool.search.explanation.overlay import Scales, owners_over, weights_over
+from gspool.search.explanation.overlay import Scales, panels
 from gspool.search.explanation.page import (
     PANELS_STYLE,
     THUMBNAIL,
@@ -207,7 +207,9 @@ def _card(lookup: Lookup, neighbour: Neighbour, view: View, query: Explanation |
             picture = lookup.thumbnail(neighbour.id, size)
         else:
             explanation = lookup.explain(lookup.pixels(neighbour.id))
-            picture = _drawn(explanation, view, query)
+            # The last panel is that of the prototypes, where there are any. All are on the scale of the query.
+            drawn = panels(explanation, Scales.of([query]))
+            picture = Image.fromarray(drawn[-1 if view == "prototypes" else 1][1])
             if query.attributes is not None:
                 shared = shared_prototypes(query, explanation, top=3)
                 marks = " ".join(colour_mark(number) for number in shared.prototypes.tolist())
@@ -220,14 +222,6 @@ def _card(lookup: Lookup, neighbour: Neighbour, view: View, query: Explanation |
         f"{inline_image(as_png(picture, size, view != 'pictures'), neighbour.name)}"
         f'<figcaption>{words}<span class="small">{html.escape(neighbour.name)}</span></figcaption></figure>'
     )
-
-
-def _drawn(explanation: Explanation, view: View, query: Explanation) -> Image.Image:
-    """Draw the weights or prototypes of a neighbour on the scale of the query."""
-    scales = Scales.of([query])
-    if view == "prototypes" and explanation.owners is not None:
-        return Image.fromarray(owners_over(explanation, scale=scales.taken))
-    return Image.fromarray(weights_over(explanation.image, explanation.weights, scales.weights))
 
 
 def explanation_html(explanation: Explanation, top: int = 8) -> str:
