@@ -34,12 +34,7 @@ USAGE = "gspool embed MODEL IMAGES... --out FILE.lance|.parquet|.npz [--OPTION V
 
 
 def embed_command(arguments: Sequence[str]) -> None:
-    """Embed, index what is large, and print the outcome.
-
-    Raises:
-        WrongArgumentsError: if an option has an impossible value.
-        ValueError: if none of the pictures could be read, and as `embed_corpus`.
-    """
+    """Embed, index what is large, and print the outcome; an error if none of the pictures could be read."""
     given = _parser().parse_args(list(arguments))
     from gspool.search.corpus import embed_corpus
     from gspool.search.index import open_index

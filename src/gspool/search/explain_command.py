@@ -36,12 +36,7 @@ MOST_IMAGES = 32
 
 
 def explain_command(arguments: Sequence[str]) -> None:
-    """Explain images, or the prototypes of a model.
-
-    Raises:
-        WrongArgumentsError: if there is nothing to explain, or an option has an impossible value.
-        ValueError: if it cannot be explained.
-    """
+    """Explain images, or the prototypes of a model."""
     parser = TeachingParser("gspool explain", PAGE, USAGE)
     add = parser.add_argument
     add("model", metavar="MODEL", help="The folder of a run or a saved model, or a name on the hub.")
@@ -109,11 +104,7 @@ def _explain_prototypes(model: Embedder, given: Any) -> None:
 
 
 def image_source(place: str, split: Split) -> ImageSource:
-    """Return the images of a folder, a CSV or a glob, or of a data set by name.
-
-    Raises:
-        ValueError: if there is no image there.
-    """
+    """Return the images of a folder, a CSV or a glob, or of a data set by name."""
     from gspool import data
     from gspool.search.corpus.sources import list_images
 

@@ -111,11 +111,7 @@ def fingerprint(model: Embedder) -> str:
 def read_pixels(
     source: str | Path | bytes, model: Embedder, limits: Limits = LIMITS, name: str | None = None
 ) -> tuple[UInt8[Tensor, "3 H W"], tuple[int, int]]:
-    """Open a picture and crop it for a model; return the pixels, and width and height of the upright picture.
-
-    Raises:
-        BrokenImageError: see `open_image`; nothing is decoded that is too large, or would be once it is resized.
-    """
+    """Open a picture and crop it for a model, see `open_image`; return the pixels, and its upright width and height."""
     image = open_image(source, shorter_side=model.pixels.resize, name=name, **limits._asdict())
     return prepare(image, model), image.size
 

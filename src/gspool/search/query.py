@@ -99,7 +99,8 @@ def search_images(
             next(embedded) if picture.vector is None else picture.vector for picture in batch if picture.problem is None
         ]
         found = iter(index.search(np.stack(vectors), k + leave_out_itself, where, exact, rerank) if vectors else ())
-        for (query, label, *_), _, _, problem in batch:
-            hits = next(found) if problem is None else []
+        for picture in batch:
+            query, label = picture.record.path, picture.record.label
+            hits = next(found) if picture.problem is None else []
             others = [hit for hit in hits if not (leave_out_itself and hit.path == query)]
-            yield Answer(query, others[:k], label, problem)
+            yield Answer(query, others[:k], label, picture.problem)

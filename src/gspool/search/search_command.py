@@ -48,12 +48,7 @@ MOST_CHECKED = 200
 
 
 def search_command(arguments: Sequence[str]) -> None:
-    """Search, and show the neighbours in the terminal, as JSON, or as a picture.
-
-    Raises:
-        WrongArgumentsError: if an option has an impossible value.
-        ValueError: if no query could be read, and as `search_images`.
-    """
+    """Search, and show the neighbours in the terminal, as JSON, or as a picture; an error if no query can be read."""
     given = _parser().parse_args(list(arguments))
     from gspool.search.explanation.figure import KINDS, MOST_QUERIES, draw_answers
     from gspool.search.index import label_filter, open_index

@@ -34,12 +34,7 @@ Port = restricted_number_type("Port", int, [(">=", 0), ("<=", 65_535)])
 
 
 def serve_command(arguments: Sequence[str]) -> None:
-    """Serve until Ctrl-C.
-
-    Raises:
-        WrongArgumentsError: if an option has an impossible value.
-        ValueError: if the model, the vectors and the options do not fit together.
-    """
+    """Serve until Ctrl-C."""
     given = _parser().parse_args(list(arguments))
     if given.index is None:
         raise WrongArgumentsError(

@@ -33,14 +33,6 @@ def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[Im
     Warns:
         UserWarning: unless ``warn`` is false, if files of a folder or a glob are left out because of their names, or
             the innermost of nested folders are the labels.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     (Path(folder) / "ant").mkdir()
-        ...     (Path(folder) / "ant" / "1.jpg").touch()
-        ...     [(Path(image.path).name, image.label) for image in list_images([folder])]
-        [('1.jpg', 'ant')]
     """
     if not sources:
         raise ValueError("no images were named; give folders, globs, CSV lists or files")
@@ -70,9 +62,6 @@ class Source:
         searched: the folder in which it finds pictures; empty for a list, which may name any.
         left_out: files that were left out because of their names, once all images have been listed.
         nesting: a sentence if the innermost of nested folders are the labels.
-
-    Raises:
-        FileNotFoundError: if nothing has that name and it is not a glob.
     """
 
     def __init__(self, given: str | Path) -> None:

@@ -121,10 +121,6 @@ def embed_on(
     In this process the stream is not cut into tasks: decoding then never waits for the end of one, and batches after an
     interruption are those of an uninterrupted run, to the last bit. On a cluster every machine must find the pictures
     under the same paths; the weights are sent from here.
-
-    Raises:
-        ValueError: if Ray is not installed, or there is no cluster at the address.
-        RuntimeError: if a worker fails.
     """
     if executor.ray is None:
         yield from embed_stream(images, model, batch_size, *options)

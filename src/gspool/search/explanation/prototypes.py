@@ -92,35 +92,31 @@ def nearest_regions(
     count = len(layer.prototypes)
     # Of each region so far its distance, its image and the place of its token.
     best = (torch.full((count, per_prototype), torch.inf), *torch.full((2, count, per_prototype), -1))
-    use, seen = torch.zeros(count, dtype=torch.float64), 0
+    use = torch.zeros(count, dtype=torch.float64)
     grid: tuple[int, int] | None = None
     broken: list[str] = []
     with evaluating(model), work_bar("prototypes", 0, len(source), progress, unit="images") as bar:
         for start in range(0, len(source), batch):
-            rows, images = [], []
+            images: dict[int, Tensor] = {}
             for row in range(start, min(start + batch, len(source))):
                 try:
-                    images.append(seen_image(model, source, row))
-                    rows.append(row)
+                    images[row] = seen_image(model, source, row)
                 except BrokenImageError as problem:
                     broken.append(str(problem))
             if images:
-                features = model.feature_map(as_input(model, torch.stack(images)))
+                features = model.feature_map(as_input(model, torch.stack([*images.values()])))
                 if features.ndim != 4:
                     raise ValueError("the tokens of this backbone form no grid over the image, so they have no regions")
-                before, grid = grid, (features.shape[2], features.shape[3])
-                if before not in (None, grid):
-                    raise ValueError(f"images give token grids of {before} and {grid}; they must be of one size")
-                seen += len(rows)
+                grid = (features.shape[2], features.shape[3])
                 cost, plan = transport(model, features)
                 use += (plan.sum(2) / plan.sum((1, 2))[:, None]).double().sum(0).cpu()
                 distance, place = (each.t().cpu() for each in cost.min(2))
-                best = _merged(best, (distance, torch.tensor(rows).expand_as(place), place), per_prototype)
+                best = _merged(best, (distance, torch.tensor([*images]).expand_as(place), place), per_prototype)
             bar.advance(steps=min(batch, len(source) - start))
     if grid is None:
         raise ValueError(f"no image could be read: {len(broken)} of {len(source)} are broken")
     distance, image, place = best
-    across = grid[1]
+    seen, across = len(source) - len(broken), grid[1]
     return Regions(distance, image, place // across, place % across, use / seen, grid, seen, tuple(broken))
 
 

@@ -79,9 +79,6 @@ def build(index: Index, recall: float, k: int, queries: int, tell: Callable[[str
     Vectors of the corpus, drawn with a fixed seed, are the queries. ``queries`` of them choose the settings by their
     ``k`` neighbours (the most thorough, if none reaches the recall); the recall is measured on as many others, because
     the settings were chosen for the first. ``tell`` is called with a line about every step.
-
-    Raises:
-        ValueError: if the recall is not in (0, 1], there are too few rows, or the index is a temporary copy.
     """
     from lancedb.index import IvfSq
 

@@ -31,10 +31,7 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     """Open the table behind a file of vectors: a .lance file itself, or the working table of an export.
 
     The working table of ``FILE`` lies in ``FILE.parts`` until `finish_store` has written the file. A file that exists
-    is read into it first.
-
-    Raises:
-        ValueError: if the ending is none of .lance, .parquet and .npz, or the file holds vectors of other settings.
+    is read into it first. One with vectors of other settings is refused.
     """
     if out.suffix not in SUFFIXES:
         raise ValueError(f"vectors are written to a {', '.join(SUFFIXES)} file, got {out}")
@@ -77,9 +74,6 @@ def copy_to_lance(source: Path, out: Path, settings: VectorSettings | None = Non
     """Copy a .parquet or .npz file into a new Lance table; columns that an older version did not write are empty.
 
     The arrays of an .npz file are in memory as a whole, as NumPy reads them.
-
-    Raises:
-        ValueError: if the source is damaged, was not written by gspool, or holds vectors of other settings.
     """
     found = read_settings(source)
     chosen = settings or found

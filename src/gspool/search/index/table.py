@@ -60,11 +60,7 @@ class VectorSettings(NamedTuple):
 
     @classmethod
     def of(cls, schema: pa.Schema, path: Path) -> VectorSettings:
-        """Read the settings from the metadata of a schema.
-
-        Raises:
-            ValueError: if the file was not written by gspool.
-        """
+        """Read the settings from the metadata of a schema, which gspool must have written."""
         try:
             content: dict[str, Any] = json.loads((schema.metadata or {})[KEY])
             return cls(**{name: content[name] for name in cls._fields})
@@ -132,9 +128,6 @@ def open_table(path: Path) -> Any:
     """Open a Lance table by its folder ``NAME.lance``; every read sees its newest version.
 
     Another process may write to a table that is open; it deletes the files of older versions when it is done.
-
-    Raises:
-        ValueError: if the folder holds no such table.
     """
     try:
         return lancedb.connect(path.absolute().parent, read_consistency_interval=timedelta(0)).open_table(path.stem)
@@ -183,11 +176,7 @@ class LanceWriter:
                 yield pa.Table.from_batches([batch]).select([*columns])
 
     def append(self, records: Sequence[ImageRecord], vectors: Float[np.ndarray, "N D"]) -> None:
-        """Add images, or replace the rows that they name, all of them or none; they survive a crash from here on.
-
-        Raises:
-            ValueError: if the vectors have another length than the settings say, or are not finite.
-        """
+        """Add images, or replace the rows that they name, all of them or none; they survive a crash from here on."""
         if vectors.shape != (len(records), self.settings.dim):
             raise ValueError(f"expected {len(records)} vectors of length {self.settings.dim}, got {vectors.shape}")
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))

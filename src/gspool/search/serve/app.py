@@ -54,7 +54,7 @@ def create_app(
     from gspool.search.serve.api import create_api
     from gspool.search.serve.page import create_page, page_options
 
-    limits = (limits or UPLOAD_LIMITS).check()
+    limits = limits or UPLOAD_LIMITS
     app, page = create_api(lookup, limits), create_page(lookup, limits)
     gr.mount_gradio_app(app, page, path="", max_file_size=limits.max_bytes, **page_options())
     # Gradio checks the paths of requests only once a page counts as launched, which a mounted one never does.
@@ -111,11 +111,7 @@ class Connection(H11Protocol):
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[tuple[socket.socket, int]]:
-    """Take a port before anything slow begins; yield it with its number, which is free with 0.
-
-    Raises:
-        ValueError: if the address is not this machine's, or the port is taken or not allowed.
-    """
+    """Take a port before anything slow begins; yield it with its number, which is free with 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -152,11 +148,7 @@ def run_server(app: FastAPI, listener: socket.socket, address: str, seconds: flo
 
 
 def open_tunnel(port: int) -> str:
-    """Ask Gradio's service for a public address that leads here, for as long as this process runs.
-
-    Raises:
-        ValueError: if the service cannot be reached.
-    """
+    """Ask Gradio's service for a public address that leads here, for as long as this process runs."""
     from gradio import networking
 
     try:

@@ -138,11 +138,7 @@ def answered(
     labels: Sequence[str],
     view: View,
 ) -> tuple[str, str]:
-    """Return the two parts of the answer: what was found, and where the model looked.
-
-    Raises:
-        gr.Error: with a message for the page, if the question has no answer.
-    """
+    """Return the two parts of the answer: what was found, and where the model looked; a gr.Error if there is none."""
     if query is None:
         return HINT, ""
     try:
@@ -159,11 +155,7 @@ def answered(
 
 
 def uploaded_pixels(lookup: Lookup, limits: Limits, payload: Any) -> UInt8[Tensor, "3 H W"] | None:
-    """Read an upload, instead of Gradio, which would decode up to 179 million pixels.
-
-    Raises:
-        gr.Error: with a message for the page, if it is refused.
-    """
+    """Read an upload, instead of Gradio, which would decode up to 179 million pixels; a gr.Error if it is refused."""
     if payload is None:
         return None
     place = Path(payload.path or "").resolve()
