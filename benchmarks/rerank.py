@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from gspool.provenance import write_result
-from gspool.search.index.index import Hit, Index, open_index
+from gspool.search.index import Hit, Index, open_index
 from gspool.search.index.rerank import Rerank
-from gspool.search.index.rows import ImageRecord, vectors_of
-from gspool.search.index.table import LanceWriter
+from gspool.search.index.table import ImageRecord, LanceWriter, vectors_of
 
 SEEDS = range(3)
 VARIANTS = {

@@ -26,9 +26,8 @@ import numpy as np
 import torch
 
 from gspool.provenance import write_result
-from gspool.search.index.index import Index, open_index
-from gspool.search.index.rows import ImageRecord, VectorSettings
-from gspool.search.index.table import LanceWriter
+from gspool.search.index import Index, open_index
+from gspool.search.index.table import ImageRecord, LanceWriter, VectorSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

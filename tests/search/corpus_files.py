@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gspool.search.index.export import read_pieces
-from gspool.search.index.table import open_table
+from gspool.search import open_index
+from gspool.search.index.table import COLUMNS
 
 KINDS = ("lance", "parquet", "npz")
 
@@ -32,16 +32,13 @@ def draw_picture(path: Path, seed: int, size=(48, 40)) -> None:
 
 def rows_of(path: Path) -> list[dict]:
     """Read all rows of a file of vectors, in the order of their numbers."""
-    if path.suffix == ".lance":
-        rows = open_table(path).to_arrow().to_pylist()
-    else:
-        rows = [row for piece in read_pieces(path) for row in piece.to_pylist()]
-    return sorted(rows, key=lambda row: row["row"])
+    return open_index(path).read(COLUMNS).sort_by("row").to_pylist()
 
 
 PROGRAM = """
 import os, sys, threading, time
-from gspool.search.corpus import embed, stream
+from gspool.search import corpus as embed
+from gspool.search.corpus import stream
 embed.SECONDS_AT_ONCE = 0.0
 embed_batch, batches = stream.embed_batch, threading.local()
 def stuck(*arguments):

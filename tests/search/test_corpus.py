@@ -11,9 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from gspool.files import lock
-from gspool.search import Limits, embed_corpus, open_index
-from gspool.search.corpus import embed as embed_module
+from gspool.search import Limits, embed_corpus
+from gspool.search import corpus as embed_module
 from gspool.search.corpus import stream
 from gspool.search.corpus.sources import list_images
 from gspool.search.index.table import LanceWriter
@@ -111,20 +110,6 @@ def test_a_name_that_is_no_text_is_listed(small_model, pictures, tmp_path):
 def test_a_picture_that_is_named_twice_is_embedded_once(small_model, pictures, tmp_path):
     result = embed_corpus(small_model, [pictures, pictures / "ant", f"{pictures}/*/1.png"], tmp_path / "v.lance")
     assert (result.embedded, result.rows, result.skipped) == (15, 15, 8)
-
-
-def test_another_model_or_precision_is_refused_for_a_file(small_model, model_folder, pictures, tmp_path):
-    embed_corpus(model_folder, pictures / "ant", tmp_path / "v.lance", device="cpu")
-    with pytest.raises(ValueError, match="precision float32 there, bfloat16 here"):
-        embed_corpus(small_model, pictures, tmp_path / "v.lance", precision="bfloat16")
-    assert open_index(tmp_path / "v.lance").settings.model == str(model_folder)
-
-
-def test_two_processes_do_not_write_to_one_file(small_model, pictures, tmp_path):
-    with lock(tmp_path / ".v.lance.lock", ""), pytest.raises(ValueError, match="another process is writing"):
-        embed_corpus(small_model, pictures, tmp_path / "v.lance")
-    assert embed_corpus(small_model, pictures, tmp_path / "v.lance").rows == 15
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["pictures", "v.lance"]
 
 
 def test_vectors_leave_memory_as_they_come(small_model, pictures, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from PIL import Image
 from gspool import Embedder
 from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.search import explain
-from gspool.search.explanation.image import Explanation
+from gspool.search.explanation import Explanation, shared_prototypes
 from gspool.search.explanation.overlay import (
     common_scale,
     css_colour,
@@ -22,7 +22,6 @@ from gspool.search.explanation.overlay import (
     prototype_colour,
     weights_over,
 )
-from gspool.search.explanation.shared import shared_prototypes
 
 
 def some_image(seed: int = 0, side: int = 64) -> torch.Tensor:
@@ -115,14 +114,6 @@ def test_a_model_that_is_fed_with_normalised_pixels_is_explained_all_the_same() 
     torch.testing.assert_close(explain(outside, some_image()).weights, explain(inside, some_image()).weights)
 
 
-def test_the_mode_of_the_model_is_left_as_it_was() -> None:
-    model = model_with("gsp", prototypes=4)
-    explain(model.train(), some_image())
-    assert model.training
-    explain(model.eval(), some_image())
-    assert not model.training
-
-
 @pytest.mark.parametrize(("pooling", "options"), [("gap", {}), ("gsp", {"prototypes": 4, "warm_start": 100})])
 def test_without_prototypes_or_before_they_are_set_weights_are_even(pooling: str, options: dict[str, int]) -> None:
     explanation = explain(model_with(pooling, **options), some_image())
@@ -133,11 +124,6 @@ def test_without_prototypes_or_before_they_are_set_weights_are_even(pooling: str
     assert "epsilon" not in explanation.caveat
     with pytest.raises(ValueError, match="has no prototypes"):
         owners_over(explanation)
-
-
-def test_a_layer_without_weights_says_so() -> None:
-    with pytest.raises(ValueError, match=r"'gmp' of this model gives no weight.*gsp"):
-        explain(model_with("gmp"), some_image())
 
 
 @pytest.mark.parametrize("wrong", [some_image().float(), some_image()[None], torch.zeros(1, 8, 8, dtype=torch.uint8)])

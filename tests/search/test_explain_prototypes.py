@@ -8,8 +8,7 @@ import torch
 
 from gspool import Embedder
 from gspool.data import ArrayImages, BrokenImageError
-from gspool.search.explanation.prototypes import nearest_regions
-from gspool.search.explanation.prototypes_page import gallery_page, region_crop, region_figures
+from gspool.search.explanation.prototypes import gallery_page, nearest_regions, region_crop, region_figures
 
 
 def pictures(count: int, side: int = 64) -> ArrayImages:

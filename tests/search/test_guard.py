@@ -10,8 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from gspool.search.serve.access import RateLimit
-from gspool.search.serve.guard import FORM_BYTES, LEAST_BYTES, Guard, Rules, make_room
+from gspool.search.serve.guard import FORM_BYTES, LEAST_BYTES, Guard, RateLimit, Rules, make_room
 
 MOST = 1000
 RULES = Rules(max_bytes=MOST)
@@ -228,7 +227,7 @@ def test_this_machine_is_not_limited_unless_asked_for_and_networks_count_as_one(
 
 
 def test_clients_are_forgotten_in_time(monkeypatch) -> None:
-    monkeypatch.setattr("gspool.search.serve.access.MOST_CLIENTS", 5)
+    monkeypatch.setattr("gspool.search.serve.guard.MOST_CLIENTS", 5)
     limit = RateLimit(1)
     for number in range(50):
         limit.allows(f"192.0.2.{number}", float(number))

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from gspool import Embedder
 from gspool.search import Hit, label_filter, open_index
 from gspool.search.index.approximate import APPROXIMATE_FROM, MEASURED, Approximation, mean_recall, sample
 from gspool.search.index.export import finish_store, open_store
-from gspool.search.index.index import needs_approximation
 from gspool.search.index.rerank import Rerank
-from gspool.search.index.rows import ImageRecord, VectorSettings
+from gspool.search.index.table import ImageRecord, VectorSettings
 from search.corpus_files import KINDS
 
 DIM = 12
@@ -123,12 +121,6 @@ def test_wrong_files_are_refused(tmp_path):
         open_index(tmp_path / "vectors.csv")
 
 
-def test_queries_of_another_model_are_refused(tmp_path):
-    index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
-    with pytest.raises(ValueError, match="0123456789abcdef"):
-        index.check_model(Embedder("resnet20", pooling="gap", dim=DIM))
-
-
 def test_re_ranking_is_that_of_a_plain_loop(tmp_path):
     rows = drawn(400, seed=1)
     index = open_index(written(tmp_path / "vectors.lance", rows))
@@ -153,7 +145,7 @@ def test_re_ranking_is_that_of_a_plain_loop(tmp_path):
 
 
 def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, monkeypatch):
-    monkeypatch.setattr("gspool.search.index.index.ROWS_COMPARED", 3)
+    monkeypatch.setattr("gspool.search.index.ROWS_COMPARED", 3)
     angles = np.deg2rad([0, 90, 8, 180, 16, 90, 250])
     vectors = np.zeros((7, DIM), np.float32)
     vectors[:, 0], vectors[:, 1] = np.cos(angles), np.sin(angles)
@@ -211,22 +203,9 @@ def test_an_approximate_index_keeps_conditions_and_finds_enough(tmp_path):
     assert [len(hits) for hits in index.search(drawn(3, seed=4).vectors, k=2_900)] == [2_900] * 3
 
 
-def test_rows_that_come_later_are_found_through_an_older_index(tmp_path):
-    path = written(tmp_path / "vectors.lance", drawn(2_000, seed=1))
-    open_index(path).build(recall=0.9, queries=20)
-    later = drawn(10, seed=5)
-    writer = open_store(path, SETTINGS)
-    writer.append(*later)
-    assert [hits[0].row for hits in open_index(path).search(later.vectors, 1)] == [*range(2_000, 2_010)]
-    writer.finish()
-    index = open_index(path)
-    assert index.approximation is not None
-    assert [hits[0].path for hits in index.search(later.vectors, 1)] == [record.path for record in later.records]
-
-
 def test_only_large_tables_ask_for_an_index_and_again_when_they_have_grown(tmp_path, monkeypatch):
     index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
-    assert not needs_approximation(index)
+    assert not index.needs_approximation
     measured = Approximation("IVF_SQ", APPROXIMATE_FROM, 1, 2, 0.99, 10, 200, 1.0)
     for rows, approximation, wanted in (
         (APPROXIMATE_FROM - 1, None, False),
@@ -237,7 +216,7 @@ def test_only_large_tables_ask_for_an_index_and_again_when_they_have_grown(tmp_p
     ):
         monkeypatch.setattr(type(index), "__len__", lambda self, rows=rows: rows)
         index.approximation = approximation
-        assert needs_approximation(index) is wanted
+        assert index.needs_approximation is wanted
 
 
 def test_equal_scores_count_as_equal():

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from gspool import Embedder
-from gspool.search import embed_corpus, open_index, picture, query, search_images
+from gspool.search import embed_corpus, open_index, query, search_images
 from gspool.search.corpus.sources import list_images
-from gspool.search.explanation.figure import SCALE
-from gspool.search.picture import draw_answers
+from gspool.search.explanation import figure
+from gspool.search.explanation.figure import SCALE, draw_answers
 from gspool.search.query import Answer
 from search.corpus_files import draw_picture
 
@@ -37,12 +37,6 @@ def test_answers_are_those_of_the_vectors_whatever_the_batch(small_model, pictur
         assert [[hit.row for hit in answer.hits] for answer in answers] == order[:, :4].tolist()
 
 
-def test_a_query_may_leave_itself_out(small_model, pictures, index):
-    for answer in search_images(small_model, index, pictures, k=3, leave_out_itself=True):
-        assert len(answer.hits) == 3
-        assert answer.query not in [hit.path for hit in answer.hits]
-
-
 def test_unreadable_queries_keep_their_place(small_model, pictures, index):
     (pictures / "bee" / "-.png").write_text("hello")
     answers = [*search_images(small_model, index, pictures, k=2, batch_size=4)]
@@ -50,12 +44,6 @@ def test_unreadable_queries_keep_their_place(small_model, pictures, index):
     assert "not one of" in answers[5].problem
     assert answers[5].hits == []
     assert answers[6].hits[0].path == answers[6].query
-
-
-def test_conditions_reach_the_index(small_model, pictures, index):
-    (answer,) = search_images(small_model, index, pictures / "ant" / "0.png", where="label = 'cat'", exact=True)
-    assert {hit.label for hit in answer.hits} == {"cat"}
-    assert answer.label == "ant"
 
 
 def test_queries_of_the_corpus_are_embedded_again_only_if_they_changed(small_model, pictures, index, monkeypatch):
@@ -93,7 +81,7 @@ def test_the_picture_shows_queries_neighbours_and_weights(small_model, pictures,
         return np.zeros((*image.shape[1:], 3), dtype=np.uint8)
 
     plain = _cells(draw_answers(small_model, answers, tmp_path / "deep" / "found.png"))
-    monkeypatch.setattr(picture, "weights_over", black)
+    monkeypatch.setattr(figure, "weights_over", black)
     blackened = _cells(draw_answers(small_model, answers, tmp_path / "black.png"))
     # Two lines a query, and a column for it and for each neighbour: the images above, below them their weights.
     assert ((plain < 250).any(axis=-1).mean(axis=(1, 3)) > 0.5).all()

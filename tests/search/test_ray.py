@@ -18,9 +18,9 @@ from search.corpus_files import rows_of
 make_worker = stream.make_worker
 
 
-def mortal_worker(model, settings):
+def mortal_worker(model, *options):
     """A worker whose process dies in its first task, as if its machine had gone."""
-    embed = make_worker(model, settings)
+    embed = make_worker(model, *options)
 
     def work(images):
         mark = Path(images[0].path).parents[2] / "died"

@@ -56,7 +56,7 @@ model, pictures, work, kills = *sys.argv[1:4], int(sys.argv[4])
 torch.set_num_threads(1)
 
 def embed(out):
-    from gspool.search.corpus import embed as module
+    from gspool.search import corpus as module
     module.ROWS_AT_ONCE = 8
     return module.embed_corpus(model, pictures, out, batch_size=4, workers=2, device="cpu")
 
@@ -70,7 +70,7 @@ def start(out):
         return child
     os.close(reading)
     try:
-        from gspool.search.corpus import embed as module
+        from gspool.search import corpus as module
         os.write(writing, b"x")
         embed(out)
         os._exit(0)

@@ -13,8 +13,7 @@ from PIL import Image
 from gspool import Embedder
 from gspool.search import explain, prepare
 from gspool.search.explanation.overlay import owners_over, weights_over
-from gspool.search.explanation.page import as_png
-from gspool.search.serve.results import explanation_html, neighbours_html
+from gspool.search.serve.page import explanation_html, neighbours_html
 from search.corpus_files import noise
 from search.served import HOSTILE, make_lookup
 
@@ -64,7 +63,7 @@ def test_a_file_that_is_gone_leaves_the_others(small_model, tmp_path) -> None:
 
 
 def test_labels_and_names_are_text(lookup) -> None:
-    hits = [hit._replace(name='"><script>x</script>') for hit in found(lookup, 200, 1)]
+    hits = [hit.model_copy(update={"name": '"><script>x</script>'}) for hit in found(lookup, 200, 1)]
     page = neighbours_html(lookup, hits, "pictures", None)
     assert hits[0].label == HOSTILE
     assert HOSTILE not in page
@@ -82,20 +81,4 @@ def test_the_query_is_explained_in_three_pictures_and_bars(small_model) -> None:
 def test_a_model_without_prototypes_shows_two(small_model) -> None:
     page = explanation_html(explain(Embedder("small_cnn", pooling="gap", dim=8), noise(2)))
     assert len(pictures_in(page)) == 2
-    assert "<p>This model has no prototypes, only weights.</p>" in page
-
-
-def test_a_model_in_its_warm_start_says_so() -> None:
-    waiting = Embedder("small_cnn", pooling="gsp", dim=8, pooling_options={"prototypes": 4, "warm_start": 100})
-    page = explanation_html(explain(waiting, noise(2)))
-    assert "<p>The 4 prototypes of this model are not set yet" in page
-    assert "no prototypes" not in page
-
-
-@pytest.mark.parametrize(
-    ("size", "enlarge", "expected"),
-    [((300, 150), False, (100, 50)), ((30, 15), False, (30, 15)), ((30, 15), True, (100, 50))],
-)
-def test_pictures_are_made_small_and_enlarged_on_request(size, enlarge: bool, expected) -> None:
-    with Image.open(io.BytesIO(as_png(noise(0, size), 100, enlarge))) as picture:
-        assert picture.size == expected
+    assert "of this model has no prototypes, only weights" in page

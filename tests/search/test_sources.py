@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -31,27 +30,6 @@ def test_a_folder_is_walked_in_order_and_labelled_by_its_first_folders(tree):
     assert names(tree) == [("3.webp", "a"), ("2.JPG", "b"), ("1.png", "b"), ("top.jpeg", None)]
 
 
-def test_below_split_folders_the_second_folder_is_the_label(tmp_path):
-    for name in ("train/ant/1.png", "test/bee/2.png", "test/3.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert names(tmp_path) == [("3.png", None), ("2.png", "bee"), ("1.png", "ant")]
-    (tmp_path / "vectors.lance").mkdir()
-    assert ("1.png", "ant") in names(tmp_path)
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "4.png").touch()
-    assert names(tmp_path)[0] == ("4.png", None)
-    assert ("1.png", "ant") in names(tmp_path)
-
-
-def test_nested_folders_that_all_differ_are_labels_and_this_is_told(tmp_path):
-    for name in ("fruit/apple/1.png", "fruit/kiwi/2.png", "milk/oat/3.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    with pytest.warns(UserWarning, match="nested: .*3 classes"):
-        assert names(tmp_path) == [("1.png", "apple"), ("2.png", "kiwi"), ("3.png", "oat")]
-
-
 def test_paths_are_absolute_wherever_the_call_is_made(tree, monkeypatch):
     monkeypatch.chdir(tree)
     relative = [image.path for image in list_images(["b", "top.jpeg", "a/*.webp"])]
@@ -67,15 +45,6 @@ def test_globs_are_sorted_and_leave_out_what_is_no_picture(tree):
 def test_a_file_with_the_characters_of_a_glob_is_a_file(tmp_path):
     (tmp_path / "one[1].png").touch()
     assert names(tmp_path / "one[1].png") == [("one[1].png", None)]
-
-
-def test_lists_name_paths_from_their_own_folder_and_labels_if_they_have_them(tree):
-    list_file = tree / "list.csv"
-    list_file.write_text(f"﻿path , label,more\nb/2.JPG,two,x\n{tree}/top.jpeg,,y\nmissing.png\n", encoding="utf-8")
-    assert names(list_file) == [("2.JPG", "two"), ("top.jpeg", None), ("missing.png", None)]
-    assert next(iter(list_images([list_file]))).path == os.path.join(tree, "b", "2.JPG")
-    list_file.write_text("path\nb/2.JPG\n")
-    assert names(list_file) == [("2.JPG", None)]
 
 
 def test_wrong_sources_are_named(tree):

@@ -15,30 +15,29 @@ from typing import TYPE_CHECKING, Any
 from gspool.on_demand import import_on_demand, importable
 
 if TYPE_CHECKING:
-    from gspool.search.corpus.embed import EmbeddedCorpus, embed_corpus
-    from gspool.search.explanation.image import Explanation, explain
-    from gspool.search.images import Limits, open_image, prepare
-    from gspool.search.index.index import Hit, Index, label_filter, open_index
+    from gspool.search.corpus import EmbeddedCorpus, embed_corpus
+    from gspool.search.explanation import Explanation, explain
+    from gspool.search.index import Hit, Index, label_filter, open_index
     from gspool.search.index.rerank import Rerank
-    from gspool.search.model_source import fingerprint, load_model
+    from gspool.search.model import Limits, fingerprint, load_model, open_image, prepare
     from gspool.search.query import Answer, search_images
 
 _HOME = {
     "Answer": "query",
-    "EmbeddedCorpus": "corpus.embed",
-    "Explanation": "explanation.image",
-    "Hit": "index.index",
-    "Index": "index.index",
-    "Limits": "images",
+    "EmbeddedCorpus": "corpus",
+    "Explanation": "explanation",
+    "Hit": "index",
+    "Index": "index",
+    "Limits": "model",
     "Rerank": "index.rerank",
-    "embed_corpus": "corpus.embed",
-    "explain": "explanation.image",
-    "fingerprint": "model_source",
-    "label_filter": "index.index",
-    "load_model": "model_source",
-    "open_image": "images",
-    "open_index": "index.index",
-    "prepare": "images",
+    "embed_corpus": "corpus",
+    "explain": "explanation",
+    "fingerprint": "model",
+    "label_filter": "index",
+    "load_model": "model",
+    "open_image": "model",
+    "open_index": "index",
+    "prepare": "model",
     "search_images": "query",
 }
 

@@ -12,12 +12,7 @@ COMMANDS = ("embed", "search", "explain", "serve")
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
-    """Run a command and return its exit status.
-
-    Example:
-        >>> run("embed", ["no/such/model", "no/such/pictures", "--out", "vectors.npz"])
-        1
-    """
+    """Run a command and return its exit status."""
     name = f"{command}_command"
     # Each imports libraries of its own; a page of help should not wait for all of them.
     function: Callable[[Sequence[str]], None] = getattr(import_module(f"gspool.search.{name}"), name)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gspool.terminal.output import check_file_writable, check_writable
-from gspool.terminal.parser import TeachingParser
-from gspool.terminal.status import WrongArgumentsError, checking_arguments, refuse_below
+from jsonargparse.typing import PositiveInt
+
+from gspool.terminal.output import check_output, check_writable
+from gspool.terminal.parser import Share, TeachingParser
 
 if TYPE_CHECKING:
-    from gspool.search.corpus.embed import EmbeddedCorpus
+    from gspool.search.corpus import EmbeddedCorpus
 
 PAGE = """
 Embed images into a vector index: one vector per image, with its path, label and size.
@@ -33,24 +34,25 @@ USAGE = "gspool embed MODEL IMAGES... --out FILE.lance|.parquet|.npz [--OPTION V
 
 
 def embed_command(arguments: Sequence[str]) -> None:
-    """Embed, index what is large, and print the outcome.
-
-    Raises:
-        WrongArgumentsError: if an option has an impossible value.
-        ValueError: if none of the pictures could be read, and as `embed_corpus`.
-    """
+    """Embed, index what is large, and print the outcome; an error if none of the pictures could be read."""
     given = _parser().parse_args(list(arguments))
-    from gspool.search.corpus.embed import embed_corpus
-    from gspool.search.images import Limits
-    from gspool.search.index.index import needs_approximation, open_index
+    from gspool.search.corpus import embed_corpus
+    from gspool.search.index import open_index
+    from gspool.search.index.export import SUFFIXES
+    from gspool.search.model import Limits
 
-    _check(given)
+    # Before a model is loaded. A Lance table is a folder, which may be there already.
+    out = Path(given.out).expanduser()
+    if out.suffix == ".lance":
+        check_writable(out.parent, "--out")
+    else:
+        check_output(str(out), "--out", SUFFIXES)
     passed_on = ("batch_size", "workers", "device", "remove_gone", "ray", "actors", "progress")
     try:
         result = embed_corpus(
             given.model,
             given.images,
-            given.out,
+            out,
             precision=None if given.precision == "auto" else given.precision,
             limits=Limits(given.max_bytes, given.max_pixels),
             **{name: given[name] for name in passed_on},
@@ -66,40 +68,33 @@ def embed_command(arguments: Sequence[str]) -> None:
     print(f"{result.path}: {result.rows:,} vectors")
     if result.path.suffix == ".lance":
         index = open_index(result.path)
-        if needs_approximation(index):
+        if index.needs_approximation:
             index.build(given.recall, tell=print)
         print(index)
 
 
 def _parser() -> TeachingParser:
     parser = TeachingParser("gspool embed", PAGE, USAGE)
-    parser.add_argument("model", metavar="MODEL", help="The folder of a run or a saved model, or a name on the hub.")
-    parser.add_argument("images", metavar="IMAGES", nargs="+", help="Folders, globs in quotes, CSV lists, files.")
-    parser.add_argument("--out", type=str, required=True, metavar="FILE", help="A .lance, .parquet or .npz file.")
-    parser.add_argument("--batch_size", type=int, default=64, help="Images per batch.")
-    parser.add_argument(
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="The folder of a run or a saved model, or a name on the hub.")
+    add("images", metavar="IMAGES", nargs="+", help="Folders, globs in quotes, CSV lists, files.")
+    add("--out", type=str, required=True, metavar="FILE", help="A .lance, .parquet or .npz file.")
+    add("--batch_size", type=PositiveInt, default=64, help="Images per batch.")
+    add(
         "--precision",
         choices=["auto", "float32", "bfloat16", "float16"],
         default="auto",
         help="Mixed precision; auto is bfloat16 on a GPU that supports it, else float32.",
     )
-    parser.add_argument("--workers", type=int | None, default=None, help="Decoding threads; one per core.")
-    parser.add_argument("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU if there is one.")
-    parser.add_argument("--max_bytes", type=int, default=256 * 2**20, help="The largest file to read.")
-    parser.add_argument("--max_pixels", type=int, default=80_000_000, help="The largest picture to decode.")
-    parser.add_argument(
-        "--remove_gone", action="store_true", help="Remove the rows of pictures that these IMAGES no longer hold."
-    )
-    parser.add_argument("--recall", type=float, default=0.98, help="Of the approximate index of a large .lance table.")
-    parser.add_argument(
-        "--ray",
-        type=str | None,
-        default=None,
-        metavar="ADDRESS",
-        help="Run on a Ray cluster: auto, an address, local.",
-    )
-    parser.add_argument("--actors", type=int | None, default=None, help="Models in the cluster; one per GPU.")
-    parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
+    add("--workers", type=PositiveInt | None, default=None, help="Decoding threads; one per core.")
+    add("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU if there is one.")
+    add("--max_bytes", type=PositiveInt, default=256 * 2**20, help="The largest file to read.")
+    add("--max_pixels", type=PositiveInt, default=80_000_000, help="The largest picture to decode.")
+    add("--remove_gone", action="store_true", help="Remove the rows of pictures that these IMAGES no longer hold.")
+    add("--recall", type=Share, default=0.98, help="Of the approximate index of a large .lance table.")
+    add("--ray", type=str | None, default=None, metavar="ADDRESS", help="A Ray cluster: auto, an address, local.")
+    add("--actors", type=PositiveInt | None, default=None, help="Models in the cluster; one per GPU.")
+    add("--progress", type=bool, default=True, help="Show a progress bar.")
     return parser
 
 
@@ -114,20 +109,3 @@ def _summary(result: EmbeddedCorpus) -> str:
     elif result.gone:
         line += f"; {result.gone:,} {'is' if result.gone == 1 else 'are'} gone (--remove_gone removes the rows)"
     return line
-
-
-def _check(given: Any) -> None:
-    """Refuse impossible options, and files that cannot be written, before a model is loaded."""
-    from gspool.search.index.approximate import check_recall
-    from gspool.search.index.export import SUFFIXES
-
-    refuse_below(1, **{name: given[name] for name in ("batch_size", "workers", "actors", "max_bytes", "max_pixels")})
-    with checking_arguments():
-        check_recall(given.recall)
-    out = Path(given.out).expanduser()
-    if out.suffix not in SUFFIXES:
-        raise WrongArgumentsError(f"--out is a {', '.join(SUFFIXES)} file, got {given['out']}")
-    if out.suffix == ".lance":
-        check_writable(out.parent, "--out")
-    else:
-        check_file_writable(out, "--out")

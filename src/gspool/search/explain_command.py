@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gspool.terminal.output import check_file_writable
+from jsonargparse.typing import PositiveInt
+
+from gspool.terminal.output import check_output
 from gspool.terminal.parser import TeachingParser
-from gspool.terminal.status import WrongArgumentsError, refuse_below
+from gspool.terminal.status import WrongArgumentsError
 
 if TYPE_CHECKING:
     from gspool.data import ImageSource
@@ -31,44 +33,32 @@ MODEL is the folder of a run, a folder of save_pretrained, or owner/name of the 
 USAGE = """gspool explain MODEL IMAGE... [--out FILE.png|FILE.html] [--json FILE]
        gspool explain MODEL --prototypes DATA [--out FILE.html] [--json FILE]"""
 MOST_IMAGES = 32
-# The files that are drawn unless given.
-IMAGES, PROTOTYPES = "explanation.png", "prototypes.html"
 
 
 def explain_command(arguments: Sequence[str]) -> None:
-    """Explain images, or the prototypes of a model.
-
-    Raises:
-        WrongArgumentsError: if there is nothing to explain, or an option has an impossible value.
-        ValueError: if it cannot be explained.
-    """
+    """Explain images, or the prototypes of a model."""
     parser = TeachingParser("gspool explain", PAGE, USAGE)
-    parser.add_argument("model", metavar="MODEL", help="The folder of a run or a saved model, or a name on the hub.")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="The folder of a run or a saved model, or a name on the hub.")
     # The default makes them optional: --prototypes takes none.
-    parser.add_argument(
-        "images", metavar="IMAGE", nargs="*", default=[], help="Images, folders or globs; none with --prototypes."
-    )
-    parser.add_argument("--prototypes", metavar="DATA", type=str, default=None, help="A folder, CSV or data set.")
-    parser.add_argument("--split", choices=["train", "validation", "test"], default="test", help="Of a data set.")
-    parser.add_argument("--out", metavar="FILE", type=str, default=None, help="A .png or .html file to write.")
-    parser.add_argument("--json", metavar="FILE", type=str, default=None, help="Write the numbers; - for the terminal.")
-    parser.add_argument("--top", type=int, default=8, help="How many prototypes, or regions of each, are shown.")
-    parser.add_argument("--grid", action="store_true", help="Draw the cells of the tokens instead of smooth maps.")
-    parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; a GPU if there is one.")
-    parser.add_argument("--progress", type=bool, default=True, help="Show a progress bar.")
+    add("images", metavar="IMAGE", nargs="*", default=[], help="Images, folders or globs; none with --prototypes.")
+    add("--prototypes", metavar="DATA", type=str, default=None, help="A folder, CSV or data set.")
+    add("--split", choices=["train", "validation", "test"], default="test", help="Of a data set.")
+    add("--out", metavar="FILE", type=str, default=None, help="A .png or .html file to write.")
+    add("--json", metavar="FILE", type=str, default=None, help="Write the numbers; - for the terminal.")
+    add("--top", type=PositiveInt, default=8, help="How many prototypes, or regions of each, are shown.")
+    add("--grid", action="store_true", help="Draw the cells of the tokens instead of smooth maps.")
+    add("--device", type=str, default=None, help="cpu, cuda ...; a GPU if there is one.")
+    add("--progress", type=bool, default=True, help="Show a progress bar.")
     given = parser.parse_args(list(arguments))
     if bool(given.images) == (given.prototypes is not None):
         raise WrongArgumentsError("give images to explain, or --prototypes with a folder or data set, not both")
-    refuse_below(1, top=given.top)
-    default, endings = (IMAGES, (".png", ".html")) if given.images else (PROTOTYPES, (".html",))
+    default, endings = ("explanation.png", (".png", ".html")) if given.images else ("prototypes.html", (".html",))
     if given.out is None and given.json is None:
         given.out = default
-    if given.out is not None and not given.out.lower().endswith(endings):
-        raise WrongArgumentsError(f"--out is a file that ends in {' or '.join(endings)}, got {given.out!r}")
-    for name in ("out", "json"):
-        if given[name] not in (None, "-"):
-            check_file_writable(given[name], f"--{name}")
-    from gspool.search.model_source import load_model
+    check_output(given.out, "--out", endings)
+    check_output(given.json, "--json")
+    from gspool.search.model import load_model
 
     model = load_model(given.model, given.device)
     (_explain_images if given.images else _explain_prototypes)(model, given)
@@ -77,11 +67,10 @@ def explain_command(arguments: Sequence[str]) -> None:
 def _explain_images(model: Embedder, given: Any) -> None:
     from gspool.data.decode import printable
     from gspool.search.corpus.sources import list_images
+    from gspool.search.explanation import explain, shared_prototypes
     from gspool.search.explanation.figure import explanation_png
-    from gspool.search.explanation.image import explain
-    from gspool.search.explanation.page import explanation_figures, explanation_page
-    from gspool.search.explanation.shared import shared_prototypes
-    from gspool.search.images import read_pixels
+    from gspool.search.explanation.page import explanation_page
+    from gspool.search.model import read_pixels
 
     paths = [record.path for record in list_images(given.images)]
     if given.out is not None and len(paths) > MOST_IMAGES:
@@ -100,12 +89,12 @@ def _explain_images(model: Embedder, given: Any) -> None:
         picture = explanation_page(names, explanations, shared, given.top, given.grid).encode()
     elif given.out is not None:
         picture = explanation_png(names, explanations, shared, given.top, given.grid)
-    _write(given, lines, picture, explanation_figures([*map(printable, paths)], explanations, shared))
+    images = [{"image": printable(path), **each.figures()} for path, each in zip(paths, explanations, strict=True)]
+    _write(given, lines, picture, {"images": images, **({} if shared is None else {"shared": shared.figures()})})
 
 
 def _explain_prototypes(model: Embedder, given: Any) -> None:
-    from gspool.search.explanation.prototypes import nearest_regions
-    from gspool.search.explanation.prototypes_page import gallery_page, region_figures
+    from gspool.search.explanation.prototypes import gallery_page, nearest_regions, region_figures
 
     source = image_source(given.prototypes, given.split)
     regions = nearest_regions(model, source, given.top, progress=given.progress and given.json != "-")
@@ -115,11 +104,7 @@ def _explain_prototypes(model: Embedder, given: Any) -> None:
 
 
 def image_source(place: str, split: Split) -> ImageSource:
-    """Return the images of a folder, a CSV or a glob, or of a data set by name.
-
-    Raises:
-        ValueError: if there is no image there.
-    """
+    """Return the images of a folder, a CSV or a glob, or of a data set by name."""
     from gspool import data
     from gspool.search.corpus.sources import list_images
 

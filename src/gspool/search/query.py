@@ -11,16 +11,12 @@ import numpy as np
 import torch
 
 from gspool.search.corpus.sources import list_images
-from gspool.search.corpus.stream import Broken, Decoded, chunks, decode_ahead, decode_one
-from gspool.search.images import LIMITS, Limits
-from gspool.search.index.index import Hit, Index
+from gspool.search.corpus.stream import Decoded, chunks, decode_ahead, decode_one
+from gspool.search.index import Hit, Index
 from gspool.search.index.rerank import Rerank
-from gspool.search.index.rows import ImageRecord
-from gspool.search.model_source import embed_batch
+from gspool.search.model import LIMITS, Limits, embed_batch
 
 if TYPE_CHECKING:
-    from jaxtyping import Float32
-
     from gspool.models import Embedder
 
 
@@ -83,43 +79,28 @@ def search_images(
     """
     index.check_model(model)
     sources = [queries] if isinstance(queries, str | Path) else list(queries)
-    threads = min(os.cpu_count() or 1, 16)
 
-    def decode(picture: ImageRecord | Known) -> Known | Decoded | Broken:
-        return picture if isinstance(picture, Known) else decode_one(picture, model, limits)
+    def looked_up() -> Iterator[Decoded]:
+        for some in chunks(list_images(sources), batch_size):
+            stored = index.stored(record.path for record in some)
+            for record in some:
+                vector, label = stored.get(record.path, (None, None))
+                yield Decoded(record._replace(label=record.label or label), vector=vector)
 
-    pictures = decode_ahead(_with_stored(list_images(sources), index, batch_size), decode, threads, 2 * batch_size)
-    for batch in chunks(pictures, batch_size):
-        new = [picture.image for picture in batch if isinstance(picture, Decoded)]
+    def decode(picture: Decoded) -> Decoded:
+        return picture if picture.vector is not None else decode_one(picture.record, model, limits)
+
+    for batch in chunks(decode_ahead(looked_up(), decode, min(os.cpu_count() or 1, 16), 2 * batch_size), batch_size):
+        new = [picture.image for picture in batch if picture.image is not None]
         embedded = iter(
             embed_batch(model, torch.stack(new), index.settings.precision).embedding.cpu().numpy() if new else ()
         )
         vectors = [
-            picture.vector if isinstance(picture, Known) else next(embedded)
-            for picture in batch
-            if not isinstance(picture, Broken)
+            next(embedded) if picture.vector is None else picture.vector for picture in batch if picture.problem is None
         ]
         found = iter(index.search(np.stack(vectors), k + leave_out_itself, where, exact, rerank) if vectors else ())
         for picture in batch:
             query, label = picture.record.path, picture.record.label
-            if isinstance(picture, Broken):
-                yield Answer(query, [], label, picture.reason)
-                continue
-            hits = [hit for hit in next(found) if not (leave_out_itself and hit.path == query)]
-            yield Answer(query, hits[:k], label)
-
-
-class Known(NamedTuple):
-    """A query that is in the corpus, with the vector it has there."""
-
-    record: ImageRecord
-    vector: Float32[np.ndarray, " D"]
-
-
-def _with_stored(records: Iterator[ImageRecord], index: Index, batch_size: int) -> Iterator[ImageRecord | Known]:
-    """Look pictures up in the corpus, some at a time."""
-    for some in chunks(records, batch_size):
-        stored = index.stored(record.path for record in some)
-        for record in some:
-            here = stored.get(record.path)
-            yield record if here is None else Known(record._replace(label=record.label or here.label), here.vector)
+            hits = next(found) if picture.problem is None else []
+            others = [hit for hit in hits if not (leave_out_itself and hit.path == query)]
+            yield Answer(query, others[:k], label, picture.problem)

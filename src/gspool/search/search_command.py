@@ -11,13 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gspool.terminal.output import check_file_writable
-from gspool.terminal.parser import TeachingParser
-from gspool.terminal.status import WrongArgumentsError, checking_arguments, refuse_below
+from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from gspool.terminal.output import check_output
+from gspool.terminal.parser import Cosine, Share, TeachingParser
+from gspool.terminal.status import WrongArgumentsError
 
 if TYPE_CHECKING:
     from gspool.models import Embedder
-    from gspool.search.index.index import Hit, Index
+    from gspool.search.index import Hit, Index
     from gspool.search.index.rerank import Rerank
     from gspool.search.query import Answer
 
@@ -46,18 +48,18 @@ MOST_CHECKED = 200
 
 
 def search_command(arguments: Sequence[str]) -> None:
-    """Search, and show the neighbours in the terminal, as JSON, or as a picture.
-
-    Raises:
-        WrongArgumentsError: if an option has an impossible value.
-        ValueError: if no query could be read, and as `search_images`.
-    """
+    """Search, and show the neighbours in the terminal, as JSON, or as a picture; an error if no query can be read."""
     given = _parser().parse_args(list(arguments))
-    from gspool.search.index.index import label_filter, needs_approximation, open_index
-    from gspool.search.model_source import load_model
-    from gspool.search.picture import MOST_QUERIES, draw_answers
+    from gspool.search.explanation.figure import KINDS, MOST_QUERIES, draw_answers
+    from gspool.search.index import label_filter, open_index
+    from gspool.search.model import load_model
 
-    _check(given)
+    if given.duplicates and given.queries:
+        raise WrongArgumentsError("--duplicates compares the corpus with itself and takes no queries")
+    if not given.duplicates and not given.queries:
+        raise WrongArgumentsError("give a model and pictures to search with: gspool search MODEL QUERY... --index FILE")
+    check_output(given.picture, "--picture", KINDS)
+    check_output(given.json, "--json", (".json", ".jsonl"))
     index = open_index(given.index)
     if given.duplicates:
         _duplicates(index, given)
@@ -66,7 +68,7 @@ def search_command(arguments: Sequence[str]) -> None:
     index.check_model(model)
     conditions = [f"({given.where})"] if given.where else []
     conditions += [label_filter(given.label)] if given.label else []
-    if needs_approximation(index) and not given.exact:
+    if index.needs_approximation and not given.exact:
         index.build(given.recall, tell=_aside)
     _aside(str(index) if not given.exact else f"{index.path.name}: {len(index):,} vectors, exact (--exact)")
     drawn: list[Answer] = []
@@ -90,56 +92,51 @@ def search_command(arguments: Sequence[str]) -> None:
 
 def _parser() -> TeachingParser:
     parser = TeachingParser("gspool search", PAGE, USAGE)
-    parser.add_argument("model", metavar="MODEL", nargs="?", default=None, help="The model that embedded the corpus.")
+    add = parser.add_argument
+    add("model", metavar="MODEL", nargs="?", default=None, help="The model that embedded the corpus.")
     # The default makes them optional: --duplicates takes none.
-    parser.add_argument(
-        "queries", metavar="QUERY", nargs="*", default=[], help="Files, folders, globs in quotes, CSV lists."
-    )
-    parser.add_argument("--index", type=str, required=True, metavar="FILE", help="What gspool embed wrote.")
-    parser.add_argument("--k", type=int, default=10, help="How many neighbours.")
-    parser.add_argument("--label", type=str, nargs="+", default=None, help="Only neighbours with one of these labels.")
-    parser.add_argument("--where", type=str | None, default=None, help="Only neighbours that fulfil this SQL.")
-    parser.add_argument("--others", action="store_true", help="Leave out the query's own file, if it is in the corpus.")
-    parser.add_argument("--exact", action="store_true", help="Do not use the approximate index.")
-    parser.add_argument("--check", action="store_true", help="Print the recall of the index on these queries.")
-    parser.add_argument("--recall", type=float, default=0.98, help="Of an index that is built now.")
+    add("queries", metavar="QUERY", nargs="*", default=[], help="Files, folders, globs in quotes, CSV lists.")
+    add("--index", type=str, required=True, metavar="FILE", help="What gspool embed wrote.")
+    add("--k", type=PositiveInt, default=10, help="How many neighbours.")
+    add("--label", type=str, nargs="+", default=None, help="Only neighbours with one of these labels.")
+    add("--where", type=str | None, default=None, help="Only neighbours that fulfil this SQL.")
+    add("--others", action="store_true", help="Leave out the query's own file, if it is in the corpus.")
+    add("--exact", action="store_true", help="Do not use the approximate index.")
+    add("--check", action="store_true", help="Print the recall of the index on these queries.")
+    add("--recall", type=Share, default=0.98, help="Of an index that is built now.")
     add_ranking_arguments(parser)
-    parser.add_argument("--duplicates", action="store_true", help="List groups of near-identical pictures instead.")
-    parser.add_argument("--similarity", type=float, default=0.95, help="The least cosine of duplicates.")
-    parser.add_argument("--picture", type=str | None, default=None, metavar="FILE", help="Draw them: .png .pdf .svg.")
-    parser.add_argument(
-        "--json",
-        type=str | None,
-        default=None,
-        metavar="FILE",
-        help="Write .json, or .jsonl with one line per query; - for the terminal.",
-    )
-    parser.add_argument("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU if there is one.")
+    add("--duplicates", action="store_true", help="List groups of near-identical pictures instead.")
+    add("--similarity", type=Share, default=0.95, help="The least cosine of duplicates.")
+    add("--picture", type=str | None, default=None, metavar="FILE", help="Draw them: .png .pdf .svg.")
+    to_json = "Write .json, or .jsonl with one line per query; - for the terminal."
+    add("--json", type=str | None, default=None, metavar="FILE", help=to_json)
+    add("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU if there is one.")
     return parser
 
 
-def _check(given: Any) -> None:
-    """Refuse impossible options, and files that cannot be written, before a model is loaded."""
-    from gspool.search.index.approximate import check_recall
-    from gspool.search.index.index import check_similarity
-    from gspool.search.picture import KINDS
+def add_ranking_arguments(parser: TeachingParser) -> None:
+    """Add the options of re-ranking and of matches, which `gspool serve` has too."""
+    add = parser.add_argument
+    add("--expand", type=NonNegativeInt, default=0, help="Query expansion: average the query with N neighbours.")
+    add("--alpha", type=NonNegativeFloat, default=3.0, help="Weigh them by cosine to this power; 0 is the mean.")
+    add("--whiten", type=NonNegativeInt, default=0, help="Order neighbours after PCA whitening of N directions.")
+    add("--threshold", type=Cosine | None, default=None, help="The least cosine of a match.")
 
-    if given.duplicates and given.queries:
-        raise WrongArgumentsError("--duplicates compares the corpus with itself and takes no queries")
-    if not given.duplicates and not given.queries:
-        raise WrongArgumentsError("give a model and pictures to search with: gspool search MODEL QUERY... --index FILE")
-    refuse_below(1, k=given.k)
-    with checking_arguments():
-        check_recall(given.recall)
-        chosen_rerank(given)
-        check_similarity(given.similarity)
-    if given.picture and not given.picture.lower().endswith(KINDS):
-        raise WrongArgumentsError(f"--picture is written to a {', '.join(KINDS)} file, got {given.picture}")
-    if given.json and given.json != "-" and not given.json.endswith((".json", ".jsonl")):
-        raise WrongArgumentsError(f"--json is a .json or .jsonl file, or - for the terminal, got {given.json}")
-    for name in ("picture", "json"):
-        if given[name] and given[name] != "-":
-            check_file_writable(given[name], f"--{name}")
+
+def chosen_rerank(given: Any) -> Rerank | None:
+    """Return the re-ranking that options ask for, if any."""
+    from gspool.search.index.rerank import Rerank
+
+    return Rerank(given.expand, given.alpha, given.whiten) if given.expand or given.whiten else None
+
+
+def chosen_threshold(given: Any) -> float | None:
+    """Return the least cosine of a match; one that was calibrated holds for plain cosines only."""
+    from gspool.search.model import match_threshold
+
+    if given.threshold is not None or chosen_rerank(given) is not None:
+        return given.threshold
+    return match_threshold(given.model)
 
 
 def _answers(model: Embedder, index: Index, given: Any, where: str | None) -> Iterator[Answer]:
@@ -160,37 +157,6 @@ def _answers(model: Embedder, index: Index, given: Any, where: str | None) -> It
         count = "1 query" if len(compared) == 1 else f"{len(compared)} queries"
         recall = mean_recall(*zip(*compared, strict=True))
         _aside(f"recall@{given.k} {recall:.4f} on {count} of yours, against exact search")
-
-
-def add_ranking_arguments(parser: TeachingParser) -> None:
-    """Add the options of re-ranking and of matches, which `gspool serve` has too."""
-    parser.add_argument("--expand", type=int, default=0, help="Query expansion: average the query with N neighbours.")
-    parser.add_argument("--alpha", type=float, default=3.0, help="Weigh them by cosine to this power; 0 is the mean.")
-    parser.add_argument("--whiten", type=int, default=0, help="Order neighbours after PCA whitening of N directions.")
-    parser.add_argument("--threshold", type=float | None, default=None, help="The least cosine of a match.")
-
-
-def chosen_rerank(given: Any) -> Rerank | None:
-    """Return the re-ranking that options ask for, if any.
-
-    Raises:
-        ValueError: if one of them, or the threshold of a match, is out of range.
-    """
-    from gspool.evaluation.verification import check_threshold
-    from gspool.search.index.rerank import Rerank
-
-    check_threshold(given.threshold or 0.0)
-    asked = Rerank(given.expand, given.alpha, given.whiten).check()
-    return asked if asked.expand or asked.whiten else None
-
-
-def chosen_threshold(given: Any) -> float | None:
-    """Return the least cosine of a match; one that was calibrated holds for plain cosines only."""
-    from gspool.search.model_source import match_threshold
-
-    if given.threshold is not None or chosen_rerank(given) is not None:
-        return given.threshold
-    return match_threshold(given.model)
 
 
 def _duplicates(index: Index, given: Any) -> None:
@@ -215,17 +181,16 @@ def _output(given: Any, index: Index, threshold: float | None) -> Iterator[Calla
     """Yield the function that prints or writes an answer; JSON Lines are written as they come."""
     if not given.json:
         yield partial(_show, threshold=threshold)
-        return
-    if given.json.endswith(".jsonl"):
+    elif given.json.endswith(".jsonl"):
         Path(given.json).parent.mkdir(parents=True, exist_ok=True)
         with open(given.json, "w", encoding="utf-8") as lines:
             yield lambda answer: lines.write(json.dumps(_record(answer, threshold)) + "\n")
-        return
-    answers: list[dict[str, Any]] = []
-    yield lambda answer: answers.append(_record(answer, threshold))
-    way = "exact" if given.exact or index.approximation is None else index.approximation._asdict()
-    whole = {"index": str(index.path), "vectors": len(index), **index.settings._asdict(), "k": given.k, "search": way}
-    _write_json(given.json, {**whole, "answers": answers})
+    else:
+        answers: list[dict[str, Any]] = []
+        yield lambda answer: answers.append(_record(answer, threshold))
+        way = "exact" if given.exact or index.approximation is None else index.approximation._asdict()
+        about = {"index": str(index.path), "vectors": len(index), **index.settings._asdict()}
+        _write_json(given.json, {**about, "k": given.k, "search": way, "answers": answers})
 
 
 def _write_json(name: str, content: dict[str, Any]) -> None:

@@ -7,6 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from gspool.terminal.status import WrongArgumentsError
+
 _REMEDIES: dict[int | None, str] = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there")
 
 
@@ -59,3 +61,17 @@ def check_file_writable(path: str | Path, option: str) -> None:
     if place.exists() and not os.access(place, os.W_OK):
         raise ValueError(f"the file {place} is not writable; choose another with {option}")
     check_writable(place.parent, option)
+
+
+def check_output(path: str | None, option: str, endings: tuple[str, ...] = ("",)) -> None:
+    """Check that an option names a file of one of some endings that can be written; None and - are no file.
+
+    Raises:
+        WrongArgumentsError: if it ends in another way.
+        ValueError: if it cannot be written.
+    """
+    if path in (None, "-"):
+        return
+    if not str(path).lower().endswith(endings):
+        raise WrongArgumentsError(f"{option} is a file that ends in {' or '.join(endings)}, got {path!r}")
+    check_file_writable(str(path), option)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
+from jsonargparse.typing import restricted_number_type
 
-# The message of jsonargparse for a value of the wrong type, which names the Python type.
-MISFIT = re.compile(r'Parser key "(?P<key>[^"]+)":\s.*(?:Got|Given) value: (?P<value>.*)', re.DOTALL)
+# The messages of jsonargparse for a value of the wrong type or out of range, which name the Python type.
+MISFITS = (
+    re.compile(r'Parser key "(?P<key>[^"]+)":\s.*(?:Got|Given) value: (?P<value>.*)', re.DOTALL),
+    re.compile(r'Parser key "(?P<key>[^"]+)":\s+Not of type \w+: (?:.*: )?(?P<value>.*?)(?: does not conform.*)?'),
+)
+# Numbers within bounds, beside PositiveInt and the like of jsonargparse.
+Share = restricted_number_type("Share", float, [(">", 0), ("<=", 1)])
+Cosine = restricted_number_type("Cosine", float, [(">=", -1), ("<=", 1)])
+BOUNDS = {operator.gt: "above", operator.ge: "of at least", operator.lt: "below", operator.le: "at most"}
 PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
@@ -65,13 +74,14 @@ class TeachingParser(ArgumentParser):
         raise SystemExit(2)
 
     def _in_words(self, message: str) -> str:
-        found = MISFIT.fullmatch(message)
+        found = next((found for each in MISFITS if (found := each.fullmatch(message))), None)
         if found is None:
             return message
-        kinds = [getattr(action, "_typehint", None) for action in self._actions if action.dest == found["key"]]
-        kind = kind_in_words(kinds[0]) if kinds else None
+        action = next((action for action in self._actions if action.dest == found["key"]), None)
+        kind = kind_in_words(getattr(action, "_typehint", None))
         # Without plain words for the type, the message of the library is the best there is.
-        return message if kind is None else f"--{found['key']} is {kind}, got {found['value']}"
+        flag = next(iter(getattr(action, "option_strings", ())), f"--{found['key']}")
+        return message if kind is None else f"{flag} is {kind}, got {found['value']}"
 
 
 def kind_in_words(kind: Any) -> str | None:
@@ -80,6 +90,8 @@ def kind_in_words(kind: Any) -> str | None:
     Example:
         >>> kind_in_words(Literal["fair", "conventional"]), kind_in_words(bool | None), kind_in_words(list[int])
         ('one of fair, conventional', 'true or false, or null', None)
+        >>> kind_in_words(Share)
+        'a number above 0 and at most 1'
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Literal:
@@ -92,4 +104,7 @@ def kind_in_words(kind: Any) -> str | None:
         if len(known) < len(words):
             return None
         return f"[{', '.join(known)}]" if origin is tuple else ", or ".join(known)
+    if hasattr(kind, "_restrictions"):
+        bounds = " and ".join(f"{BOUNDS[compare]} {bound}" for compare, bound in kind._restrictions)
+        return f"{PLAIN[int if issubclass(kind, int) else float]} {bounds}"
     return PLAIN.get(kind)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gspool.data.class_folders import ImageFolder, LeftOut
 from gspool.data.csv_list import read_csv
 from gspool.data.decode import IMAGE_SUFFIXES, printable
-from gspool.search.index.rows import ImageRecord
+from gspool.search.index.table import ImageRecord
 
 # What gspool embed writes, perhaps into the folder itself: vectors, unfinished work, the list of bad pictures.
 WRITTEN = (".lance", ".parquet", ".npz", ".parts", ".csv")
@@ -33,14 +33,6 @@ def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[Im
     Warns:
         UserWarning: unless ``warn`` is false, if files of a folder or a glob are left out because of their names, or
             the innermost of nested folders are the labels.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     (Path(folder) / "ant").mkdir()
-        ...     (Path(folder) / "ant" / "1.jpg").touch()
-        ...     [(Path(image.path).name, image.label) for image in list_images([folder])]
-        [('1.jpg', 'ant')]
     """
     if not sources:
         raise ValueError("no images were named; give folders, globs, CSV lists or files")
@@ -63,32 +55,31 @@ def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[Im
 
 
 class Source:
-    """One folder, glob, CSV list or file, known by its absolute name; a file named by itself has none.
+    """One folder, glob, CSV list or file.
 
     Attributes:
+        name: its absolute path, by which rows of the table know it; None for a file named by itself.
+        searched: the folder in which it finds pictures; empty for a list, which may name any.
         left_out: files that were left out because of their names, once all images have been listed.
         nesting: a sentence if the innermost of nested folders are the labels.
-
-    Raises:
-        FileNotFoundError: if nothing has that name and it is not a glob.
     """
 
     def __init__(self, given: str | Path) -> None:
         path = self.path = Path(given).expanduser()
-        self.place = os.path.abspath(path)
-        self.left_out = LeftOut()
-        self.nesting = ""
+        self.place = place = os.path.abspath(path)
+        self.left_out, self.nesting = LeftOut(), ""
         if path.is_dir():
-            self.kind = "folder"
+            self.kind, searched = "folder", place
         elif path.suffix.lower() == ".csv" and path.is_file():
-            self.kind = "list"
+            self.kind, searched = "list", None
         elif path.exists():
-            self.kind = "file"
+            self.kind, searched = "file", os.path.dirname(place)
         elif glob.has_magic(str(given)):
-            self.kind = "glob"
+            self.kind, searched = "glob", os.path.dirname(re.split(r"[*?\[]", place, maxsplit=1)[0])
         else:
             raise FileNotFoundError(f"there is no {given}; give a folder, a glob in quotes, a CSV list or an image")
-        self.name = None if self.kind == "file" else printable(self.place)
+        self.searched = "" if searched is None else os.path.join(searched, "")
+        self.name = None if self.kind == "file" else printable(place)
 
     def __iter__(self) -> Iterator[ImageRecord]:
         if self.kind == "file":
@@ -102,58 +93,12 @@ class Source:
                     yield ImageRecord(os.path.abspath(path), source=self.name)
                 else:
                     self.left_out.add(os.path.basename(path))
-        else:
-            folder = ImageFolder(self.place, ignored=WRITTEN) if self.kind == "folder" else None
-            for picture in read_csv(self.path, needs_labels=False) if folder is None else folder:
+        elif self.kind == "list":
+            for picture in read_csv(self.path, needs_labels=False):
                 yield ImageRecord(os.path.abspath(picture.path), picture.label or None, source=self.name)
-            if folder is not None:
-                self.left_out = folder.other_files
-                self.nesting = folder.nesting() if folder.label_folder == "leaf" else ""
-
-    @property
-    def searched(self) -> str:
-        """The folder in which this source finds pictures; empty for a list, which may name any."""
-        if self.kind == "list":
-            return ""
-        fixed = re.split(r"[*?\[]", self.place, maxsplit=1)[0] if self.kind == "glob" else self.place
-        return os.path.join(fixed if self.kind == "folder" else os.path.dirname(fixed), "")
-
-
-class Sources:
-    """The sources of a corpus, which know what was removed from them."""
-
-    def __init__(self, given: Sequence[str | Path]) -> None:
-        self.given = given
-        sources = [Source(each) for each in given]
-        self._names = {source.name for source in sources if source.name is not None}
-        self._lists = {source.name for source in sources if source.kind == "list"}
-        # Whatever is missing below a folder was removed from it; the others only know where they look.
-        self._folders = tuple({source.searched for source in sources if source.kind == "folder"})
-        self._searched = tuple({source.searched for source in sources})
-
-    def __iter__(self) -> Iterator[ImageRecord]:
-        return list_images(self.given, warn=False)
-
-    def have_lost(self, path: str, source: str | None) -> bool:
-        """Return whether a picture that is no longer listed was removed from these sources.
-
-        A picture from a list was removed when the list no longer names it. Any other was removed when its file is gone,
-        if it came from one of these sources or lies below one of these folders. Without a known source it is enough
-        that these sources look where it was.
-        """
-        if source in self._lists:
-            return True
-        if source is None:
-            return path.startswith(self._searched) and is_missing(path)
-        return (source in self._names or path.startswith(self._folders)) and is_missing(path)
-
-
-def is_missing(path: str) -> bool:
-    """Return whether there is no such file; one that cannot be reached, on a failing disk say, is not missing."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except (OSError, ValueError):
-        return False
-    return False
+        else:
+            folder = ImageFolder(self.place, ignored=WRITTEN)
+            for picture in folder:
+                yield ImageRecord(str(picture.path), picture.label or None, source=self.name)
+            self.left_out = folder.other_files
+            self.nesting = folder.nesting() if folder.label_folder == "leaf" else ""

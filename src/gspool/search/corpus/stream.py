@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
 from gspool.data.decode import BrokenImageError, printable
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.models.device import chosen_device
-from gspool.search.images import LIMITS, Limits, read_pixels
-from gspool.search.index.rows import ImageRecord, is_text
-from gspool.search.model_source import embed_batch
+from gspool.search.index.table import ImageRecord
+from gspool.search.model import LIMITS, Limits, embed_batch, read_pixels
 
 if TYPE_CHECKING:
+    import numpy as np
     from jaxtyping import Float32, UInt8
     from torch import Tensor
 
@@ -32,47 +32,33 @@ Result = TypeVar("Result")
 
 
 class Decoded(NamedTuple):
-    """A picture as the model expects it; the record has its upright size in the file."""
+    """A picture as the model expects it, or the vector that is known of it, or the problem why it cannot be read."""
 
     record: ImageRecord
-    image: UInt8[Tensor, "3 H W"]
-
-
-class Broken(NamedTuple):
-    """A picture that could not be read, and why."""
-
-    record: ImageRecord
-    reason: str
+    image: UInt8[Tensor, "3 H W"] | None = None
+    vector: Float32[np.ndarray, " D"] | None = None
+    problem: str | None = None
 
 
 class EmbeddedBatch(NamedTuple):
-    """Pictures and their vectors, in the same order, in host memory."""
+    """Pictures and their vectors in host memory, and the broken pictures that were met on the way."""
 
     records: list[ImageRecord]
     vectors: Float32[Tensor, "B D"]
+    broken: list[Decoded]
 
 
-Piece = EmbeddedBatch | Broken
-
-
-class StreamSettings(NamedTuple):
-    """How pictures become vectors: batch size, mixed precision, decoding threads, the largest picture to read."""
-
-    batch_size: int
-    precision: str
-    workers: int
-    limits: Limits
-
-
-def decode_one(record: ImageRecord, model: Embedder, limits: Limits = LIMITS) -> Decoded | Broken:
-    """Open one picture and crop it for the model."""
-    if not is_text(record.path):
-        return Broken(record._replace(path=printable(record.path)), "the file name is not UTF-8; rename it")
+def decode_one(record: ImageRecord, model: Embedder, limits: Limits = LIMITS) -> Decoded:
+    """Open one picture and crop it for the model; the record gets its upright size."""
+    if printable(record.path) != record.path:
+        # All text of a table is UTF-8; names on disk may be any bytes.
+        problem = "the file name is not UTF-8; rename it"
+        return Decoded(record._replace(path=printable(record.path)), problem=problem)
     try:
         pixels, (width, height) = read_pixels(record.path, model, limits)
         return Decoded(record._replace(width=width, height=height), pixels)
     except BrokenImageError as error:
-        return Broken(record, str(error).removeprefix(f"{record.path}: "))
+        return Decoded(record, problem=str(error).removeprefix(f"{record.path}: "))
 
 
 def decode_ahead(
@@ -98,60 +84,59 @@ def decode_ahead(
 
 
 def embed_stream(
-    images: Iterable[ImageRecord], model: Embedder, settings: StreamSettings
-) -> Generator[Piece, None, None]:
-    """Decode and embed; yield whole batches (the last may be short), and each broken picture by itself."""
+    images: Iterable[ImageRecord], model: Embedder, batch_size: int, precision: str, workers: int, limits: Limits
+) -> Generator[EmbeddedBatch, None, None]:
+    """Decode and embed; yield whole batches (the last may be short)."""
     batch: list[Decoded] = []
-    ahead = 2 * settings.batch_size + settings.workers
-    pictures = decode_ahead(images, partial(decode_one, model=model, limits=settings.limits), settings.workers, ahead)
+    broken: list[Decoded] = []
+
+    def embedded() -> EmbeddedBatch:
+        vectors = torch.empty(0, model.out_dim)
+        if batch:
+            pixels = torch.stack([picture.image for picture in batch if picture.image is not None])
+            vectors = embed_batch(model, pixels, precision).embedding.float().cpu()
+        whole = EmbeddedBatch([picture.record for picture in batch], vectors, [*broken])
+        batch.clear()
+        broken.clear()
+        return whole
+
+    decode = partial(decode_one, model=model, limits=limits)
+    pictures = decode_ahead(images, decode, workers, ahead=2 * batch_size + workers)
     try:
         for picture in pictures:
-            if isinstance(picture, Broken):
-                yield picture
-                continue
-            batch.append(picture)
-            if len(batch) == settings.batch_size:
-                yield _embedded(batch, model, settings.precision)
-                batch = []
-        if batch:
-            yield _embedded(batch, model, settings.precision)
+            (batch if picture.problem is None else broken).append(picture)
+            if len(batch) == batch_size:
+                yield embedded()
+        if batch or broken:
+            yield embedded()
     finally:
         pictures.close()
 
 
-def _embedded(batch: list[Decoded], model: Embedder, precision: str) -> EmbeddedBatch:
-    vectors = embed_batch(model, torch.stack([picture.image for picture in batch]), precision).embedding
-    return EmbeddedBatch([picture.record for picture in batch], vectors.float().cpu())
-
-
 def embed_on(
-    executor: Executor, images: Iterable[ImageRecord], model: Embedder, settings: StreamSettings
-) -> Generator[Piece, None, None]:
-    """Embed on this machine, or on the Ray cluster of the executor, in the order of the list.
+    executor: Executor, images: Iterable[ImageRecord], model: Embedder, batch_size: int, *options: Any
+) -> Generator[EmbeddedBatch, None, None]:
+    """Embed on this machine, or on the Ray cluster of the executor, in the order of the list; see `embed_stream`.
 
     In this process the stream is not cut into tasks: decoding then never waits for the end of one, and batches after an
     interruption are those of an uninterrupted run, to the last bit. On a cluster every machine must find the pictures
     under the same paths; the weights are sent from here.
-
-    Raises:
-        ValueError: if Ray is not installed, or there is no cluster at the address.
-        RuntimeError: if a worker fails.
     """
     if executor.ray is None:
-        yield from embed_stream(images, model, settings)
+        yield from embed_stream(images, model, batch_size, *options)
         return
-    tasks = chunks(images, settings.batch_size * BATCHES_PER_TASK)
-    worker = partial(make_worker, copy.deepcopy(model).cpu(), settings)
+    tasks = chunks(images, batch_size * BATCHES_PER_TASK)
+    worker = partial(make_worker, copy.deepcopy(model).cpu(), batch_size, *options)
     for _, result in run_tasks(worker, tasks, executor, ordered=True):
         if isinstance(result, Failure):
             raise RuntimeError(f"a worker of the Ray cluster failed:\n{result.message}")
         yield from result
 
 
-def make_worker(model: Embedder, settings: StreamSettings) -> Callable[[list[ImageRecord]], list[Piece]]:
+def make_worker(model: Embedder, *options: Any) -> Callable[[list[ImageRecord]], list[EmbeddedBatch]]:
     """Return the function that embeds a list of pictures on one machine of a cluster."""
     placed = model.to(chosen_device(None)).eval()
-    return lambda images: list(embed_stream(images, placed, settings))
+    return lambda images: list(embed_stream(images, placed, *options))
 
 
 def chunks(images: Iterable[Item], size: int) -> Iterator[list[Item]]:

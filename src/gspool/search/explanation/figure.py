@@ -1,24 +1,44 @@
-"""Draw an explanation: the image, its weights, its prototypes, its attributes."""
+"""Draw explanations, and queries with their neighbours, as pictures of panels, by matplotlib."""
 
 from __future__ import annotations
 
 import io
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from gspool.search.explanation.overlay import COLOURS, bar_colour, common_scale, owners_over, weights_over
+from gspool.data.decode import BrokenImageError
+from gspool.files import write_atomic
+from gspool.search.explanation.overlay import (
+    COLOURS,
+    Panel,
+    Scales,
+    bar_colour,
+    common_scale,
+    panels,
+    shared_panels,
+    weights_over,
+)
+from gspool.search.model import embed_batch, read_pixels
 
 if TYPE_CHECKING:
-    from gspool.search.explanation.image import Explanation
-    from gspool.search.explanation.shared import Shared
+    from jaxtyping import Float, UInt8
+    from torch import Tensor
+
+    from gspool.models import Embedder
+    from gspool.search.explanation import Explanation, Shared
+    from gspool.search.query import Answer
 
 SIDE = 2.6  # inches of one panel
 BAR = 0.16  # inches of a bar with its number, the least that can be read
 SCALE = 0.5  # inches of the colour bar below all panels
 FONT = 9
+KINDS = (".png", ".pdf", ".svg")
+# What is still readable on one page of neighbours.
+MOST_QUERIES, MOST_NEIGHBOURS = 16, 12
+RIGHT, WRONG, NEUTRAL = "#1a9850", "#d73027", "#888888"
+CELL = 1.5
 
 
 def explanation_png(
@@ -32,38 +52,23 @@ def explanation_png(
 
     All maps have one scale, that of the colour bar. A histogram shows the ``top`` prototypes; a dashed line is the
     even share, and prototypes below it are grey. ``grid`` draws the cells of the tokens.
-
-    Example:
-        >>> from PIL import Image
-        >>> from gspool.models import Embedder
-        >>> from gspool.search.explanation.image import explain
-        >>> model = Embedder("small_cnn", pooling="gsp", dim=16, pooling_options={"prototypes": 4})
-        >>> picture = explanation_png(["teal"], [explain(model, Image.new("RGB", (64, 64), "teal"))])
-        >>> picture[1:4]
-        b'PNG'
     """
+    scales = Scales.of(explanations)
+    maps = [panels(each, scales, grid) for each in explanations]
     used = [each.most_used(top) for each in explanations]
     bars = max(map(len, used))
-    columns = 2 + any(each.owners is not None for each in explanations) + (bars > 0)
-    rows = len(explanations) + (shared is not None)
-    figure, axes = blank_figure(rows, columns, SIDE, max(SIDE, BAR * bars) + 0.3)
-    heat, taken = map_scales(explanations)
-    for name, each, most_used, row in zip(names, explanations, used, axes, strict=False):
-        _show(row[0], each.image.permute(1, 2, 0).numpy(), name)
-        words = f"weights, entropy {each.entropy:.2f}" + (", faded" if each.caveat else "")
-        _show(row[1], weights_over(each.image, each.weights, heat, grid), words)
-        if each.owners is not None:
-            _show(row[2], owners_over(each, scale=taken, grid=grid), "prototypes")
-        if each.attributes is not None:
+    columns = max(map(len, maps)) + (bars > 0)
+    figure, axes = blank_figure(len(maps) + (shared is not None), columns, SIDE, max(SIDE, BAR * bars) + 0.3)
+    for name, each, drawn, most_used, row in zip(names, explanations, maps, used, axes, strict=False):
+        _show(row, [(name, drawn[0][1]), *drawn[1:]])
+        if most_used:
             numbers, values = zip(*most_used, strict=True)
-            axis = row[-1]
-            axis.barh(range(len(numbers)), values, color=[bar_colour(each, number) for number in numbers])
-            _name_bars(axis, numbers, 1 / len(each.attributes), f"attributes, {sum(values):.0%} of them")
+            _draw_bars(row[-1], numbers, [(each, values)], f"attributes, {sum(values):.0%} of them")
     if shared is not None:
-        drawn = [each for each in explanations if each.owners is not None]
-        for axis, name, each in zip(axes[-1], names, drawn, strict=False):
-            _show(axis, owners_over(each, shared.prototypes.tolist(), taken, grid), f"shared, in {name}")
-        _draw_shared(explanations, shared, axes[-1][-1])
+        _show(axes[-1], shared_panels(names, explanations, shared, scales, grid))
+        both = [*zip(explanations, (shared.first.tolist(), shared.second.tolist()), strict=True)]
+        title = f"overlap {shared.overlap:.2f}, cosine {shared.similarity:.2f}"
+        _draw_bars(axes[-1][-1], shared.prototypes.tolist(), both, title)
     if bars:
         widest = max(share for most_used in used for _, share in most_used)
         for axis in axes[:, -1]:
@@ -71,14 +76,66 @@ def explanation_png(
     caveats = [each.caveat for each in explanations if each.caveat]
     if caveats:
         figure.suptitle(textwrap.fill(caveats[0], 32 * columns), fontsize=FONT)
-    draw_scale(figure, axes, heat)
+    draw_scale(figure, axes, scales.weights)
     return figure_bytes(figure, "png")
 
 
-def map_scales(explanations: Sequence[Explanation]) -> tuple[float, float | None]:
-    """Return the common scale of the weights of a figure, and that of the mass that prototypes take, if any."""
-    plans = [each.plan.sum(0) for each in explanations if each.plan is not None]
-    return common_scale(each.weights for each in explanations), common_scale(plans) if plans else None
+def draw_answers(model: Embedder, answers: Sequence[Answer], out: str | Path) -> Path:
+    """Draw each query and its neighbours as the model sees them, and below each its token weights.
+
+    Weights have one scale, from black (none) to bright (the largest of all images). A neighbour has a green frame if it
+    has the label of the query and a red one if it has another. At most 16 queries with 12 neighbours each are drawn.
+
+    Raises:
+        ValueError: if there is nothing to draw, or the file is not a .png, .pdf or .svg.
+    """
+    path = Path(out).expanduser()
+    if path.suffix.lower() not in KINDS:
+        raise ValueError(f"a picture is written to a {', '.join(KINDS)} file, got {path}")
+    drawn = [answer for answer in answers if answer.problem is None][:MOST_QUERIES]
+    if not drawn:
+        raise ValueError("there is nothing to draw: no query could be read")
+    width = 1 + max(len(answer.hits[:MOST_NEIGHBOURS]) for answer in drawn)
+    figure, axes = blank_figure(2 * len(drawn), width, CELL, CELL + 0.12)
+    maps: list[tuple[Any, UInt8[Tensor, "3 H W"], Float[Tensor, "h w"]]] = []
+    for answer, above, below in zip(drawn, axes[::2], axes[1::2], strict=True):
+        maps += _draw_image(model, above[0], below[0], answer.query, f"query {answer.label or ''}".strip())
+        for hit, upper, lower in zip(answer.hits[:MOST_NEIGHBOURS], above[1:], below[1:], strict=False):
+            known = answer.label is not None and hit.label is not None
+            frame = (RIGHT if hit.label == answer.label else WRONG) if known else NEUTRAL
+            maps += _draw_image(model, upper, lower, hit.path, f"{hit.score:.3f} {hit.label or ''}".strip(), frame)
+    if maps:
+        scale = common_scale(weights for _, _, weights in maps)
+        for axis, image, weights in maps:
+            axis.imshow(weights_over(image, weights, scale))
+        draw_scale(figure, axes, scale)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, figure_bytes(figure, path.suffix[1:].lower()))
+    return path
+
+
+def _draw_image(
+    model: Embedder, above: Any, below: Any, path: str, title: str, frame: str | None = None
+) -> list[tuple[Any, UInt8[Tensor, "3 H W"], Float[Tensor, "h w"]]]:
+    """Draw one image, or the reason why it cannot be read; return the map to draw below it, if it has one."""
+    above.set_title(short(title, 22), fontsize=7, parse_math=False)
+    middle = {"ha": "center", "va": "center", "parse_math": False}
+    try:
+        image, _ = read_pixels(path, model)
+    except BrokenImageError as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        above.text(0.5, 0.5, f"{short(Path(path).name, 22)}\n{reason}", fontsize=5, wrap=True, **middle)
+        return []
+    embedded = embed_batch(model, image[None])
+    above.imshow(image.permute(1, 2, 0).numpy())
+    if frame is not None:
+        above.set_axis_on()
+        above.set(xticks=[], yticks=[])
+        above.spines[:].set(color=frame, linewidth=2.5)
+    if embedded.weights is None or embedded.grid is None:
+        below.text(0.5, 0.5, "no weights", fontsize=6, **middle)
+        return []
+    return [(below, image, embedded.weights[0].reshape(embedded.grid).float().cpu())]
 
 
 def blank_figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
@@ -102,36 +159,29 @@ def figure_bytes(figure: Any, kind: str) -> bytes:
 
 
 def short(text: str, most: int = 28) -> str:
-    """Cut the middle of a long text, so that a name keeps its ending.
-
-    Example:
-        >>> short("a-very-long-name-of-a-picture-0001.jpg", 16)
-        'a-very-...01.jpg'
-    """
+    """Cut the middle of a long text, so that a name keeps its ending."""
     kept = most - 3
     return text if len(text) <= most else f"{text[: (kept + 1) // 2]}...{text[-(kept // 2) :]}"
 
 
-def _show(axis: Any, picture: Any, title: str) -> None:
-    axis.imshow(picture)
-    axis.set_title(short(title), fontsize=FONT, parse_math=False)
+def _show(axes: Any, titled: Sequence[Panel]) -> None:
+    for axis, (title, picture) in zip(axes, titled, strict=False):
+        axis.imshow(picture)
+        axis.set_title(short(title), fontsize=FONT, parse_math=False)
 
 
-def _draw_shared(explanations: Sequence[Explanation], shared: Shared, axis: Any) -> None:
-    numbers = shared.prototypes.tolist()
-    places = torch.arange(len(numbers), dtype=torch.float64)
-    for each, values, shift in zip(explanations, (shared.first, shared.second), (-0.2, 0.2), strict=True):
-        colours = [bar_colour(each, number) for number in numbers]
-        axis.barh((places + shift).tolist(), values.tolist(), 0.4, color=colours, alpha=1 if shift < 0 else 0.5)
-    even = 1 / len(explanations[0].attributes)  # type: ignore[arg-type]
-    _name_bars(axis, numbers, even, f"overlap {shared.overlap:.2f}, cosine {shared.similarity:.2f}")
-
-
-def _name_bars(axis: Any, prototypes: Sequence[int], even: float, title: str) -> None:
+def _draw_bars(axis: Any, prototypes: Sequence[int], values: Sequence[tuple[Explanation, Any]], title: str) -> None:
+    """Draw the attributes of prototypes in one image, or in two beside each other."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axis.set_axis_on()
-    axis.axvline(even, color="#666", linewidth=0.8, linestyle="--")
+    height = 0.8 / len(values)
+    for place, (explanation, shares) in enumerate(values):
+        middles = [number + height * (place - (len(values) - 1) / 2) for number in range(len(prototypes))]
+        colours = [bar_colour(explanation, number) for number in prototypes]
+        axis.barh(middles, shares, height, color=colours, alpha=0.5 if place else 1)
+        even = 1 / len(explanation.attributes)  # type: ignore[arg-type]
+        axis.axvline(even, color="#666", linewidth=0.8, linestyle="--")
     axis.set_yticks(range(len(prototypes)), [str(number) for number in prototypes], fontsize=8)
     axis.invert_yaxis()
     # Few and short labels do not overlap in a narrow panel.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import colorsys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
     from torch import Tensor
 
-    from gspool.search.explanation.image import Explanation
+    from gspool.search.explanation import Explanation, Shared
 
 # The golden ratio of the circle: neighbours in number are far apart in hue, however many colours there are.
 GOLDEN_TURN = 0.6180339887498949
@@ -26,27 +26,19 @@ TONES = ((0.50, 0.90), (0.30, 0.85), (0.74, 0.90), (0.45, 0.45), (0.60, 0.60), (
 # The share of a heat map or a prototype's colour over the picture, and that of a map whose weights are nearly uniform.
 COVER, FADED_COVER = 0.7, 0.15
 COLOURS = "inferno"
+# A title and the pixels [H, W, 3] below it.
+Panel = tuple[str, Any]
 
 
 def prototype_colour(prototype: int) -> tuple[int, int, int]:
-    """Return the colour of a prototype, the same in every picture.
-
-    Example:
-        >>> prototype_colour(3) == prototype_colour(3) != prototype_colour(4)
-        True
-    """
+    """Return the colour of a prototype, the same in every picture."""
     lightness, saturation = TONES[prototype % len(TONES)]
     red, green, blue = colorsys.hls_to_rgb((prototype * GOLDEN_TURN) % 1.0, lightness, saturation)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
 def css_colour(prototype: int) -> str:
-    """Return the colour of a prototype in CSS notation.
-
-    Example:
-        >>> css_colour(0)
-        '#f20d0d'
-    """
+    """Return the colour of a prototype in CSS notation."""
     return "#{:02x}{:02x}{:02x}".format(*prototype_colour(prototype))
 
 
@@ -56,12 +48,7 @@ def bar_colour(explanation: Explanation, prototype: int) -> str:
 
 
 def common_scale(maps: Iterable[Float[Tensor, "h w"]]) -> float:
-    """Return the largest value of several maps, each in units of its own average: the scale of a figure of them.
-
-    Example:
-        >>> common_scale([torch.tensor([[0.5, 0.5]]), torch.tensor([[0.25, 0.75]])])
-        1.5
-    """
+    """Return the largest value of several maps, each in units of its own average: the scale of a figure of them."""
     return max(float(_relative(each).max()) for each in maps)
 
 
@@ -119,6 +106,45 @@ def owners_over(
     coloured = torch.isin(owning, torch.tensor(shown, dtype=torch.int64))[owner]
     cover = _cover(explanation.weights) * strength.clamp(0, 1) * coloured
     return _mixed(explanation.image, palette[owner].numpy(), cover[..., None].numpy())
+
+
+class Scales(NamedTuple):
+    """The common scales of a figure: of the weights, and of the mass that prototypes take, if there are any."""
+
+    weights: float
+    taken: float | None
+
+    @classmethod
+    def of(cls, explanations: Sequence[Explanation]) -> Scales:
+        """Return the scales on which several explanations are drawn together."""
+        plans = [each.plan.sum(0) for each in explanations if each.plan is not None]
+        return cls(common_scale(each.weights for each in explanations), common_scale(plans) if plans else None)
+
+
+def panels(explanation: Explanation, scales: Scales, grid: bool = False) -> list[Panel]:
+    """Return the titled pictures of an explanation: the image, its weights and, where it has them, its prototypes."""
+    faded = ", faded" if explanation.caveat else ""
+    drawn: list[Panel] = [
+        ("as the model sees it", explanation.image.permute(1, 2, 0).numpy()),
+        (
+            f"weights, entropy {explanation.entropy:.2f}{faded}",
+            weights_over(explanation.image, explanation.weights, scales.weights, grid),
+        ),
+    ]
+    if explanation.owners is not None:
+        drawn.append(("prototypes", owners_over(explanation, scale=scales.taken, grid=grid)))
+    return drawn
+
+
+def shared_panels(
+    names: Sequence[str], explanations: Sequence[Explanation], shared: Shared, scales: Scales, grid: bool
+) -> list[Panel]:
+    """Return the titled pictures of what two images share, in each of them."""
+    return [
+        (f"shared, in {name}", owners_over(each, shared.prototypes.tolist(), scales.taken, grid))
+        for name, each in zip(names, explanations, strict=True)
+        if each.owners is not None
+    ]
 
 
 def _relative(values: Float[Tensor, "h w"]) -> Float[Tensor, "h w"]:

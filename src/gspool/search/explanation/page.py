@@ -1,4 +1,4 @@
-"""Write an explanation as JSON, and as one HTML page that needs no other file."""
+"""Write an explanation as one HTML page that needs no other file."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import base64
 import html
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image, ImageOps
 
-from gspool.search.explanation.figure import map_scales, short
-from gspool.search.explanation.overlay import COLOURS, bar_colour, css_colour, owners_over, weights_over
+from gspool.search.explanation.figure import short
+from gspool.search.explanation.overlay import COLOURS, Panel, Scales, bar_colour, css_colour, panels, shared_panels
 from gspool.version import __version__
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import UInt8
-
-    from gspool.search.explanation.image import Explanation
-    from gspool.search.explanation.shared import Shared
+    from gspool.search.explanation import Explanation, Shared
 
 THUMBNAIL = 224  # pixels of a panel
 # Panels and bars of an explanation, also on the page of `gspool serve`; two panels beside each other fit on a phone.
@@ -79,57 +75,40 @@ def explanation_page(
     grid: bool = False,
 ) -> str:
     """Return the pictures and numbers of explanations as one HTML page; the maps are those of `explanation_png`."""
-    scales = map_scales(explanations)
-    parts = [scale_bar(scales[0])]
+    scales = Scales.of(explanations)
+    parts = [scale_bar(scales)]
     for name, explanation in zip(names, explanations, strict=True):
         parts.append(f"<h2>{html.escape(name)}</h2>{explanation_panels(explanation, top, scales, grid)}")
     if shared is not None:
         parts.append(f"<h2>What they share</h2><p>Overlap {shared.overlap:.1%}, cosine {shared.similarity:.3f}.</p>")
-        maps = [
-            (f"in {name}", owners_over(each, shared.prototypes.tolist(), scales[1], grid))
-            for name, each in zip(names, explanations, strict=True)
-            if each.owners is not None
-        ]
-        parts.append(f'<div class="panels">{_panels(maps)}</div>')
+        parts.append(f'<div class="panels">{_panels(shared_panels(names, explanations, shared, scales, grid))}</div>')
         rows = [
-            (colour_mark(number), f"{share:.1%}", f"{first:.1%}", f"{second:.1%}")
-            for number, share, first, second in shared.rows()
+            (colour_mark(each["prototype"]), *(f"{each[name]:.1%}" for name in ("share", "first", "second")))
+            for each in shared.figures()["prototypes"]
         ]
         parts.append(html_table(("prototype", "shared", *(html.escape(short(name, 12)) for name in names)), rows))
     return whole_page("Where the model looks", "\n".join(parts))
 
 
-def explanation_panels(
-    explanation: Explanation, top: int = 8, scales: tuple[float, float | None] | None = None, grid: bool = False
-) -> str:
+def explanation_panels(explanation: Explanation, top: int, scales: Scales, grid: bool = False) -> str:
     """Return the image, its weights, its prototypes and the ``top`` of its attributes side by side, as HTML."""
-    heat, taken = scales or map_scales([explanation])
-    panels = [
-        ("as the model sees it", explanation.image.permute(1, 2, 0).numpy()),
-        (
-            f"weights, entropy {explanation.entropy:.2f}",
-            weights_over(explanation.image, explanation.weights, heat, grid),
-        ),
-    ]
-    if explanation.owners is not None:
-        panels.append(("prototypes", owners_over(explanation, scale=taken, grid=grid)))
     caveat = "" if explanation.caveat is None else f'<p class="caveat">{_sentence(explanation.caveat)}</p>'
-    return f'{caveat}<div class="panels">{_panels(panels)}{_bars(explanation, top)}</div>'
+    return f'{caveat}<div class="panels">{_panels(panels(explanation, scales, grid))}{_bars(explanation, top)}</div>'
 
 
-def scale_bar(largest: float) -> str:
+def scale_bar(scales: Scales) -> str:
     """Return the colours of the weights with their scale, as HTML."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
     colours = ", ".join(to_hex(colormaps[COLOURS](step / 8)) for step in range(9))
     return (
-        f'<div class="scale">0 <i style="background:linear-gradient(90deg, {colours})"></i> {largest:.1f}'
+        f'<div class="scale">0 <i style="background:linear-gradient(90deg, {colours})"></i> {scales.weights:.1f}'
         "<span>times the average weight</span></div>"
     )
 
 
-def _panels(pictures: Sequence[tuple[str, UInt8[np.ndarray, "H W 3"]]]) -> str:
+def _panels(pictures: Sequence[Panel]) -> str:
     return "".join(
         f'<figure class="panel">{inline_image(as_png(Image.fromarray(pixels), THUMBNAIL, enlarge=True), title)}'
         f"<figcaption>{html.escape(title)}</figcaption></figure>"
@@ -162,35 +141,6 @@ def as_png(picture: Image.Image, side: int, enlarge: bool = False) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def explanation_figures(
-    names: Sequence[str], explanations: Sequence[Explanation], shared: Shared | None = None
-) -> dict[str, Any]:
-    """Return explanations as numbers, lists and text, ready for JSON."""
-    figures: dict[str, Any] = {
-        "images": [
-            {
-                "image": name,
-                "grid": list(explanation.weights.shape),
-                "entropy": explanation.entropy,
-                "weights": explanation.weights.tolist(),
-                "owners": None if explanation.owners is None else explanation.owners.tolist(),
-                "attributes": None if explanation.attributes is None else explanation.attributes.tolist(),
-            }
-            for name, explanation in zip(names, explanations, strict=True)
-        ]
-    }
-    if shared is not None:
-        figures["shared"] = {
-            "overlap": shared.overlap,
-            "similarity": shared.similarity,
-            "prototypes": [
-                {"prototype": number, "share": share, "first": first, "second": second}
-                for number, share, first, second in shared.rows()
-            ],
-        }
-    return figures
 
 
 def html_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

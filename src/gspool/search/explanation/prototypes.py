@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+import html
+import io
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
-from gspool import functional
 from gspool.data import BrokenImageError
-from gspool.search.explanation.image import (
-    as_model_sees,
-    not_set_yet,
-    prototype_layer,
-    prototype_tokens,
-    solved_plan,
-)
-from gspool.search.model_source import as_input, evaluating
+from gspool.search.explanation import missing_prototypes, prototype_layer, transport
+from gspool.search.explanation.overlay import css_colour, prototype_colour
+from gspool.search.explanation.page import colour_mark, inline_image, whole_page
+from gspool.search.model import as_input, evaluating, prepare
 from gspool.terminal.bar import work_bar
 
 if TYPE_CHECKING:
@@ -25,7 +22,17 @@ if TYPE_CHECKING:
 
     from gspool.data import ImageSource
     from gspool.models import Embedder
-    from gspool.pooling.gsp import GSP
+
+
+# A token sees more than its own cell: show this many cells around it.
+CELLS_AROUND = 1.5
+SIDE = 112  # pixels of a region on the page
+GALLERY_STYLE = """<style>
+.prototype { display: flex; flex-wrap: wrap; align-items: center; gap: .4rem; margin: .6rem 0; }
+.prototype img { width: 112px; height: 112px; border-radius: 6px; flex: none; }
+.number { flex: none; width: 6.5rem; padding-left: .5rem; box-sizing: border-box; } .number small { opacity: .7; }
+@media (max-width: 30rem) { .number { width: 100%; } .prototype img { width: 30%; height: auto; } }
+</style>"""
 
 
 class Regions(NamedTuple):
@@ -77,57 +84,40 @@ def nearest_regions(
         >>> regions.distance.shape, regions.images
         (torch.Size([4, 8]), 100)
     """
-    layer = _layer_with_prototypes(model)
+    layer = prototype_layer(model)
+    if layer is None or missing_prototypes(model):
+        raise ValueError(missing_prototypes(model))
     if per_prototype < 1 or batch < 1:
         raise ValueError(f"per_prototype and batch must be at least 1, got {per_prototype} and {batch}")
     count = len(layer.prototypes)
     # Of each region so far its distance, its image and the place of its token.
     best = (torch.full((count, per_prototype), torch.inf), *torch.full((2, count, per_prototype), -1))
-    use, seen = torch.zeros(count, dtype=torch.float64), 0
+    use = torch.zeros(count, dtype=torch.float64)
     grid: tuple[int, int] | None = None
     broken: list[str] = []
     with evaluating(model), work_bar("prototypes", 0, len(source), progress, unit="images") as bar:
         for start in range(0, len(source), batch):
-            rows, images = [], []
+            images: dict[int, Tensor] = {}
             for row in range(start, min(start + batch, len(source))):
                 try:
-                    images.append(seen_image(model, source, row))
-                    rows.append(row)
+                    images[row] = seen_image(model, source, row)
                 except BrokenImageError as problem:
                     broken.append(str(problem))
             if images:
-                features = model.feature_map(as_input(model, torch.stack(images)))
+                features = model.feature_map(as_input(model, torch.stack([*images.values()])))
                 if features.ndim != 4:
                     raise ValueError("the tokens of this backbone form no grid over the image, so they have no regions")
-                before, grid = grid, (features.shape[2], features.shape[3])
-                if before not in (None, grid):
-                    raise ValueError(f"images give token grids of {before} and {grid}; they must be of one size")
-                seen += len(rows)
-                distance, place, attributes = _nearest_tokens(layer, cast("Tensor", prototype_tokens(model, features)))
-                use += attributes
-                best = _merged(best, (distance, torch.tensor(rows).expand_as(place), place), per_prototype)
+                grid = (features.shape[2], features.shape[3])
+                cost, plan = transport(model, features)
+                use += (plan.sum(2) / plan.sum((1, 2))[:, None]).double().sum(0).cpu()
+                distance, place = (each.t().cpu() for each in cost.min(2))
+                best = _merged(best, (distance, torch.tensor([*images]).expand_as(place), place), per_prototype)
             bar.advance(steps=min(batch, len(source) - start))
     if grid is None:
         raise ValueError(f"no image could be read: {len(broken)} of {len(source)} are broken")
     distance, image, place = best
-    across = grid[1]
+    seen, across = len(source) - len(broken), grid[1]
     return Regions(distance, image, place // across, place % across, use / seen, grid, seen, tuple(broken))
-
-
-def _nearest_tokens(
-    layer: GSP, tokens: Float[Tensor, "B N D"]
-) -> tuple[Float[Tensor, "M B"], Int64[Tensor, "M B"], Float[Tensor, " M"]]:
-    """Return each prototype's nearest token in each image, by distance and place, and the sum of its attributes."""
-    # By differences: products lose digits exactly where a token is near a prototype.
-    cost = torch.cdist(
-        functional.clip_norm(layer.prototypes.float()).expand(len(tokens), -1, -1),
-        functional.clip_norm(tokens.float()),
-        compute_mode="donot_use_mm_for_euclid_dist",
-    )
-    plan = solved_plan(layer, cost)
-    attributes = plan.sum(2) / plan.sum((1, 2))[:, None]
-    distance, place = cost.min(2)
-    return distance.t().cpu(), place.t().cpu(), attributes.double().sum(0).cpu()
 
 
 def _merged(best: tuple[Tensor, ...], found: tuple[Tensor, ...], kept: int) -> tuple[Tensor, ...]:
@@ -139,21 +129,83 @@ def _merged(best: tuple[Tensor, ...], found: tuple[Tensor, ...], kept: int) -> t
 
 
 def seen_image(model: Embedder, source: ImageSource, row: int) -> UInt8[Tensor, "3 H W"]:
-    """Return one image of a source as the model sees it.
+    """Return one image of a source as the model sees it; raises a BrokenImageError if it cannot be read."""
+    return prepare(Image.fromarray(source[row].permute(1, 2, 0).contiguous().numpy()), model)
 
-    Raises:
-        BrokenImageError: if it cannot be read.
+
+def gallery_page(model: Embedder, source: ImageSource, regions: Regions, name: str) -> str:
+    """Return a page with one row per prototype of the regions nearest to it, the most used first.
+
+    The images that are shown are read again; ``name`` is what the page calls them all.
     """
-    return as_model_sees(model, Image.fromarray(source[row].permute(1, 2, 0).contiguous().numpy()))
-
-
-def _layer_with_prototypes(model: Embedder) -> GSP:
-    layer, waiting = prototype_layer(model), not_set_yet(model)
-    if layer is None:
-        raise ValueError(
-            f"the pooling layer {model.settings.pooling!r} of this model has no prototypes; "
-            "gsp, gmp+gsp and gemean+gsp have"
+    rows = []
+    for prototype in regions.use.argsort(descending=True, stable=True).tolist():
+        pictures = "".join(_picture(model, source, regions, prototype, each) for each in regions.of(prototype))
+        rows.append(
+            f'<div class="prototype" id="prototype-{prototype}" style="border-left:6px solid {css_colour(prototype)}">'
+            f'<div class="number">{colour_mark(prototype)}<br><small>use {regions.use[prototype]:.1%}</small></div>'
+            f"{pictures}</div>"
         )
-    if waiting is not None:
-        raise ValueError(waiting)
-    return layer
+    lead = (
+        f"<p>{len(regions.use)} prototypes of a model with pooling <b>{html.escape(model.settings.pooling)}</b>, and "
+        f"for each the nearest regions among {regions.images:,} images of {html.escape(name)}, one per image, nearest "
+        "first. The frame marks the cell of the token; its receptive field is larger. <i>Use</i> is the share of the "
+        f"pooled mass that the prototype takes over all images; even use would be {1 / len(regions.use):.1%} each.</p>"
+    )
+    if regions.broken:
+        lead += f"<p>{len(regions.broken):,} images could not be read and were left out.</p>"
+    return whole_page("Prototypes", GALLERY_STYLE + lead + "\n".join(rows))
+
+
+def region_figures(source: ImageSource, regions: Regions) -> dict[str, Any]:
+    """Return the regions as numbers, lists and text, ready for JSON."""
+    return {
+        "images": regions.images,
+        "grid": list(regions.grid),
+        "broken": list(regions.broken),
+        "prototypes": [
+            {
+                "prototype": prototype,
+                "use": use,
+                "regions": [
+                    {"image": source.describe(image), "row": row, "column": column, "distance": distance}
+                    for image, row, column, distance in regions.of(prototype)
+                ],
+            }
+            for prototype, use in enumerate(regions.use.tolist())
+        ],
+    }
+
+
+def region_crop(
+    image: torch.Tensor, grid: tuple[int, int], row: int, column: int, colour: tuple[int, int, int]
+) -> Image.Image:
+    """Crop a token's surroundings from the image that the model saw, and frame the token's own cell."""
+    height, width = image.shape[1:]
+    down, across = height / grid[0], width / grid[1]
+    side = min((2 * CELLS_AROUND + 1) * max(down, across), height, width)
+    # Kept inside the image: a region at the edge is off centre rather than padded.
+    left = min(max((column + 0.5) * across - side / 2, 0), width - side)
+    top = min(max((row + 0.5) * down - side / 2, 0), height - side)
+    whole = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    crop = whole.resize((SIDE, SIDE), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+    scale = SIDE / side
+    frame = [
+        (column * across - left) * scale,
+        (row * down - top) * scale,
+        ((column + 1) * across - left) * scale - 1,
+        ((row + 1) * down - top) * scale - 1,
+    ]
+    ImageDraw.Draw(crop).rectangle(frame, outline=colour, width=2)
+    return crop
+
+
+def _picture(
+    model: Embedder, source: ImageSource, regions: Regions, prototype: int, region: tuple[int, int, int, float]
+) -> str:
+    image, row, column, distance = region
+    crop = region_crop(seen_image(model, source, image), regions.grid, row, column, prototype_colour(prototype))
+    buffer = io.BytesIO()
+    crop.save(buffer, "JPEG", quality=85)
+    words = f"{source.describe(image)}, row {row}, column {column}, distance {distance:.3f}"
+    return inline_image(buffer.getvalue(), words, "jpeg").replace("<img ", f'<img title="{html.escape(words)}" ')

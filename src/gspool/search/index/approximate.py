@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gspool.files import write_atomic
-from gspool.search.index.rows import vectors_of
+from gspool.search.index.table import vectors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from gspool.search.index.index import Hit, Index
+    from gspool.search.index import Hit, Index
 
 APPROXIMATE_FROM = 100_000
 KIND = "IVF_SQ"
@@ -47,6 +46,17 @@ class Approximation(NamedTuple):
     queries: int
     seconds: float
 
+    @classmethod
+    def read(cls, table: Any, path: Path) -> Approximation | None:
+        """Read how the approximate index of a table was measured; None where it has none."""
+        file = path / MEASURED
+        if not file.is_file() or not any("vector" in index.columns for index in table.list_indices()):
+            return None
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{file} is damaged ({error}); delete it, and the index is built again") from error
+
     def __str__(self) -> str:
         return (
             f"{self.kind}, recall@{self.k} {self.recall:.3f} on {self.queries} vectors of this corpus "
@@ -63,27 +73,24 @@ class Approximation(NamedTuple):
         return probing.refine_factor(self.refine)
 
 
-def build(
-    index: Index, recall: float, k: int, queries: int, tell: Callable[[str], None] = lambda line: None
-) -> Approximation:
+def build(index: Index, recall: float, k: int, queries: int, tell: Callable[[str], None]) -> Approximation:
     """Build an approximate index over all rows, choose the fastest settings that reach a recall, and measure them.
 
     Vectors of the corpus, drawn with a fixed seed, are the queries. ``queries`` of them choose the settings by their
     ``k`` neighbours (the most thorough, if none reaches the recall); the recall is measured on as many others, because
     the settings were chosen for the first. ``tell`` is called with a line about every step.
-
-    Raises:
-        ValueError: if the recall is not in (0, 1], there are too few rows, or the index is a temporary copy.
     """
+    from lancedb.index import IvfSq
+
     rows = len(index)
-    check_recall(recall)
+    if not 0 < recall <= 1:
+        raise ValueError(f"recall is a share of the neighbours and must lie in (0, 1], got {recall}")
     if index.path.suffix != ".lance":
         raise ValueError(f"an approximate index is kept in a .lance table; embed to one instead of {index.path}")
     if rows < FEWEST_ROWS:
         raise ValueError(f"{index.path} has {rows} vectors; an approximate index needs {FEWEST_ROWS}")
-    from lancedb.index import IvfSq
-
-    partitions = partition_count(rows)
+    # 250 for a million vectors. More took longer to build and gained nothing: neighbours then lie in more of them.
+    partitions = max(4, round(rows**0.5 / 4))
     tell(f"building {KIND} over {rows:,} vectors in {partitions:,} partitions")
     began = time.perf_counter()
     index.table.create_index("vector", config=IvfSq(distance_type="cosine", num_partitions=partitions), replace=True)
@@ -116,62 +123,20 @@ def build(
     return chosen
 
 
-def check_recall(recall: float) -> None:
-    """Refuse a recall that is no share of the neighbours."""
-    if not 0 < recall <= 1:
-        raise ValueError(f"recall is a share of the neighbours and must lie in (0, 1], got {recall}")
-
-
-def partition_count(rows: int) -> int:
-    """Return the number of partitions: 250 for a million vectors, growing with the square root of their number.
-
-    Twice as many partitions are half as large, but neighbours then lie in more of them; more took longer to build and
-    gained nothing.
-
-    Example:
-        >>> partition_count(1_000_000), partition_count(100_000)
-        (250, 79)
-    """
-    return max(4, round(rows**0.5 / 4))
-
-
 def sample(index: Index, count: int) -> tuple[list[int], np.ndarray]:
     """Draw rows of the corpus in random order; return their numbers and vectors."""
     rows = len(index)
     chosen = np.random.default_rng(SEED).choice(rows, size=min(count, rows), replace=False)
     answer = index.table.take_offsets(sorted(chosen.tolist())).select(["row", "vector"]).to_arrow()
-    vectors = vectors_of(answer)
     # Shuffled again: the first half of the rows of a corpus shows other things than the second.
     order = np.random.default_rng(SEED).permutation(answer.num_rows)
-    return np.asarray(answer["row"])[order].tolist(), vectors[order]
+    return np.asarray(answer["row"])[order].tolist(), vectors_of(answer)[order]
 
 
 def mean_recall(found: Sequence[Sequence[Hit]], truth: Sequence[Sequence[Hit]]) -> float:
-    """Compute the mean share of exact neighbours that were found; equal scores count as equal.
-
-    Example:
-        >>> from gspool.search.index.index import Hit
-        >>> a, b, c = Hit("a", 0.9, 0, None), Hit("b", 0.8, 1, None), Hit("c", 0.7, 2, None)
-        >>> mean_recall([[a, c]], [[a, b]])
-        0.5
-    """
+    """Compute the mean share of exact neighbours that were found; equal scores count as equal."""
     shares = []
     for mine, exact in zip(found, truth, strict=True):
         rows, last = {hit.row for hit in exact}, min(hit.score for hit in exact)
         shares.append(sum(hit.row in rows or hit.score >= last - TIE for hit in mine) / len(exact))
     return min(1.0, float(np.mean(shares)))
-
-
-def read_approximation(table: Any, path: Path) -> Approximation | None:
-    """Read how the approximate index of a table was measured; None where it has none.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
-    file = path / MEASURED
-    if not file.is_file() or not any("vector" in index.columns for index in table.list_indices()):
-        return None
-    try:
-        return Approximation(**json.loads(file.read_text(encoding="utf-8")))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{file} is damaged ({error}); delete it, and the index is built again") from error

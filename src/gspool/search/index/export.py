@@ -7,6 +7,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gspool.search.index.rows import COLUMNS, VectorSettings, settings_of, vectors_column, vectors_of
-from gspool.search.index.table import LanceWriter
+from gspool.search.index.table import COLUMNS, LanceWriter, VectorSettings, vectors_column, vectors_of
 
 SUFFIXES = (".lance", ".parquet", ".npz")
 # Rows of a row group of Parquet, and in memory at a time.
 GROUP = 4096
-SETTINGS = "settings"
 # The name of a working table that is not whole, while it is filled or deleted.
 ASIDE = "aside.lance"
 # NumPy arrays have no missing values.
@@ -32,10 +31,7 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     """Open the table behind a file of vectors: a .lance file itself, or the working table of an export.
 
     The working table of ``FILE`` lies in ``FILE.parts`` until `finish_store` has written the file. A file that exists
-    is read into it first.
-
-    Raises:
-        ValueError: if the ending is none of .lance, .parquet and .npz, or the file holds vectors of other settings.
+    is read into it first. One with vectors of other settings is refused.
     """
     if out.suffix not in SUFFIXES:
         raise ValueError(f"vectors are written to a {', '.join(SUFFIXES)} file, got {out}")
@@ -47,7 +43,6 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     if not store.exists():
         shutil.rmtree(aside, ignore_errors=True)
         if out.exists():
-            settings.check_same(read_settings(out), out)
             copy_to_lance(out, aside, settings)
         else:
             LanceWriter(aside, settings)
@@ -76,62 +71,52 @@ def finish_store(writer: LanceWriter, out: Path) -> None:
 
 
 def copy_to_lance(source: Path, out: Path, settings: VectorSettings | None = None) -> None:
-    """Copy a .parquet or .npz file into a new Lance table, with its own settings unless others are given.
+    """Copy a .parquet or .npz file into a new Lance table; columns that an older version did not write are empty.
 
-    Raises:
-        ValueError: if the source is damaged, or not written by gspool.
+    The arrays of an .npz file are in memory as a whole, as NumPy reads them.
     """
-    writer = LanceWriter(out, settings or read_settings(source))
-    for piece in read_pieces(source):
+    found = read_settings(source)
+    chosen = settings or found
+    chosen.check_same(found, source)
+    writer = LanceWriter(out, chosen)
+    for piece in _pieces(source, chosen.schema()):
         writer.add(piece)
 
 
 def read_settings(path: Path) -> VectorSettings:
-    """Read which model made a .parquet or .npz file.
-
-    Raises:
-        ValueError: if it is damaged, or not written by gspool.
-    """
-    try:
+    """Read which model made a .parquet or .npz file."""
+    with _reading(path):
         if path.suffix == ".parquet":
-            return settings_of(pq.read_schema(path), path)
+            return VectorSettings.of(pq.read_schema(path), path)
         with np.load(path, allow_pickle=False) as arrays:
-            return VectorSettings(**json.loads(str(arrays[SETTINGS])))
-    except (pa.ArrowInvalid, KeyError, ValueError, TypeError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} does not hold vectors of gspool embed ({error})") from error
+            return VectorSettings(**json.loads(str(arrays["settings"])))
 
 
-def read_pieces(path: Path) -> Iterator[pa.Table]:
-    """Yield the rows of a file, some thousands at a time; columns that an older version did not write are empty.
+def _pieces(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of a file, some thousands at a time."""
 
-    The arrays of an .npz file are in memory as a whole, as NumPy reads them.
-    """
-    schema = read_settings(path).schema()
-    if path.suffix == ".parquet":
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=GROUP):
-                yield _with_all({name: batch[name] for name in batch.schema.names if name in COLUMNS}, schema)
-        return
-    try:
+    def completed(rows: pa.Table) -> pa.Table:
+        known = [name for name in rows.column_names if name in COLUMNS]
+        return pa.concat_tables([schema.empty_table(), rows.select(known)], promote_options="permissive").cast(schema)
+
+    with _reading(path):
+        if path.suffix == ".parquet":
+            with pq.ParquetFile(path) as file:
+                yield from (completed(pa.Table.from_batches([batch])) for batch in file.iter_batches(GROUP))
+            return
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in COLUMNS if name in file}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is damaged ({error}); write it again") from error
-    for first in range(0, len(arrays["row"]), GROUP):
-        piece = {name: values[first : first + GROUP] for name, values in arrays.items()}
-        yield _with_all({name: _as_column(name, values) for name, values in piece.items()}, schema)
+        vectors = vectors_column(arrays.pop("vector"))
+        columns = {name: pa.array(values, mask=values == UNKNOWN[name]) for name, values in arrays.items()}
+        yield completed(pa.table({**columns, "vector": vectors}))
 
 
-def _as_column(name: str, values: np.ndarray) -> pa.Array:
-    if name == "vector":
-        return vectors_column(values)
-    return pa.array(values, mask=values == UNKNOWN[name])
-
-
-def _with_all(known: dict[str, Any], schema: pa.Schema) -> pa.Table:
-    rows = len(known["row"])
-    columns = [known.get(field.name, pa.nulls(rows, field.type)).cast(field.type) for field in schema]
-    return pa.table(columns, schema=schema)
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is damaged, or not a file of gspool embed ({error}); write it again") from error
 
 
 def _write_parquet(path: Path, writer: LanceWriter) -> None:

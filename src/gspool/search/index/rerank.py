@@ -55,17 +55,7 @@ class Whitening(NamedTuple):
 
 
 def learn_whitening(vectors: Float32[np.ndarray, "N D"], directions: int) -> Whitening:
-    """Learn PCA whitening of the leading directions from the vectors of a corpus (Jegou and Chum, 2012).
-
-    Raises:
-        ValueError: if there are more directions than numbers in a vector.
-
-    Example:
-        >>> vectors = np.random.default_rng(0).normal(size=(500, 3)) * [1, 5, 20] + 9
-        >>> mean, scale = learn_whitening(vectors, directions=2)
-        >>> np.std((vectors - mean) @ scale, axis=0).round(3).tolist()
-        [1.0, 1.0]
-    """
+    """Learn PCA whitening of the leading directions from the vectors of a corpus (Jegou and Chum, 2012)."""
     if directions > vectors.shape[1]:
         raise ValueError(f"vectors of length {vectors.shape[1]} have no {directions} directions to whiten")
     mean = vectors.mean(axis=0, dtype=np.float64)
@@ -83,15 +73,9 @@ def expand_query(
 
     Average query expansion is ``alpha`` 0 (Chum et al., 2007), alpha query expansion the others (Radenovic et al.,
     2018).
-
-    Example:
-        >>> expand_query(np.array([1.0, 0.0]), np.array([[0.6, 0.8]]), alpha=0.0).round(3).tolist()
-        [0.894, 0.447]
     """
     query, neighbours = unit(query), unit(neighbours)
-    weights = np.maximum(neighbours @ query, 0) ** alpha
-    expanded: np.ndarray = unit(query + weights @ neighbours)
-    return expanded
+    return unit(query + np.maximum(neighbours @ query, 0) ** alpha @ neighbours)
 
 
 def unit(vectors: Float32[np.ndarray, "*N D"]) -> Float32[np.ndarray, "*N D"]:

@@ -1,36 +1,133 @@
-"""The store of vectors: a Lance table, where every append is a transaction, so that a crash leaves whole rows."""
+"""The store of vectors: a Lance table with one row per image, where every write is a transaction.
+
+A crash leaves whole rows. The metadata of the table says which model made the vectors.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lancedb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gspool.search.index.rows import COLUMNS, ImageRecord, VectorSettings, as_table, settings_of
+from gspool.version import __version__
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Float
+    from jaxtyping import Float, Float32
 
+COLUMNS = ("row", "path", "label", "width", "height", "vector", "size", "modified", "source")
+# The metadata key of the settings in a schema; Arrow's metadata is bytes.
+KEY = b"gspool"
 # Older versions are only the steps of the last run; a millisecond is the least that LanceDB accepts quietly.
 FORGET_AFTER = timedelta(milliseconds=1)
 # Rows that one delete condition names.
 REMOVED_AT_ONCE = 4096
 
 
+class ImageRecord(NamedTuple):
+    """One image on its way from a source to the table, which stores it beside its vector; None is not known (yet).
+
+    ``size`` in bytes and ``modified`` in nanoseconds are those of the file when it was listed, ``source`` is the
+    folder, glob or list that it came from, and ``row`` is the row that it replaces.
+    """
+
+    path: str
+    label: str | None = None
+    width: int | None = None
+    height: int | None = None
+    size: int | None = None
+    modified: int | None = None
+    source: str | None = None
+    row: int | None = None
+
+
+class VectorSettings(NamedTuple):
+    """What decides the numbers of a vector: the model, by name and fingerprint, and the precision."""
+
+    model: str
+    fingerprint: str
+    dim: int
+    precision: str = "float32"
+
+    @classmethod
+    def of(cls, schema: pa.Schema, path: Path) -> VectorSettings:
+        """Read the settings from the metadata of a schema, which gspool must have written."""
+        try:
+            content: dict[str, Any] = json.loads((schema.metadata or {})[KEY])
+            return cls(**{name: content[name] for name in cls._fields})
+        except (KeyError, ValueError, TypeError) as error:
+            raise ValueError(
+                f"{path} does not say which model made it; give a file that gspool embed wrote (its columns: "
+                f"{', '.join(schema.names)})"
+            ) from error
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of a table of such vectors, with the settings in its metadata."""
+        return pa.schema(
+            [
+                pa.field("row", pa.int64(), nullable=False),
+                pa.field("path", pa.string(), nullable=False),
+                pa.field("label", pa.string()),
+                pa.field("width", pa.int32()),
+                pa.field("height", pa.int32()),
+                pa.field("vector", pa.list_(pa.float32(), self.dim), nullable=False),
+                # Files of version 0.1 lack these.
+                pa.field("size", pa.int64()),
+                pa.field("modified", pa.int64()),
+                pa.field("source", pa.string()),
+            ],
+            metadata={KEY: json.dumps({**self._asdict(), "gspool": __version__}).encode()},
+        )
+
+    def check_same(self, other: VectorSettings, path: Path) -> None:
+        """Refuse to mix vectors that do not compare: those where anything but the name of the model differs."""
+        names = [name for name in ("fingerprint", "dim", "precision") if getattr(self, name) != getattr(other, name)]
+        if names:
+            found = ", ".join(f"{name} {getattr(other, name)} there, {getattr(self, name)} here" for name in names)
+            raise ValueError(
+                f"{path} holds vectors of {other.model!r} that do not compare with those of {self.model!r} ({found}); "
+                "write to another file, or delete this one"
+            )
+
+
+def vectors_column(vectors: Float[np.ndarray, "N D"]) -> pa.FixedSizeListArray:
+    """Return vectors as a column of a table."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32).reshape(-1)), vectors.shape[1])
+
+
+def vectors_of(rows: pa.Table) -> Float32[np.ndarray, "N D"]:
+    """Return the column of vectors of some rows."""
+    column = rows["vector"].combine_chunks()
+    return np.asarray(column.flatten(), dtype=np.float32).reshape(len(column), column.type.list_size)
+
+
+def file_stamp(path: str) -> tuple[int, int] | tuple[None, None] | None:
+    """Return size and modification time of a file, by which a change is noticed.
+
+    None is a file that does not exist; (None, None) one that cannot be reached, on a failing disk for example.
+    """
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError):
+        return None, None
+    return status.st_size, status.st_mtime_ns
+
+
 def open_table(path: Path) -> Any:
     """Open a Lance table by its folder ``NAME.lance``; every read sees its newest version.
 
     Another process may write to a table that is open; it deletes the files of older versions when it is done.
-
-    Raises:
-        ValueError: if the folder holds no such table.
     """
     try:
         return lancedb.connect(path.absolute().parent, read_consistency_interval=timedelta(0)).open_table(path.stem)
@@ -44,7 +141,6 @@ class LanceWriter:
     A table of version 0.1 gets the columns that it lacks, in one transaction, without values.
 
     Attributes:
-        rows: how many the table holds.
         changed: whether anything was written since the table was opened.
 
     Raises:
@@ -53,20 +149,25 @@ class LanceWriter:
 
     def __init__(self, path: Path, settings: VectorSettings) -> None:
         self.path, self.settings, self.changed = path, settings, False
+        schema = settings.schema()
         if path.exists():
             self.table = open_table(path)
-            settings.check_same(settings_of(self.table.schema, path), path)
-            missing = [field for field in settings.schema() if field.name not in self.table.schema.names]
+            settings.check_same(VectorSettings.of(self.table.schema, path), path)
+            missing = [field for field in schema if field.name not in self.table.schema.names]
             if missing:
                 with self._writing():
                     self.table.add_columns(missing)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._writing():
-                self.table = lancedb.connect(path.absolute().parent).create_table(path.stem, schema=settings.schema())
-        self.rows = int(self.table.count_rows())
+                self.table = lancedb.connect(path.absolute().parent).create_table(path.stem, schema=schema)
         # Not the count: rows may have been removed, and a number belongs to one picture for good.
-        self.next_row = 1 + max((pc.max(batch["row"]).as_py() for batch in self.read(["row"])), default=-1)
+        self.next_row = 1 + max((pc.max(piece["row"]).as_py() for piece in self.read(["row"])), default=-1)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the table holds."""
+        return int(self.table.count_rows())
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.Table]:
         """Yield the rows, some thousands at a time."""
@@ -76,20 +177,27 @@ class LanceWriter:
 
     def append(self, records: Sequence[ImageRecord], vectors: Float[np.ndarray, "N D"]) -> None:
         """Add images, or replace the rows that they name, all of them or none; they survive a crash from here on."""
-        rows = as_table(records, vectors, self.settings, self.next_row)
-        new = sum(record.row is None for record in records)
-        if new == len(records):
+        if vectors.shape != (len(records), self.settings.dim):
+            raise ValueError(f"expected {len(records)} vectors of length {self.settings.dim}, got {vectors.shape}")
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            raise ValueError(f"the vector of {records[bad[0]].path} is not finite; in half precision, try float32")
+        numbers = itertools.count(self.next_row)
+        columns: dict[str, Any] = dict(zip(ImageRecord._fields, zip(*records, strict=True), strict=True))
+        columns["row"] = [next(numbers) if row is None else row for row in columns["row"]]
+        columns["vector"] = vectors_column(vectors)
+        rows = pa.table([columns[name] for name in COLUMNS], schema=self.settings.schema())
+        self.next_row = next(numbers)
+        if all(record.row is None for record in records):
             self.add(rows)
             return
         with self._writing():
             self.table.merge_insert("row").when_matched_update_all().when_not_matched_insert_all().execute(rows)
-        self.rows, self.next_row = self.rows + new, self.next_row + new
 
     def add(self, rows: pa.Table) -> None:
-        """Add new rows of an Arrow table."""
+        """Add new rows, which have their numbers already."""
         with self._writing():
             self.table.add(rows)
-        self.rows, self.next_row = self.rows + rows.num_rows, self.next_row + rows.num_rows
 
     def amend(self, rows: pa.Table) -> None:
         """Replace some columns of rows, but not their vectors: a table with a column row and the others."""
@@ -99,10 +207,8 @@ class LanceWriter:
     def remove(self, rows: Sequence[int]) -> None:
         """Remove rows by number."""
         for first in range(0, len(rows), REMOVED_AT_ONCE):
-            some = rows[first : first + REMOVED_AT_ONCE]
             with self._writing():
-                self.table.delete(f"row IN ({', '.join(map(str, some))})")
-            self.rows -= len(some)
+                self.table.delete(f"row IN ({', '.join(map(str, rows[first : first + REMOVED_AT_ONCE]))})")
 
     def finish(self) -> None:
         """Join small files, and bring new rows into the approximate index, if there is one."""

@@ -2,36 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, File, Form, HTTPException, Path, Query, Request, Response, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel, Field
 
 from gspool.data import BrokenImageError
 from gspool.data.decode import ImageTooLargeError, UnknownFormatError
-from gspool.search.explanation.page import explanation_figures
-from gspool.search.images import Limits
-from gspool.search.serve.answers import (
-    Embedding,
-    Explained,
-    Health,
-    Labels,
-    ManyNeighbours,
-    Neighbours,
-    OneAnswer,
-    Problem,
-    Shown,
-)
+from gspool.search.explanation.page import as_png
+from gspool.search.model import Limits
 from gspool.search.serve.docs_page import docs_page
-from gspool.search.serve.lookup import MOST_NEIGHBOURS, Lookup, Neighbour, UnknownPictureError
-from gspool.search.serve.results import as_png
+from gspool.search.serve.lookup import MOST_NEIGHBOURS, Lookup, Neighbour, QuestionError, UnknownPictureError
 from gspool.version import __version__
 
 LARGEST_SIDE = 1024
 # Of one request; its bytes are limited as those of one picture.
 MOST_QUERIES = 100
+# The first that an exception is an instance of.
+STATUSES = {
+    ImageTooLargeError: 413,
+    UnknownFormatError: 415,
+    BrokenImageError: 422,
+    QuestionError: 422,
+    UnknownPictureError: 404,
+}
+Count = Annotated[int, Form(ge=1, le=MOST_NEIGHBOURS, description="At most this many.")]
+Least = Annotated[float, Form(ge=-1, le=1, description="Leave out smaller cosines.")]
+OnlyLabels = Annotated[list[str] | None, Form(description="Only this label; may be given several times.")]
+Picture = Annotated[UploadFile, File(description="The file of a picture: JPEG, PNG, WebP, GIF or BMP.")]
+
+
+class Health(BaseModel):
+    """What is served."""
+
+    status: str = Field(description="ok")
+    version: str = Field(description="Version of gspool.")
+    pooling: str = Field(description="Pooling layer of the model.")
+    fingerprint: str = Field(description="Of the model; vectors compare within one fingerprint.")
+    dim: int = Field(description="Length of a vector.")
+    pictures: int = Field(description="Number of pictures in the corpus.")
+    exact: bool = Field(description="Whether search is exact, or uses an approximate index.")
+    max_bytes: int = Field(description="Largest upload in bytes.")
+    max_pixels: int = Field(description="Largest upload in pixels, width times height.")
+
+
+class Labels(BaseModel):
+    """The labels of the corpus, sorted."""
+
+    labels: list[str]
+
+
+class Neighbours(BaseModel):
+    """Pictures that were found, nearest first."""
+
+    neighbours: list[Neighbour]
+
+
+class OneAnswer(Neighbours):
+    """The neighbours of one query of several."""
+
+    query: str | int = Field(description="The file name of an image, or the id of a picture of the corpus.")
+    label: str | None = Field(default=None, description="Of a picture of the corpus, where known.")
+    problem: str | None = Field(default=None, description="Why there is no answer.")
+
+
+class ManyNeighbours(BaseModel):
+    """The neighbours of several queries: first those of the images, then those of the ids, in the order sent."""
+
+    answers: list[OneAnswer]
+
+
+class Embedding(BaseModel):
+    """The embedding of an image."""
+
+    embedding: list[float] = Field(description="A vector of length 1.")
+    fingerprint: str = Field(description="Of the model that made it.")
+
+
+class Explained(BaseModel):
+    """Where the model looked; maps are lists of rows over the image as the model crops it."""
+
+    grid: tuple[int, int] = Field(description="Rows and columns of the maps.")
+    entropy: float = Field(description="1 is average pooling, 0 a single place.")
+    weights: list[list[float]] = Field(description="Weight of each place; they sum to 1.")
+    owners: list[list[int]] | None = Field(description="The prototype that takes most from each place.")
+    attributes: list[float] | None = Field(description="Share of each prototype; they sum to 1.")
+
+
+class Problem(BaseModel):
+    """Why a request was refused, and what is allowed."""
+
+    detail: str
+
+
 REFUSALS: dict[int | str, dict[str, Any]] = {
     413: {"model": Problem, "description": "More bytes or pixels than the server takes."},
     415: {"model": Problem, "description": "Not a picture, or of a format that is not read."},
@@ -40,11 +105,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 OUT_OF_RANGE: dict[int | str, dict[str, Any]] = {
     422: {"model": Problem, "description": "A field that is missing or out of range, or a damaged picture."}
 }
-Answer = TypeVar("Answer")
-Count = Annotated[int, Form(ge=1, le=MOST_NEIGHBOURS, description="At most this many.")]
-Least = Annotated[float, Form(ge=-1, le=1, description="Leave out smaller cosines.")]
-OnlyLabels = Annotated[list[str] | None, Form(description="Only this label; may be given several times.")]
-Picture = Annotated[UploadFile, File(description="The file of a picture: JPEG, PNG, WebP, GIF or BMP.")]
 
 
 def create_api(lookup: Lookup, limits: Limits) -> FastAPI:
@@ -58,9 +118,12 @@ def create_api(lookup: Lookup, limits: Limits) -> FastAPI:
     app = FastAPI(title="gspool", version=__version__, docs_url=None, redoc_url=None, summary="Search by image.")
     app.include_router(_routes(lookup, limits.check()))
 
-    @app.exception_handler(BrokenImageError)
-    def refuse(request: Request, problem: BrokenImageError) -> JSONResponse:
-        return JSONResponse({"detail": str(problem)}, status_of(problem))
+    def refuse(request: Request, problem: Exception) -> JSONResponse:
+        status = next(status for kind, status in STATUSES.items() if isinstance(problem, kind))
+        return JSONResponse({"detail": str(problem)}, status)
+
+    for kind in (BrokenImageError, QuestionError, UnknownPictureError):
+        app.add_exception_handler(kind, refuse)
 
     @app.exception_handler(RequestValidationError)
     def refuse_fields(request: Request, problem: RequestValidationError) -> JSONResponse:
@@ -73,18 +136,6 @@ def create_api(lookup: Lookup, limits: Limits) -> FastAPI:
         return HTMLResponse(docs_page(app.openapi(), str(request.base_url)))
 
     return app
-
-
-def status_of(problem: BrokenImageError) -> int:
-    """Return the status of an upload that is not read.
-
-    Example:
-        >>> status_of(UnknownFormatError("words")), status_of(BrokenImageError("damaged"))
-        (415, 422)
-    """
-    if isinstance(problem, ImageTooLargeError):
-        return 413
-    return 415 if isinstance(problem, UnknownFormatError) else 422
 
 
 def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
@@ -100,8 +151,7 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
             dim=lookup.index.settings.dim,
             pictures=len(lookup.index),
             exact=lookup.index.approximation is None,
-            max_bytes=limits.max_bytes,
-            max_pixels=limits.max_pixels,
+            **limits._asdict(),
         )
 
     @routes.get("/labels", summary="The labels that a search can be limited to")
@@ -110,8 +160,7 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
 
     @routes.post("/search", summary="The pictures that are nearest to an image", responses=REFUSALS)
     def search(image: Picture, k: Count = 10, threshold: Least = -1.0, label: OnlyLabels = None) -> Neighbours:
-        pixels = lookup.read(image.file, limits)
-        return Neighbours(neighbours=_shown(_or_422(lambda: lookup.search(pixels, k, threshold, label or ()))))
+        return Neighbours(neighbours=lookup.search(lookup.read(image.file, limits), k, threshold, label or ()))
 
     @routes.post("/search_many", summary="The pictures that are nearest to several images in one request")
     def search_many(
@@ -131,12 +180,11 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
             try:
                 known = lookup.picture(query).label if isinstance(query, int) else None
                 asked = query if isinstance(query, int) else lookup.read(query.file, limits)
-                found = _shown(lookup.search(asked, k, threshold, label or ()))
+                return OneAnswer(query=name, label=known, neighbours=lookup.search(asked, k, threshold, label or ()))
             except (BrokenImageError, UnknownPictureError) as problem:
                 return OneAnswer(query=name, neighbours=[], problem=str(problem))
-            return OneAnswer(query=name, label=known, neighbours=found)
 
-        return ManyNeighbours(answers=_or_422(lambda: [answer(query) for query in queries]))
+        return ManyNeighbours(answers=[answer(query) for query in queries])
 
     @routes.post("/embed", summary="The unit vector of an image", responses=REFUSALS)
     def embed(image: Picture) -> Embedding:
@@ -145,9 +193,7 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
 
     @routes.post("/explain", summary="Where the model looks in an image, and its prototypes", responses=REFUSALS)
     def explain(image: Picture) -> Explained:
-        pixels = lookup.read(image.file, limits)
-        explanation = _or_422(lambda: lookup.explain(pixels))
-        return Explained(**explanation_figures(["upload"], [explanation])["images"][0])
+        return Explained(**lookup.explain(lookup.read(image.file, limits)).figures())
 
     @routes.get("/pictures/{number}", summary="A picture of the corpus, as PNG", response_class=Response)
     def picture(
@@ -155,23 +201,8 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
         side: Annotated[int, Query(ge=16, le=LARGEST_SIDE, description="Its longer side, at most.")] = 256,
     ) -> Response:
         try:
-            image = lookup.thumbnail(number, side)
-        except UnknownPictureError as problem:
-            raise HTTPException(404, str(problem)) from problem
+            return Response(as_png(lookup.thumbnail(number, side), side), media_type="image/png")
         except BrokenImageError as problem:
             raise HTTPException(410, str(problem)) from problem
-        return Response(as_png(image, side), media_type="image/png")
 
     return routes
-
-
-def _shown(found: Sequence[Neighbour]) -> list[Shown]:
-    return [Shown(**each._asdict(), picture=f"/api/pictures/{each.id}") for each in found]
-
-
-def _or_422(answer: Callable[[], Answer]) -> Answer:
-    """Turn what a request got wrong into its status."""
-    try:
-        return answer()
-    except ValueError as problem:
-        raise HTTPException(422, str(problem)) from problem

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hmac
+import ipaddress
 import shutil
 import time
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gspool.search.serve.access import RateLimit, has_token, is_host, is_own_origin, own_headers
-
+# Clients that are remembered; beyond, those that have not asked for longest are forgotten.
+MOST_CLIENTS = 10_000
+# What a client may invent about proxies before this server: Gradio would build the addresses of its page from it. Only
+# whether the visitor came by HTTPS is believed: it changes nothing but the scheme of those addresses.
+INVENTED = (b"x-forwarded", b"forwarded", b"x-gradio", b"x-original", b"x-real-ip")
+BELIEVED = ((b"x-forwarded-proto", b"http"), (b"x-forwarded-proto", b"https"))
 # Boundaries, names and the other fields of a form, around the file that the limit is about.
 FORM_BYTES = 64 * 2**10
 # What the page and programs need. Gradio has more than fifty further routes (proxies, histories, editors); whatever is
@@ -43,12 +51,48 @@ HEADERS = {
 }
 
 
+class RateLimit:
+    """A token bucket per client: as many requests at once as in a minute, refilled evenly.
+
+    Args:
+        per_minute: requests per client; 0 is no limit.
+        loopback: whether clients of this machine are limited too.
+
+    Example:
+        >>> limit = RateLimit(2, loopback=False)
+        >>> [limit.allows("192.0.2.1", now=0.0) for _ in range(3)], limit.allows("192.0.2.1", now=30.0)
+        ([True, True, False], True)
+    """
+
+    def __init__(self, per_minute: int, loopback: bool = True) -> None:
+        self.per_minute, self.loopback = per_minute, loopback
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def allows(self, address: str, now: float | None = None) -> bool:
+        """Count a request; return whether the client still has one left."""
+        if not self.per_minute or (not self.loopback and is_loopback(address)):
+            return True
+        now = time.monotonic() if now is None else now
+        try:
+            # One client has many addresses of IPv6: count its network.
+            client = str(ipaddress.IPv6Network((address, 64), strict=False))
+        except ValueError:
+            client = address
+        # Taken out and put back at the end, so that the oldest come first.
+        left, before = self._left.pop(client, (float(self.per_minute), now))
+        left = min(float(self.per_minute), left + (now - before) * self.per_minute / 60)
+        self._left[client] = (left - 1 if left >= 1 else left, now)
+        if len(self._left) > MOST_CLIENTS:
+            del self._left[next(iter(self._left))]
+        return left >= 1
+
+
 class Rules(NamedTuple):
     """What the guard allows.
 
     Args:
         hosts: the names of the server; ``*`` is any.
-        origins: further names whose pages may send requests, see `is_own_origin`.
+        origins: further names whose pages may send requests, for a proxy that changes the Host header.
         token: what every request must carry; None if none is needed.
         rate: how many requests a client may send.
         max_bytes: the largest file of an upload.
@@ -86,8 +130,9 @@ class Guard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        scope = {**scope, "headers": own_headers(scope["headers"])}
-        refusal = self.refusal(scope)
+        own = [each for each in scope["headers"] if each in BELIEVED or not each[0].lower().startswith(INVENTED)]
+        scope = {**scope, "headers": own}
+        refusal = self._refusal(scope)
         if refusal is None:
             if scope["path"] == UPLOAD:
                 await asyncio.to_thread(make_room, self.uploads, self.rules.folder_bytes - self.max_body)
@@ -95,12 +140,12 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send)
 
-    def refusal(self, scope: Scope) -> JSONResponse | None:
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
         """Return the answer to a request that is refused, by what is known before its body; None if it may pass."""
         headers, rules, method = Headers(scope=scope), self.rules, scope["method"]
-        if not is_host(headers, rules.hosts):
+        if not _is_host(headers, rules.hosts):
             return _refused(400, "host not allowed; gspool serve --allow-host NAME allows it")
-        authorised = has_token(headers, rules.token)
+        authorised = rules.token is None or _has_token(headers, rules.token)
         # Requests that cost work count, and wrong tokens, which could be tried by the million.
         counts = method not in SAFE or scope["path"].startswith(PICTURES) or not authorised
         if counts and not rules.rate.allows((scope.get("client") or ("unknown", 0))[0]):
@@ -109,26 +154,21 @@ class Guard:
         if not authorised:
             detail = "a token is needed: as a Bearer token, or as the password of HTTP Basic"
             return _refused(401, detail, {"www-authenticate": 'Basic realm="gspool", charset="UTF-8"'})
-        if not self.exists(scope["path"]):
+        if not self._exists(scope["path"]):
             return _refused(404, "there is nothing at this address; /docs lists all routes")
-        if method not in SAFE and not is_own_origin(headers, rules.origins):
+        if method not in SAFE and not _is_own_origin(headers, rules.origins):
             return _refused(403, "requests from pages of other sites are not allowed; --allow-host NAME allows one")
-        if not all(_is_at_most(length, self.max_body) for length in headers.getlist("content-length")):
-            return self.too_large()
+        for length in headers.getlist("content-length"):
+            # Python itself refuses to read numbers of thousands of digits.
+            if not (length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= self.max_body):
+                return self._too_large()
         return None
 
-    def too_large(self) -> JSONResponse:
-        """Return the answer to a request with too many bytes."""
+    def _too_large(self) -> JSONResponse:
         return _refused(413, f"a request may have at most {self.max_body:,} bytes; send a smaller picture")
 
-    def exists(self, path: str) -> bool:
-        """Return whether an address is one of this server's.
-
-        Example:
-            >>> guard = Guard(None, Path("/uploads"), Rules())
-            >>> guard.exists("/api/search"), guard.exists("/gradio_api/file=/etc/passwd"), guard.exists("/monitoring")
-            (True, False, False)
-        """
+    def _exists(self, path: str) -> bool:
+        """Return whether an address is one of this server's."""
         # The server has decoded the address once; a second layer of %2e%2e is always an attempt.
         if ".." in unquote(path).split("/") or "\\" in path or "\0" in path:
             return False
@@ -152,15 +192,15 @@ class Guard:
             try:
                 async with asyncio.timeout(min(self.rules.seconds, ends - time.monotonic())):
                     message = await receive()
-            except TimeoutError as error:
+            except TimeoutError:
                 problem = _refused(408, f"nothing came for {self.rules.seconds:g} s; send the request faster")
-                raise BodyError("the body came too slowly") from error
+                raise
             if message["type"] == "http.request":
                 more = message.get("more_body", False)
                 left -= len(message.get("body", b""))
                 if left < 0:
-                    problem = self.too_large()
-                    raise BodyError("more bytes than a request may have")
+                    problem = self._too_large()
+                    raise ValueError("more bytes than a request may have")
             return message
 
         async def sent(message: Message) -> None:
@@ -184,18 +224,12 @@ class Guard:
         return None if answered else problem
 
 
-class BodyError(Exception):
-    """A body that is too large or too slow; the guard answers, whoever catches this."""
-
-
-def _is_at_most(length: str, most: int) -> bool:
-    # Python itself refuses to read numbers of thousands of digits.
-    return length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= most
-
-
-def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    # Closing ends an upload that is still coming, which would otherwise be read to its end.
-    return JSONResponse({"detail": detail}, status, {**HEADERS, **(headers or {}), "connection": "close"})
+def is_loopback(host: str) -> bool:
+    """Return whether an address can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def make_room(folder: Path, most: int) -> None:
@@ -215,3 +249,48 @@ def make_room(folder: Path, most: int) -> None:
         if file.parent != folder and not any(file.parent.iterdir()):
             shutil.rmtree(file.parent, ignore_errors=True)
         total -= size
+
+
+def _is_host(headers: Headers, hosts: tuple[str, ...]) -> bool:
+    """Check the name that is asked for; Starlette's TrustedHostMiddleware does not read addresses of IPv6."""
+    if "*" in hosts:
+        return True
+    names = [
+        name[1:].partition("]")[0] if name[:1] == "[" else name.partition(":")[0] for name in headers.getlist("host")
+    ]
+    return len(names) == 1 and names[0].lower() in hosts
+
+
+def _is_own_origin(headers: Headers, origins: tuple[str, ...]) -> bool:
+    """Return whether a request comes from this server's own page, or from a program, which sends no Origin."""
+    named, asked = headers.getlist("origin"), headers.getlist("host")
+    if not named:
+        return True
+    try:
+        origin = urlsplit(named[0])
+        same = len(named) == 1 == len(asked) and bool(origin.netloc) and origin.netloc.lower() == asked[0].lower()
+        return same or (origin.hostname or "") in origins
+    except ValueError:
+        return False
+
+
+def _has_token(headers: Headers, token: str) -> bool:
+    """Return whether a request carries the token, as a Bearer token or as the password of HTTP Basic."""
+    for value in headers.getlist("authorization"):
+        kind, _, given = value.partition(" ")
+        if kind.lower() == "basic":
+            try:
+                given = base64.b64decode(given, validate=True).decode("utf-8", "replace").partition(":")[2]
+            except (binascii.Error, ValueError):
+                continue
+        elif kind.lower() != "bearer":
+            continue
+        # In constant time: the time of a comparison would give away the token letter by letter.
+        if hmac.compare_digest(given.encode(), token.encode()):
+            return True
+    return False
+
+
+def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    # Closing ends an upload that is still coming, which would otherwise be read to its end.
+    return JSONResponse({"detail": detail}, status, {**HEADERS, **(headers or {}), "connection": "close"})

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
+from functools import wraps
+from typing import IO, TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from pydantic import BaseModel, Field, computed_field
 
 from gspool.data import BrokenImageError
 from gspool.evaluation.verification import check_threshold
-from gspool.search.explanation.image import explain
-from gspool.search.images import Limits, open_image, read_pixels
-from gspool.search.index.index import label_filter
-from gspool.search.model_source import embed_batch
+from gspool.search.explanation import explain
+from gspool.search.index import label_filter
+from gspool.search.model import Limits, embed_batch, open_image, read_pixels
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
@@ -20,30 +22,52 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.models import Embedder
-    from gspool.search.explanation.image import Explanation
-    from gspool.search.index.index import Index
+    from gspool.search.explanation import Explanation
+    from gspool.search.index import Index
     from gspool.search.index.rerank import Rerank
 
 UPLOAD_LIMITS = Limits(max_bytes=10 * 2**20, max_pixels=25_000_000)
 MOST_NEIGHBOURS = 100
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-class Neighbour(NamedTuple):
-    """A picture of the corpus that was found: its number, cosine, label and file name. Its path stays in the server.
+class Neighbour(BaseModel):
+    """A picture that was found; its path stays in the server."""
 
-    ``match`` is whether the cosine reaches the threshold of the model; None without one.
-    """
+    id: int = Field(description="Its number in the corpus.")
+    score: float = Field(description="Cosine to the image that was sent, at most 1.")
+    label: str | None = Field(description="Its label, where known.")
+    name: str = Field(description="Its file name, without folders.")
+    match: bool | None = Field(
+        default=None, description="Whether the score reaches the threshold of the model, if it has one."
+    )
 
-    id: int
-    score: float
-    label: str | None
-    name: str
-    match: bool | None = None
+    @computed_field(description="The route that shows it.")  # type: ignore[prop-decorator]
+    @property
+    def picture(self) -> str:
+        """The route that shows it."""
+        return f"/api/pictures/{self.id}"
+
+
+class QuestionError(ValueError):
+    """A question that has no answer; the message gives the reason."""
 
 
 class UnknownPictureError(LookupError):
     """A number that no picture of the corpus has."""
+
+
+def one_at_a_time(
+    method: Callable[Concatenate[Lookup, Given], Result],
+) -> Callable[Concatenate[Lookup, Given], Result]:
+    """Run a method of `Lookup` in its one thread."""
+
+    @wraps(method)
+    def run(self: Lookup, *arguments: Given.args, **options: Given.kwargs) -> Result:
+        return self.worker.submit(method, self, *arguments, **options).result()
+
+    return run
 
 
 class Lookup:
@@ -56,7 +80,7 @@ class Lookup:
         model: an embedding model.
         index: the vectors that the same model made of a corpus.
         rerank: query expansion and whitening.
-        match: the least score of a match, see `gspool.search.model_source.match_threshold`.
+        match: the least score of a match, see `gspool.search.model.match_threshold`.
 
     Raises:
         ValueError: if another model made the vectors.
@@ -64,42 +88,35 @@ class Lookup:
 
     def __init__(self, model: Embedder, index: Index, rerank: Rerank | None = None, match: float | None = None) -> None:
         index.check_model(model)
-        self.model = model
-        self.index = index
-        self.rerank, self.match = rerank, match
+        self.model, self.index, self.rerank, self.match = model, index, rerank, match
         self.labels = index.labels()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="lookup")
+        self.worker = ThreadPoolExecutor(1, thread_name_prefix="lookup")
 
-    def _run(self, work: Callable[[], Result]) -> Result:
-        return self._worker.submit(work).result()
-
+    @one_at_a_time
     def read(self, file: IO[bytes], limits: Limits = UPLOAD_LIMITS) -> UInt8[Tensor, "3 H W"]:
         """Read an upload and crop it for the model; neither its name nor the type that the sender states counts.
 
         Raises:
             BrokenImageError: if it is empty, too large, of an unknown format, truncated or damaged.
         """
+        # One byte more than allowed tells a file that is too long from one that just fits.
+        content = file.read(limits.max_bytes + 1)
+        if not content:
+            raise BrokenImageError("this upload is empty; send the bytes of a picture")
+        return read_pixels(content, self.model, limits, "this upload")[0]
 
-        def crop() -> UInt8[Tensor, "3 H W"]:
-            # One byte more than allowed tells a file that is too long from one that just fits.
-            content = file.read(limits.max_bytes + 1)
-            if not content:
-                raise BrokenImageError("this upload is empty; send the bytes of a picture")
-            return read_pixels(content, self.model, limits, "this upload")[0]
-
-        return self._run(crop)
-
+    @one_at_a_time
     def embed(self, pixels: UInt8[Tensor, "3 H W"]) -> Float[Tensor, " D"]:
         """Return the unit vector of an image."""
-        return self._run(lambda: embed_batch(self.model, pixels[None]).embedding[0].float().cpu())
+        return embed_batch(self.model, pixels[None]).embedding[0].float().cpu()
 
+    @one_at_a_time
     def explain(self, pixels: UInt8[Tensor, "3 H W"]) -> Explanation:
-        """Compute where the model looks in an image.
-
-        Raises:
-            ValueError: if its pooling layer has no weights.
-        """
-        return self._run(lambda: explain(self.model, pixels))
+        """Compute where the model looks in an image; raises a QuestionError if its pooling layer has no weights."""
+        try:
+            return explain(self.model, pixels)
+        except ValueError as problem:
+            raise QuestionError(str(problem)) from problem
 
     def search(
         self, query: UInt8[Tensor, "3 H W"] | int, k: int = 10, threshold: float = -1.0, labels: Sequence[str] = ()
@@ -110,59 +127,52 @@ class Lookup:
         ``labels`` only pictures that have one of them are searched.
 
         Raises:
-            ValueError: if ``k`` or ``threshold`` is out of range, or no picture has one of the labels.
+            QuestionError: if ``k`` or ``threshold`` is out of range, or no picture has one of the labels.
             UnknownPictureError: if there is no picture of that number.
         """
         if not 1 <= k <= MOST_NEIGHBOURS:
-            raise ValueError(f"k is the number of neighbours, from 1 to {MOST_NEIGHBOURS}, got {k}")
+            raise QuestionError(f"k is the number of neighbours, from 1 to {MOST_NEIGHBOURS}, got {k}")
         check_threshold(threshold)
         unknown = sorted(set(labels) - set(self.labels))
         if unknown:
             some = ", ".join(self.labels[:5]) or "none"
-            raise ValueError(
+            raise QuestionError(
                 f"no picture of the corpus has the label {', '.join(unknown[:5])}; it has {len(self.labels)} labels: "
                 f"{some}{', ...' if len(self.labels) > 5 else ''}"
             )
-        condition = label_filter(labels) if labels else None
+        own = query if isinstance(query, int) else None
         if isinstance(query, int):
-            vector = self.index.vectors([self.picture(query).id])[query][None]
-            hits = self.index.search(vector, k + 1, condition, rerank=self.rerank)[0]
-            hits = [hit for hit in hits if hit.row != query][:k]
+            vector = self.index.vectors([self.picture(query).id])[query]
         else:
-            hits = self.index.search(self.embed(query)[None], k, condition, rerank=self.rerank)[0]
+            vector = self.embed(query).numpy()
+        condition = label_filter(labels) if labels else None
+        hits = self.index.search(vector, k + (own is not None), condition, rerank=self.rerank)[0]
         return [
             Neighbour(
-                hit.row,
+                id=hit.row,
                 # Rounding makes 1.0000001 of a picture's cosine with itself.
-                min(hit.score, 1.0),
-                hit.label,
-                os.path.basename(hit.path),
-                None if self.match is None else hit.score >= self.match,
+                score=min(hit.score, 1.0),
+                label=hit.label,
+                name=os.path.basename(hit.path),
+                match=None if self.match is None else hit.score >= self.match,
             )
-            for hit in hits
+            for hit in [hit for hit in hits if hit.row != own][:k]
             if hit.score >= threshold
         ]
 
     def picture(self, number: int) -> Neighbour:
-        """Return number, label and file name of a picture of the corpus.
-
-        Raises:
-            UnknownPictureError: if there is no such number.
-        """
+        """Return number, label and file name of a picture of the corpus, or raise an UnknownPictureError."""
         path, label = self._row(number)
-        return Neighbour(number, 1.0, label, os.path.basename(path))
+        return Neighbour(id=number, score=1.0, label=label, name=os.path.basename(path))
 
+    @one_at_a_time
     def thumbnail(self, number: int, side: int) -> Image:
         """Return a picture of the corpus by its number, its longer side at most ``side``; raises as `pixels`."""
-        path = self._row(number)[0]
+        image = open_image(self._row(number)[0], name=f"picture {number}")
+        image.thumbnail((side, side))
+        return image
 
-        def reduced() -> Image:
-            image = open_image(path, name=f"picture {number}")
-            image.thumbnail((side, side))
-            return image
-
-        return self._run(reduced)
-
+    @one_at_a_time
     def pixels(self, number: int) -> UInt8[Tensor, "3 H W"]:
         """Return a picture of the corpus as the model sees it.
 
@@ -170,8 +180,7 @@ class Lookup:
             UnknownPictureError: if there is no such number.
             BrokenImageError: if its file is gone, or no longer a picture.
         """
-        path = self._row(number)[0]
-        return self._run(lambda: read_pixels(path, self.model, name=f"picture {number}")[0])
+        return read_pixels(self._row(number)[0], self.model, name=f"picture {number}")[0]
 
     def _row(self, number: int) -> tuple[str, str | None]:
         # The number is an int: nothing in the condition comes from outside.

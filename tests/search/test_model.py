@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shutil
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from gspool import Embedder
-from gspool.search import fingerprint, load_model, prepare
-from gspool.search.model_source import embed_batch
+from gspool.search import fingerprint, load_model
+from gspool.search.model import embed_batch
 
 
 def test_a_saved_folder_and_the_folder_of_a_run_give_the_same_model(small_model, model_folder, tmp_path):
@@ -60,13 +58,6 @@ def test_the_fingerprint_follows_weights_pixels_and_settings_and_nothing_else(sm
     assert fingerprint(brighter) != fingerprint(small_model)
 
 
-def test_a_picture_is_cropped_as_in_evaluation(small_model):
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (80, 130, 3), dtype=np.uint8))
-    expected = small_model.pixels.transform()(image)
-    assert prepare(image, small_model).equal(expected)
-    assert tuple(expected.shape) == (3, 64, 64)
-
-
 def test_a_batch_is_embedded_as_the_model_does_it(small_model):
     images = torch.randint(256, (3, 3, 64, 64), dtype=torch.uint8)
     with torch.no_grad():
@@ -88,12 +79,3 @@ def test_half_precision_gives_unit_vectors_in_float32_near_the_full_ones(small_m
     assert 0 < (full - half).abs().max() < 0.05
     with pytest.raises(ValueError, match="precision is one of"):
         embed_batch(small_model, images, "float8")
-
-
-def test_a_model_that_is_fed_normalised_pixels_sees_the_same(small_model, model_folder):
-    other = Embedder(
-        "small_cnn", "gsp", 16, pooling_options=dict(small_model.settings.pooling_options), normalise=False
-    ).eval()
-    other.load_state_dict(small_model.state_dict())
-    images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
-    torch.testing.assert_close(embed_batch(other, images).embedding, embed_batch(small_model, images).embedding)

@@ -1,16 +1,18 @@
-"""Load a trained model: the folder of a run, of a saved model, or a name of the Hugging Face hub."""
+"""A trained model and its pictures: load it, tell it from others, open and crop pictures for it, embed them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gspool.data.decode import MAX_BYTES, MAX_PIXELS, open_image
 from gspool.evaluation.verification import read_threshold
 from gspool.models import Embedder
 from gspool.models.device import chosen_device
@@ -19,11 +21,33 @@ from gspool.models.sharing import RUN_MODEL, model_place
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
+    from PIL.Image import Image
     from torch import Tensor
 
-    from gspool.models import Embedded
+    from gspool.models import Embedded, Pixels
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Limits(NamedTuple):
+    """The largest file, in bytes, and the largest picture, in pixels (width times height), that are read."""
+
+    max_bytes: int = MAX_BYTES
+    max_pixels: int = MAX_PIXELS
+
+    def check(self) -> Limits:
+        """Return the same limits.
+
+        Raises:
+            ValueError: if one is not positive.
+        """
+        for name, value in zip(self._fields, self, strict=True):
+            if value < 1:
+                raise ValueError(f"{name} must be positive, got {value}")
+        return self
+
+
+LIMITS = Limits()
 
 
 def load_model(source: str | Path, device: str | torch.device | None = None) -> Embedder:
@@ -52,9 +76,6 @@ def match_threshold(source: str | Path) -> float | None:
     """Return the cosine from which two pictures count as the same, as calibrated for a model; None if it was not.
 
     It is the ``similarity`` in ``threshold.json``, in the folder of the run or of the saved model.
-
-    Raises:
-        ValueError: if the file is damaged.
     """
     folder = Path(source).expanduser()
     # The parent only of the model inside a run.
@@ -77,9 +98,8 @@ def fingerprint(model: Embedder) -> str:
         >>> len(before), fingerprint(model) == before
         (16, False)
     """
-    settings = model.settings
     # Freezing changes training, not vectors.
-    parts = {**settings._asdict(), "pixels": model.pixels.as_dict(), "freeze": None}
+    parts = {**model.settings._asdict(), "pixels": model.pixels.as_dict(), "freeze": None}
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode())
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -88,13 +108,33 @@ def fingerprint(model: Embedder) -> str:
     return digest.hexdigest()[:16]
 
 
+def read_pixels(
+    source: str | Path | bytes, model: Embedder, limits: Limits = LIMITS, name: str | None = None
+) -> tuple[UInt8[Tensor, "3 H W"], tuple[int, int]]:
+    """Open a picture and crop it for a model, see `open_image`; return the pixels, and its upright width and height."""
+    image = open_image(source, shorter_side=model.pixels.resize, name=name, **limits._asdict())
+    return prepare(image, model), image.size
+
+
+def prepare(image: Image, model: Embedder) -> UInt8[Tensor, "3 H W"]:
+    """Resize and crop a picture as the model expects; a model with ``normalise=False`` still has to normalise it.
+
+    Example:
+        >>> from PIL import Image
+        >>> tuple(prepare(Image.new("RGB", (100, 50)), Embedder("resnet20", pooling="gap")).shape)
+        (3, 32, 32)
+    """
+    return _transform(model.pixels)(image)
+
+
+@lru_cache(maxsize=8)
+def _transform(pixels: Pixels) -> Callable[[Any], Any]:
+    return pixels.transform()
+
+
 @torch.inference_mode()
 def embed_batch(model: Embedder, images: UInt8[Tensor, "B 3 H W"], precision: str = "float32") -> Embedded:
-    """Embed prepared images in evaluation mode on the model's device, in mixed precision if asked; returns float32.
-
-    Raises:
-        ValueError: if there is no such precision.
-    """
+    """Embed prepared images in evaluation mode on the model's device, in mixed precision if asked; returns float32."""
     place = next(model.parameters()).device
     if precision not in PRECISIONS:
         raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
