@@ -44,7 +44,7 @@ lint: $(INSTALLED)  ## only the checks that do not run the code
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	@echo "== types"
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(JOBS)
 	@echo "== imports point one way"
 	$(BIN)/lint-imports
 
