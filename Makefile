@@ -36,7 +36,7 @@ train: $(INSTALLED)  ## train GSP, and GAP beside it, on glyph collages: minutes
 test: lint  ## check format, style, types and imports; run tests and doctests
 	@echo "== tests and the examples in docstrings, $(JOBS) at a time"
 	@command -v $(DRIVER) >/dev/null || echo "== no $(DRIVER) here: tests of the web page are left out"
-	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not slow$(if $(shell command -v $(DRIVER)),, and not browser)"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu and not slow$(if $(shell command -v $(DRIVER)),, and not browser)"
 	@echo "== all passed"
 
 lint: $(INSTALLED)  ## only the checks that do not run the code
@@ -44,7 +44,7 @@ lint: $(INSTALLED)  ## only the checks that do not run the code
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	@echo "== types"
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(JOBS)
 	@echo "== imports point one way"
 	$(BIN)/lint-imports
 

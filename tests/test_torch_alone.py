@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 # Refuses what gspool's own modules import, loaded before or not, if it is neither torch (with its triton) nor Python's
 # own. What torch imports is torch's affair: it looks for numpy, and goes on without.
@@ -38,58 +41,80 @@ for name in pooling.list():
     if name not in timms:
         pooling.create_embedding(name, dim=16, out_dim=128)
 functional.hard_selection(torch.rand(2, 3, 5), mu=0.3)
-print("fine")
 """
-
-
-def run(body: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", GUARD + body]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-
-
-def test_the_layer_and_the_loss_work_with_torch_alone() -> None:
-    outcome = run(USE)
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.strip() == "fine"
-
-
-def test_the_guard_of_this_test_would_notice() -> None:
-    outcome = run("import gspool.terminal.parser")
-    assert outcome.returncode != 0
-    assert "gspool.terminal.parser asks for jsonargparse" in outcome.stderr
-
-
-def test_a_layer_of_timm_says_what_to_install() -> None:
-    outcome = run("from gspool import pooling\npooling.create('avgmax', dim=8)")
-    assert 'pip install "gspool[train]"' in outcome.stderr
-
-
-def test_the_cost_of_a_layer_is_measured_with_torch_alone() -> None:
-    words = ["bench", "--layers", "gmp", "gsp", "--batch", "2", "--channels", "8", "--size", "3", "--repeats", "1"]
-    outcome = run(f"from gspool.cli import main\nsys.exit(main({words}))")
-    assert outcome.returncode == 0, outcome.stderr
-    assert "gsp instead of gap" in outcome.stdout
-
-
-def test_a_backbone_in_front_of_the_layers_says_what_to_install() -> None:
-    outcome = run("from gspool.cli import main\nsys.exit(main(['bench', '--model', 'resnet20']))")
-    assert outcome.returncode == 1
-    assert "pip install 'gspool[train]'" in outcome.stderr
-
-
-def test_every_other_command_says_what_to_install() -> None:
-    body = """
+BENCH = ["bench", "--layers", "gmp", "gsp", "--batch", "2", "--channels", "8", "--size", "3", "--repeats", "1"]
+COMMANDS = """
 from gspool.cli import COMMANDS, main
 words = {"reproduce": ["tokens"], "report": [], "train": []}
 for name in COMMANDS:
     if name != "bench":
         print(name, main([name, *words.get(name, ["model", "pictures", "--out", "v.npz"])]), COMMANDS[name].extra)
 """
-    outcome = run(body)
-    assert outcome.returncode == 0, outcome.stderr
-    told = outcome.stderr.splitlines()
-    assert len(told) == len(outcome.stdout.splitlines()) == 10
-    for line, answer in zip(told, outcome.stdout.splitlines(), strict=True):
+PROGRAMS = {
+    "use": USE,
+    "foreign import": "import gspool.terminal.parser",
+    "layer of timm": "from gspool import pooling\npooling.create('avgmax', dim=8)",
+    "bench": f"from gspool.cli import main\nsys.exit(main({BENCH}))",
+    "bench of a backbone": "from gspool.cli import main\nsys.exit(main(['bench', '--model', 'resnet20']))",
+    "commands": COMMANDS,
+}
+RUN_ALL = """
+import contextlib, io, json, traceback
+
+outcomes = {}
+for name, program in programs.items():
+    out, error, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            exec(program, {"sys": sys, "torch": torch})
+        except SystemExit as end:
+            status = end.code
+        except Exception:
+            traceback.print_exc()
+            status = 1
+    outcomes[name] = (status, out.getvalue(), error.getvalue())
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, tuple[int, str, str]]:
+    """Run every program in one guarded process; return status, output and errors of each."""
+    command = [sys.executable, "-c", f"{GUARD}\nprograms = {PROGRAMS!r}\n{RUN_ALL}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def test_the_layer_and_the_loss_work_with_torch_alone(outcomes) -> None:
+    assert outcomes["use"] == [0, "", ""]
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("foreign import", "gspool.terminal.parser asks for jsonargparse"),
+        ("layer of timm", 'pip install "gspool[train]"'),
+        ("bench of a backbone", "pip install 'gspool[train]'"),
+    ],
+)
+def test_what_needs_more_says_what_to_install(outcomes, program: str, told: str) -> None:
+    status, _, error = outcomes[program]
+    assert status == 1
+    assert told in error
+
+
+def test_the_cost_of_a_layer_is_measured_with_torch_alone(outcomes) -> None:
+    status, out, error = outcomes["bench"]
+    assert status == 0, error
+    assert "gsp instead of gap" in out
+
+
+def test_every_other_command_says_what_to_install(outcomes) -> None:
+    status, out, error = outcomes["commands"]
+    assert status == 0, error
+    assert len(error.splitlines()) == len(out.splitlines()) == 10
+    for line, answer in zip(error.splitlines(), out.splitlines(), strict=True):
         name, status, extra = answer.split()
         assert status == "1"
         assert line.startswith(f"gspool {name} needs ")

@@ -63,7 +63,7 @@ def test_a_step_longer_than_the_budget_is_warmed_up_once_and_timed_five_times():
 
 
 def test_milliseconds_are_milliseconds():
-    assert 20 <= milliseconds(lambda: time.sleep(0.02), CPU) < 200
+    assert 20 <= milliseconds(lambda: time.sleep(0.02), CPU) < 2000
 
 
 def test_progress_goes_from_nothing_towards_all():

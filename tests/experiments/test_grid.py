@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from gspool.executor import Executor
+from gspool.executor import Executor, grid
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
-from gspool.training.processes import TerminatedError, TrainingInterruptedError
 
 JOBS = [{"seed": seed} for seed in range(4)]
 
@@ -47,40 +45,41 @@ def test_only_missing_runs_are_done_and_a_failure_harms_no_other(workers: int, t
 
 
 def test_time_that_runs_out_leaves_the_rest_for_the_same_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = RunStore(tmp_path / "runs.jsonl")
     told: list[float] = []
+    clock = [1000.0]
+    monkeypatch.setattr(grid.time, "time", lambda: clock[0])
 
     def worker(asked: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         told.append(seconds)
         if asked["seed"] == 1:
-            time.sleep(0.4)
+            clock[0] += 0.4
             return None
         return {"x": asked["seed"]}
 
     assert run_grid(store, JOBS, lambda: worker, seconds=0.3) == 3
     assert "3 of 4 trainings are left" in capsys.readouterr().out
-    assert 0 < told[1] <= told[0] <= 0.3
+    assert told == pytest.approx([0.3, 0.3])
     assert [run.asked["seed"] for run in store.runs()] == [0]
     told.clear()
     assert run_grid(store, JOBS, lambda: lambda asked, seconds: told.append(seconds) or {"x": 1}) == 0
     assert told == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("stop", "status"),
-    [
-        (KeyboardInterrupt(), 130),
-        (TerminatedError(), 143),
-        (TrainingInterruptedError(Path("x"), 3, signal.SIGINT), 130),
-        (TrainingInterruptedError(Path("x"), 3, signal.SIGTERM), 143),
-    ],
-)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_this_process_keeps_what_is_finished(
-    stop: BaseException, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    training: bool, number: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # Imported here, because it brings torch, which the processes of the other tests would load too.
+    from gspool.training.signals import TerminatedError, TrainingInterruptedError
+
     store = RunStore(tmp_path / "runs.jsonl")
+    stop: BaseException = KeyboardInterrupt() if number == signal.SIGINT else TerminatedError()
+    if training:
+        stop = TrainingInterruptedError(Path("x"), 3, number)
 
     def worker(asked: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         if asked["seed"] == 2:

@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 7, 3, 5), (3, 63, 65, 17), (2, 130, 16, 33), (1, 40, 300, 8)])
+@pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 7, 3, 5), (1, 63, 65, 17), (1, 130, 16, 33), (1, 9, 300, 8)])
 @pytest.mark.parametrize(("mu", "epsilon"), [(0.3, 5.0), (0.97, 60.0), (0.01, 0.5)])
 def test_weights_are_exact(size, mu, epsilon):
     cases.weights_are_exact(*size, mu, epsilon)
@@ -60,7 +60,7 @@ def test_laws_of_slices(law, slices):
 @pytest.mark.parametrize("sums", ["product", "reduce"], indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 # Images of one tile, of three, and of three that the backward pass takes as two.
-@pytest.mark.parametrize("size", [(2, 9, 5, 70), (2, 130, 6, 40), (1, 130, 3, 5)])
+@pytest.mark.parametrize("size", [(2, 9, 5, 70), (1, 130, 6, 40), (1, 130, 3, 5)])
 def test_both_ways_to_sum_tokens_agree_with_the_plain_version(sums, dtype, size):
     cases.agrees(*cases.problem(*size), dtype=dtype)
     cases.agrees(*cases.problem(*size), dtype=dtype, role="background", outputs="p")

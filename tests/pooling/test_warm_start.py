@@ -1,12 +1,12 @@
 """The warm start: averaging first, then prototypes from what was seen; under resume and across processes."""
 
-import os
-import socket
-import subprocess
-import sys
-import textwrap
+import multiprocessing
+from pathlib import Path
 
+import pytest
 import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from gspool import GSP
 
@@ -66,39 +66,31 @@ def test_an_interrupted_run_resumes_to_the_same_prototypes():
     assert not done.warm_start.collecting
 
 
-def test_two_processes_choose_the_prototypes_of_one(tmp_path):
-    script = tmp_path / "rank.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import sys, torch
-            from torch import distributed
-            from torch.nn.parallel import DistributedDataParallel
-            from gspool import GSP
-            rank, folder = int(sys.argv[1]), sys.argv[2]
-            distributed.init_process_group("gloo", rank=rank, world_size=2)
-            torch.manual_seed(0)
-            model = DistributedDataParallel(GSP(5, prototypes=4, warm_start=16))
-            generator = torch.Generator().manual_seed(0)
-            for _ in range(4):
-                whole = torch.randn(8, 9, 5, generator=generator) / 3
-                model(whole[4 * rank : 4 * rank + 4]).square().sum().backward()
-            torch.save(model.module.state_dict(), f"{folder}/rank{rank}.pt")
-            # Both leave together, and nothing of DDP outlives the group.
-            del model
-            distributed.barrier()
-            distributed.destroy_process_group()
-            """
-        )
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([sys.executable, str(script), str(rank), str(tmp_path)], env=environment) for rank in (0, 1)
-    ]
-    assert [process.wait(timeout=240) for process in ranks] == [0, 0]
+def choose_on_rank(rank: int, folder: Path) -> None:
+    """Train half of every batch in one of two processes, and write the state."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(GSP(5, prototypes=4, warm_start=16))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        whole = torch.randn(8, 9, 5, generator=generator) / 3
+        model(whole[4 * rank : 4 * rank + 4]).square().sum().backward()
+    torch.save(model.module.state_dict(), folder / f"rank{rank}.pt")
+    # Both leave together, and nothing of DDP outlives the group.
+    del model
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_two_processes_choose_the_prototypes_of_one(tmp_path, one_thread):
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=choose_on_rank, args=(rank, tmp_path)) for rank in (0, 1)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(240)
+    assert [process.exitcode for process in ranks] == [0, 0]
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
     torch.manual_seed(0)
     alone = GSP(5, prototypes=4, warm_start=16)

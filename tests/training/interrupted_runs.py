@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import random
 import signal
 import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from gspool.training import TrainConfig
@@ -24,11 +27,11 @@ TIMES = ("seconds", "images_per_second", "steps_per_second")
 
 
 def config_of(folder: Path, ranks: int, workers: int = 0, frozen: bool = False) -> TrainConfig:
-    """Return a run of 40 steps with state of every kind: proxies, a warm start, augmentation, a falling rate.
+    """Return a run of 20 steps with state of every kind: proxies, a warm start, augmentation, a falling rate.
 
-    With ``frozen`` its first 20 steps are of the head alone, on stored tokens.
+    With ``frozen`` there are 10 steps of the head alone before them, on stored tokens.
     """
-    config = tiny(max_steps=40, evaluate_every=10, checkpoint_every=3, devices=ranks)
+    config = tiny(max_steps=20, evaluate_every=5, checkpoint_every=3, devices=ranks)
     config.loss.zsr = 0.2
     config.model.freeze = "batchnorm"
     config.model.pooling_options["warm_start"] = 100
@@ -36,16 +39,23 @@ def config_of(folder: Path, ranks: int, workers: int = 0, frozen: bool = False) 
     config.data.transform, config.data.workers = "shift", workers
     config.output.folder = str(folder)
     if frozen:
-        config.head.steps, config.features.folder = 20, str(folder.parent / "tokens")
+        config.head.steps, config.features.folder = 10, str(folder.parent / "tokens")
         config.model.backbone_options["pixels"] = {"size": 16, "resize": 16}
     return config
 
 
+def free_port() -> int:
+    """Return a port that is free now, below those that the system hands out: no other process is given it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 def start(config: TrainConfig, ranks: int) -> list[int]:
     """Fork the processes of a run; it resumes where the folder holds a checkpoint. Return their process ids."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     sys.stdout.flush()
     sys.stderr.flush()
     folder = Path(config.output.folder)
@@ -138,8 +148,10 @@ def numbers_of(folder: Path) -> dict[str, object]:
     }
 
 
+@functools.cache
 def reference(folder: Path, ranks: int, frozen: bool = False) -> tuple[dict[str, object], float]:
-    """Make an uninterrupted run; return its numbers and its seconds."""
+    """Make an uninterrupted run, once; return its numbers and its seconds."""
+    folder = folder / f"{ranks}-{frozen}" / "whole"
     began = time.monotonic()
     statuses = wait(start(config_of(folder, ranks, frozen=frozen), ranks))
     assert statuses == [0] * ranks, said(folder)

@@ -135,7 +135,7 @@ def insert_adapters(backbone: nn.Module, lora: Lora) -> None:
         raise ValueError("this backbone has adapters already; save the model, which merges them, and load it again")
     alpha = 2 * lora.rank if lora.alpha is None else lora.alpha
     # peft takes whole numbers for alpha, and only uses alpha / rank.
-    config = LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=list(lora.targets))  # type: ignore[arg-type]
+    config = LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=list(lora.targets))
     try:
         inject_adapter_in_model(config, backbone)
     except ValueError as error:
