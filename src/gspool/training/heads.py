@@ -27,6 +27,8 @@ from gspool.training.loop import run_loop
 from gspool.training.metric_learning import MetricLearning
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jaxtyping import Float
     from torch import Tensor
 
@@ -215,6 +217,7 @@ def train_head(
     sets: Mapping[str, TensorSet],
     *,
     learn: bool = True,
+    folder: Path | None = None,
 ) -> HeadResult:
     """Start a head, train it, and measure it at its best step; ``learn=False`` measures it as it starts.
 
@@ -225,6 +228,7 @@ def train_head(
         model: from `build_head`.
         config: batches, loss, optimiser, schedule and trainer are used.
         sets: train (every view an entry), validation and test.
+        folder: where checkpoints go, and where an interrupted training goes on; None keeps nothing.
 
     Raises:
         ValueError: if a setting does not fit.
@@ -242,7 +246,7 @@ def train_head(
         task = MetricLearning(model, loss, config, train, validation, fabric)
         # Nothing is logged between evaluations, and reading the loss would make the GPU wait.
         trainer = replace(config.trainer, log_every=config.trainer.evaluate_every)
-        outcome = run_loop(task, fabric, trainer, config.schedule)
+        outcome = run_loop(task, fabric, trainer, config.schedule, folder)
         best_step, steps, seconds = outcome.best_step, outcome.steps, outcome.seconds
         monitor = config.trainer.monitor
         if outcome.best_value is None or outcome.best_value <= first[monitor]:
