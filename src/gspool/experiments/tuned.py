@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 
@@ -62,9 +62,13 @@ from gspool.training.run_folder import HEAD
 from gspool.training.sets import on_device
 
 if TYPE_CHECKING:
+    from jaxtyping import Int64, UInt8
+    from torch import Tensor
+
     from gspool.data import ImageSet
     from gspool.data.image_set import Split
     from gspool.models import Backbone, Embedder, Pixels
+    from gspool.pooling.embedding import EmbedThenPool
 
 FOLDS, SEEDS = 4, (0, 1, 2)
 HEAD_FIRST, AS_THE_PAPER = "head first", "as the paper"
@@ -276,7 +280,7 @@ def draw_embedding(model: Embedder, seed: int) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(mixed_seed(seed, 3))
         drawn = LocalEmbedding(model.backbone.channels, model.out_dim)
-        model.head.get_submodule("embed").weight.copy_(drawn.weight)
+        cast("EmbedThenPool", model.head).embed.weight.copy_(drawn.weight)
 
 
 @torch.no_grad()
@@ -289,23 +293,25 @@ def selection_of(model: Embedder, test: TensorSet, shown: bool) -> dict[str, Any
     was_training = model.training
     model.eval()
     places = torch.linspace(0, len(test) - 1, min(MEASURED, len(test))).long()
-    weights, energies = [], []
+    entropies, energies = [], []
     for part in places.split(64):
         images = test.evaluation_images(part)
         energy = model.feature_map(images).float().square().sum(1).flatten(1)
         energies.append(relative_entropy(energy / energy.sum(1, keepdim=True)))
-        weights.append(model.embed(images).weights)
-    found: dict[str, Any] = {"energy_entropy": float(torch.cat(energies).mean()), "entropy": None}
-    if weights[0] is not None:
-        found["entropy"] = float(relative_entropy(torch.cat(weights).float()).mean())
-        if shown:
-            drawn = model.embed(test.evaluation_images(shown_places(test))).weights
-            found["weights"] = [" ".join(f"{weight:.4f}" for weight in row) for row in drawn.tolist()]
+        weights = model.embed(images).weights
+        entropies += [] if weights is None else [relative_entropy(weights.float())]
+    found: dict[str, Any] = {
+        "entropy": float(torch.cat(entropies).mean()) if entropies else None,
+        "energy_entropy": float(torch.cat(energies).mean()),
+    }
+    if shown:
+        drawn = cast("Tensor", model.embed(test.evaluation_images(shown_places(test))).weights)
+        found["weights"] = [" ".join(f"{weight:.4f}" for weight in row) for row in drawn.tolist()]
     model.train(was_training)
     return found
 
 
-def shown_places(test: ImageSet | TensorSet) -> torch.Tensor:
+def shown_places(test: ImageSet | TensorSet) -> Int64[Tensor, " P"]:
     """Return the first picture of evenly spaced classes: not picked."""
     firsts = [int((test.labels == label).nonzero()[0]) for label in test.labels.unique().tolist()]
     return torch.tensor(firsts[:: max(len(firsts) // SHOWN, 1)][:SHOWN])
@@ -499,7 +505,7 @@ def draw_entropies(record: Record, path: Path) -> None:
     save(figure, path)
 
 
-def draw_weights(record: Record, pictures: torch.Tensor, path: Path) -> None:
+def draw_weights(record: Record, pictures: UInt8[Tensor, "P H W 3"], path: Path) -> None:
     """Draw the weights of GSP over the same test pictures before and after tuning, paper's and sharp, in both ways."""
     runs, lines = chosen_runs(record["value"]), [("", None)]
     first = (0, record["value"]["first_seed"])
