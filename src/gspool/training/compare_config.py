@@ -37,7 +37,10 @@ PATCH_DEFAULTS: dict[str, dict[str, Any]] = {
     "gsp": {"mu": 0.01, "epsilon": 20.0, "prototypes": 32, "groups": 8, "rate": 10.0, "prototypes_from": "kmeans"},
 }
 # Options of a head that `--grid` may vary beside those of its layer.
-HEAD_OPTIONS = ("start", "prototypes_from", "rate", "token_dropout", "feature_dropout", "lr", "zsr", "weight_decay")
+HEAD_OPTIONS = (
+    *("start", "prototypes_from", "rate", "token_dropout", "feature_dropout", "lr", "weight_decay"),
+    *("zsr", "zsr_scale", "zsr_repeats"),
+)
 
 
 @dataclass
@@ -170,9 +173,14 @@ def configured(config: CompareConfig, chosen: Mapping[str, Any], seed: int) -> t
         lr=float(chosen.get("lr", config.optimiser.lr)),
         weight_decay=float(chosen.get("weight_decay", config.optimiser.weight_decay)),
     )
+    zsr_options = {name: chosen[f"zsr_{name}"] for name in ("scale", "repeats") if f"zsr_{name}" in chosen}
     train = TrainConfig(
         data=config.data,
-        loss=replace(config.loss, zsr=float(chosen.get("zsr", config.loss.zsr))),
+        loss=replace(
+            config.loss,
+            zsr=float(chosen.get("zsr", config.loss.zsr)),
+            zsr_options={**config.loss.zsr_options, **zsr_options},
+        ),
         optimiser=optimiser,
         schedule=config.schedule,
         trainer=replace(config.trainer, seed=seed),
