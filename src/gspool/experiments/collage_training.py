@@ -274,7 +274,7 @@ class CollageWorker:
         config = training.config(len(sets["train"]))
         if training.start == "frozen":
             tokens = maps["train"].pixels[: 4 * SAMPLED_PICTURES : 4].flatten(2).mT
-            layout = TokenLayout(1, 0, False, *tokens.shape[1:], None, "fp16")
+            layout = TokenLayout(1, 0, False, tokens.shape[1], tokens.shape[2], None, "fp16")
             head = TokenHead(model.to(self.device).head, layout, HeadConfig(prototypes="kmeans", rate=training.rate))
             start_head(head, tokens, training.seed)
             config = head_config(config, head)
