@@ -10,16 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gspool import data
+from gspool.executor.run_store import RunStore
 from gspool.experiments import collage, commands
-from gspool.experiments.cifar import FLAVOURS, MapHead, channel_statistics, fit_head, write_cifar100_stand_in
+from gspool.experiments.cifar import (
+    FLAVOURS,
+    MapHead,
+    channel_statistics,
+    fit_head,
+    weights_file,
+    write_cifar100_stand_in,
+)
 from gspool.experiments.collage import ROWS, paper_tables, tuned_trainings
+from gspool.experiments.collage_heads import Length, heads_table, rows_of, run_heads, tries_of
 from gspool.experiments.collage_search import Variant, changed, search, single_variants, variants
 from gspool.experiments.collage_training import (
     GSP_OPTIONS,
     CollageEmbedder,
     Collages,
+    CollageWorker,
     Training,
     collage_maps,
     model_of,
@@ -37,7 +48,7 @@ from gspool.training.gpu_data import TensorSet
 pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES, CHANNELS = 16, 12
 SMALL = {"prototypes": 8, "warm_start": 0}
-TABLES = collage.EXPERIMENT.tables
+TABLES = {name: table for name, table in collage.EXPERIMENT.tables.items() if name != "heads"}
 
 
 @pytest.fixture(scope="module")
@@ -358,3 +369,54 @@ def test_without_time_for_any_training_nothing_is_written(tmp_path: Path, capsys
     assert commands.run("reproduce", words) == 1
     assert "more --seconds" in capsys.readouterr().err
     assert not (tmp_path / "quick" / "results").exists()
+
+
+SHORT = Length(epochs=1, patience=1, fine_tuned=1)
+
+
+@pytest.mark.parametrize("row", [("EP", "frozen", "pnca"), ("GSP", "head first", "c2")])
+def test_heads_start_as_the_frozen_feature_and_tune_the_network_after_them(
+    root: Path, tmp_path: Path, row: Any
+) -> None:
+    torch.manual_seed(0)
+    save_file(ResNet20().state_dict(), weights_file(tmp_path, "postactivation"))
+    training = tries_of(row, 0, SHORT)[-1]
+    worker = CollageWorker(root, tmp_path, "cpu", "torch")
+    model, _, result = worker.train(training)
+    assert result is not None
+    if row[1] == "head first":
+        assert {*result.before} == {"head alone"}
+        assert [each["step"] for each in result.curve] == [0, 1]
+    else:
+        # Principal directions are orthogonal, and one step hardly changes that; drawn ones are not.
+        embed = model.head.embed.weight.detach()
+        torch.testing.assert_close(embed.T @ embed, torch.eye(64), atol=0.02, rtol=0)
+
+
+def test_runs_from_before_there_was_a_start_to_choose_are_found_again() -> None:
+    assert {"start", "rate"}.isdisjoint(Training("gap", "c2").asked())
+    for row in rows_of():
+        for training in tries_of(row, 0, SHORT):
+            assert Training(**training.asked()) == training
+
+
+def test_heads_are_chosen_by_validation_and_continue_from_their_result(tmp_path: Path) -> None:
+    path, stores = tmp_path / "collage_heads.json", []
+
+    def train(what: str, trainings: Any) -> None:
+        for training in trainings.values():
+            if stores[-1].get(training.asked()) is None:
+                # The second try is best on validation and worst on test.
+                second = training.lr == 3e-4 and training.embedding_rate == 1.0
+                test = (0.1 if second else 0.9) + 0.1 * (training.pooling == "gsp") + 0.01 * training.seed
+                found = {"validation": 0.5 + second, "map@r": test, "on_object": 0.25}
+                stores[-1].put(training.asked(), found)
+
+    for layers in (("GAP", "GSP"), ("DeLF",)):
+        stores.append(RunStore(tmp_path / f"{layers[0]}.jsonl", path))
+        run_heads(train, stores[-1], path, layers, (0, 1), SHORT, "gspool reproduce collage")
+    table = heads_table(read_result(path)).splitlines()
+    assert [line.split("|")[1].strip() for line in table[2:]] == ["GAP", "DeLF", "GSP"] * 2
+    assert "| GSP | frozen | 20.50 ± 0.71 | 22.68 | +10.00 (+10.00 to +10.00) | 0.25 | 2 |" in table[4]
+    with pytest.raises(ValueError, match="--layers are GAP, DeLF"):
+        rows_of(("nothing",))

@@ -7,7 +7,15 @@ import pytest
 
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import RunOptions
-from gspool.experiments.frozen import FrozenSettings, chosen_runs, heads_table, tries_of, variants_of, write_record
+from gspool.experiments.frozen import (
+    FrozenSettings,
+    chosen_runs,
+    heads_table,
+    tries_of,
+    variants_of,
+    write_record,
+    zsr_table,
+)
 from gspool.features import TokenLayout
 from gspool.pooling.embedding import check_head_options
 from gspool.provenance import read_result
@@ -90,3 +98,18 @@ def test_settings_of_another_study_are_used_unchanged(stopped: Any) -> None:
 def test_an_unknown_row_is_refused_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="no row nothing; it has gap"):
         variants_of(RunOptions(), FrozenSettings(layers="nothing"), class_token=False)
+
+
+def test_heads_with_zsr_are_compared_with_the_same_heads_without(tmp_path: Path) -> None:
+    options = RunOptions(results=tmp_path, settings=FrozenSettings(layers="gap,gsp,gsp zsr"))
+    rows = variants_of(options, options.settings, class_token=False)
+    store = RunStore(tmp_path / "runs.jsonl")
+    for row, test in (("gap", 5.0), ("gsp", 8.0), ("gsp zsr", 8.5)):
+        for fold in (0, 1):
+            for place, variant in enumerate(rows[row]):
+                store.put(asked_of(row, variant, fold, 0), found(30 - place, test + fold))
+    write_record(options, options.settings, LAYOUT, rows, store)
+    # Rows with ZSR do not replace the study without them.
+    record = read_result(tmp_path / "frozen_cub_resnet50_227_pnca_zsr.json")
+    assert "| gsp | mu 0.05, epsilon 10, prototypes 64, lr 0.0003, zsr 0.1, zsr_scale 9.5" in zsr_table(record)
+    assert "| +0.50 (+0.50 to +0.50) | 2 |" in zsr_table(record)

@@ -74,7 +74,7 @@ def test_a_signal_in_this_process_keeps_what_is_finished(
     training: bool, number: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Imported here, because it brings torch, which the processes of the other tests would load too.
-    from gspool.training.signals import TerminatedError, TrainingInterruptedError
+    from gspool.training.processes import TerminatedError, TrainingInterruptedError
 
     store = RunStore(tmp_path / "runs.jsonl")
     stop: BaseException = KeyboardInterrupt() if number == signal.SIGINT else TerminatedError()

@@ -11,6 +11,7 @@ Ours: results/frozen_DATA_BACKBONE_SIZE_LOSS.json.
     gspool reproduce frozen --data cub_collage --backbone timm/vit_small_patch14_dinov2 ... --size 448 --dim 0
     gspool reproduce frozen --data flowers --like frozen_cub_resnet50_227_pnca ...      # settings chosen elsewhere
     gspool reproduce frozen --data cifar100 --task classify ...
+    gspool reproduce frozen --layers "gap,gsp,gsp zsr,gemean+gsp keys,gemean+gsp keys zsr" ...      # ..._zsr.json
     gspool reproduce frozen --quick
 """
 
@@ -76,6 +77,9 @@ KEYS = (
     [(0.1, 5, 1), (0.1, 10, 1), (0.05, 5, 1), (0.05, 10, 1), (0.1, 10, 10), (0.03, 10, 1)],
     [(0.01, 20, 1), (0.01, 10, 3), (0.003, 20, 1), (0.003, 10, 3), (0.01, 20, 3), (0.003, 20, 3)],
 )
+# ZSR: its weight, the factor on its logits, random splits of a batch.
+REGULARISATION = [(0.1, 9.5, 1), (0.3, 9.5, 1), (0.5, 9.5, 1), (0.1, 1.0, 1), (0.1, 9.5, 4), (0.3, 1.0, 4)]
+WITH_ZSR = " zsr"
 WITH_CLASS_TOKEN = ("gap", "delf", "abmilp", "ep", "gsp", "gsp groups keys")
 Try = tuple[dict[str, Any], dict[str, Any]]
 
@@ -84,7 +88,8 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
     """Return six tries for every row of the table, around one learning rate.
 
     Rows of GSP: "gsp" with 8 prototypes, "after" with the embedding after the pooling, "keys" with a key projection,
-    "groups" with 32 prototypes in 8 groups. Prototypes start from k-means on tokens.
+    "groups" with 32 prototypes in 8 groups. Prototypes start from k-means on tokens. Rows "zsr" vary the regularisation
+    at settings that were chosen without it; GSP then has 64 prototypes, because it regresses from their shares.
     """
     three, six = [lr / 3, lr, 3 * lr], [lr / 10, lr / 3, lr, 3 * lr, 10 * lr, 30 * lr]
     rows: dict[str, list[Try]] = {name: [({}, {"lr": rate}) for rate in six] for name in PLAIN}
@@ -114,6 +119,14 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
     if not class_token:  # powers need features that are not negative
         rows["gemean+gsp"] = gsp(own, prototypes=64)
         rows["gemean+gsp keys"] = gsp(with_keys, prototypes=64, keys=128)
+        for name, ((options, head),) in {
+            "gsp": gsp([(0.05, 10, 1)], prototypes=64),
+            "gemean+gsp keys": gsp([(0.1, 5, 1)], prototypes=64, keys=128),
+        }.items():
+            rows[name + WITH_ZSR] = [
+                (options, {**head, "zsr": weight, "zsr_scale": scale, "zsr_repeats": repeats})
+                for weight, scale, repeats in REGULARISATION
+            ]
         return rows
     del rows["gemean"]
     rows["cls"] = [({}, {"lr": rate}) for rate in six]
@@ -138,7 +151,7 @@ class FrozenSettings:
         dim: length of the embedding; 0 keeps the channels of the backbone.
         loss: pnca or c2.
         lr: the learning rate that tries are spread around.
-        layers: names with commas between; all if none are named.
+        layers: names with commas between; all but those with ZSR if none are named.
         start: how heads start: identity (principal directions where the embedding is shorter) or random.
         batch: pictures in one forward pass of the backbone.
         side: pictures in a row of a collage; 2 has three distractors, 3 has eight.
@@ -231,7 +244,8 @@ def variants_of(options: RunOptions, chosen: FrozenSettings, class_token: bool) 
         elsewhere = json.loads((options.results / f"{chosen.like}.json").read_text())["value"]["chosen"]
         tries = {row: [(each["options"], each["head"])] for row, each in elsewhere.items() if row in tries}
     named = [name.strip() for name in chosen.layers.split(",") if name.strip()]
-    named = named or (["gap", "gsp groups"] if options.quick else list(tries))
+    usual = ["gap", "gsp groups"] if options.quick else [name for name in tries if not name.endswith(WITH_ZSR)]
+    named = named or usual
     unknown = [name for name in named if name not in tries]
     if unknown:
         raise ValueError(f"the study has no row {', '.join(unknown)}; it has {', '.join(tries)}")
@@ -247,10 +261,12 @@ def variants_of(options: RunOptions, chosen: FrozenSettings, class_token: bool) 
 
 
 def result_name(chosen: FrozenSettings) -> str:
-    """Return the name of the result: data, backbone, size and loss."""
+    """Return the name of the result: data, backbone, size and loss; rows with ZSR have one of their own."""
     backbone = {"keras/resnet50": "resnet50"}.get(chosen.backbone, chosen.backbone.split("/")[-1])
     collage = f"{chosen.side}x{chosen.side}" if chosen.data == "cub_collage" else ""
-    return f"frozen_{chosen.data}{collage}_{backbone}_{chosen.size}_{chosen.loss if chosen.task == 'embed' else 'top1'}"
+    zsr = "_zsr" if WITH_ZSR in chosen.layers else ""
+    metric = chosen.loss if chosen.task == "embed" else "top1"
+    return f"frozen_{chosen.data}{collage}_{backbone}_{chosen.size}_{metric}{zsr}"
 
 
 def seeds_of(options: RunOptions) -> Sequence[int]:
@@ -395,6 +411,37 @@ def heads_table(record: Record) -> str:
     )
 
 
+def zsr_table(record: Record) -> str:
+    """Write every head without and with ZSR, each at its best try by validation, and the paired difference."""
+    value, runs = record["value"], chosen_runs(record["value"])
+    lines, rows = {line["row"]: line for line in summary(runs)}, []
+    for name, line in lines.items():
+        base = name.removesuffix(WITH_ZSR)
+        if name == base or base not in lines:
+            continue
+        # Against the row called gap: here the same head without ZSR.
+        names = {base: "gap", name: name}
+        pair = [
+            {**run, "asked": {**run["asked"], "row": names[run["asked"]["row"]]}}
+            for run in runs
+            if run["asked"]["row"] in names
+        ]
+        (difference,) = (each["against_gap"] for each in summary(pair) if each["row"] == name)
+        rows.append(
+            {
+                "head": base,
+                "chosen by validation": _settings(value["chosen"][name], value["tries"]),
+                "validation, without": lines[base]["validation"],
+                "with": line["validation"],
+                "test, without": plus_minus(lines[base]["test"], lines[base]["std"]),
+                "test, with": plus_minus(line["test"], line["std"]),
+                "with − without": with_interval(difference),
+                "pairs": line["runs"],
+            }
+        )
+    return markdown_table(rows, ".2f", text_columns=2) if rows else "not run"
+
+
 def _settings(chosen: Mapping[str, Any], tries: int) -> str:
     merged = {**chosen.get("options", {}), **chosen.get("head", {})}
     kept = {name: value for name, value in merged.items() if name != "prototypes_from" and (name, value) != ("rate", 1)}
@@ -432,14 +479,19 @@ RESULTS = {
     "collage": "frozen_cub_collage2x2_vit_small_patch14_dinov2_448_pnca",
 }
 
+ZSR_RESULT = "frozen_cub_resnet50_227_pnca_zsr"
+
 EXPERIMENT = Experiment(
     name="frozen",
     claim="on tokens of a frozen backbone, selecting tokens beats averaging them",
     shows="not in the paper, which tunes the whole network",
     cost="tokens once, then 6 tries x 2 folds and 12 final trainings for each head: minutes on one H200",
-    files=tuple(RESULTS.values()),
+    files=(*RESULTS.values(), ZSR_RESULT),
     run=run,
-    tables={table: FromFile(name, heads_table) for table, name in RESULTS.items()},
+    tables={
+        **{table: FromFile(name, heads_table) for table, name in RESULTS.items()},
+        "zsr": FromFile(ZSR_RESULT, zsr_table),
+    },
     plots={f"frozen_{table}": FromFile(name, draw) for table, name in RESULTS.items()},
     needs=("cub",),
     settings=FrozenSettings,

@@ -139,7 +139,7 @@ def overlay(axes: Axes, picture: Any, heat: Any, title: str = "") -> None:
     if heat is not None:
         size = tuple(picture.shape[:2])
         spread = torch.nn.functional.interpolate(torch.as_tensor(heat)[None, None], size, mode="bicubic")[0, 0]
-        axes.imshow(spread.clamp_min(0) / spread.max(), cmap="inferno", alpha=0.7, vmin=0, vmax=1)
+        axes.imshow((spread.clamp_min(0) / spread.max()).numpy(), cmap="inferno", alpha=0.7, vmin=0, vmax=1)
     axes.set_title(title, fontsize=9)
 
 

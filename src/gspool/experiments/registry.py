@@ -25,6 +25,7 @@ MODULES = {
     "computation": "computation",
     "classification": "classification",
     "frozen": "frozen",
+    "tuned": "tuned",
 }
 
 

@@ -66,14 +66,19 @@ def asked_of(row: str, variant: Variant, fold: int, seed: int) -> dict[str, Any]
 
 def configured(config: CompareConfig, chosen: Mapping[str, Any], seed: int) -> TrainConfig:
     """Return the configuration of one training, with the head settings of its try applied."""
-    own: dict[str, dict[str, Any]] = {"head": asdict(config.head), "optimiser": {}, "loss": {}}
+    own: dict[str, dict[str, Any]] = {
+        "head": asdict(config.head),
+        "optimiser": {},
+        "loss": {},
+        "zsr_options": dict(config.loss.zsr_options),
+    }
     for name, value in chosen.items():
         section, setting = HEAD_OPTIONS[name]
-        own[section][setting] = value if section == "head" else float(value)
+        own[section][setting] = float(value) if section in ("optimiser", "loss") else value
     return TrainConfig(
         data=config.data,
         head=TrainedHeadConfig(**own["head"]),
-        loss=replace(config.loss, **own["loss"]),
+        loss=replace(config.loss, **own["loss"], zsr_options=own["zsr_options"]),
         optimiser=replace(config.optimiser, **own["optimiser"]),
         schedule=config.schedule,
         trainer=replace(config.trainer, seed=seed),

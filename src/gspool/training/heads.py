@@ -27,6 +27,8 @@ from gspool.training.metric_learning import MetricLearning, build_loss, build_op
 from gspool.training.processes import make_fabric
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jaxtyping import Float
     from torch import Tensor
 
@@ -55,6 +57,8 @@ HEAD_OPTIONS = {
     "feature_dropout": ("head", "feature_dropout"),
     "lr": ("optimiser", "lr"),
     "zsr": ("loss", "zsr"),
+    "zsr_scale": ("zsr_options", "scale"),
+    "zsr_repeats": ("zsr_options", "repeats"),
     "weight_decay": ("optimiser", "weight_decay"),
 }
 # Factor on the learning rate of the classifier, which starts at zero, while the head starts near its goal.
@@ -225,6 +229,7 @@ def train_head(
     sets: Mapping[str, TensorSet],
     *,
     learn: bool = True,
+    folder: Path | None = None,
 ) -> HeadResult:
     """Start a head, train it, and measure it at its best step; ``learn=False`` measures it as it starts.
 
@@ -235,6 +240,7 @@ def train_head(
         model: from `build_head`.
         config: batches, loss, optimiser, schedule and trainer are used.
         sets: train (every view an entry), validation and test.
+        folder: where checkpoints go, and where an interrupted training goes on; None keeps nothing.
     """
     fabric = make_fabric(config.trainer)
     train, validation, test = (sets[name] for name in ("train", "validation", "test"))
@@ -251,7 +257,7 @@ def train_head(
             config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed
         ).to(fabric.device)
         task = MetricLearning(model, loss, config, train, validation, fabric)
-        outcome = _run_silently(task, fabric, config)
+        outcome = _run_silently(task, fabric, config, folder)
         steps, seconds = outcome.steps, outcome.seconds
         if outcome.best_value is not None and outcome.best_value > first[config.trainer.monitor]:
             best_step, reached = outcome.best_step, measured(validation).metrics
@@ -270,10 +276,10 @@ def train_head(
     )
 
 
-def _run_silently(task: Task, fabric: Any, config: TrainConfig) -> LoopOutcome:
+def _run_silently(task: Task, fabric: Any, config: TrainConfig, folder: Path | None = None) -> LoopOutcome:
     """Train without a log between evaluations: reading the loss would make the GPU wait."""
     trainer = replace(config.trainer, log_every=config.trainer.evaluate_every)
-    return run_loop(task, fabric, trainer, config.schedule)
+    return run_loop(task, fabric, trainer, config.schedule, folder)
 
 
 def head_config(config: TrainConfig, model: TokenHead, prefix: str = "model") -> TrainConfig:

@@ -106,6 +106,7 @@ def on_device(
         device,
         shorter_side=pixels.resize if config.transform == "crop" else None,
         interpolation="bilinear" if training else pixels.interpolation,
+        longest=max(384, 3 * pixels.resize // 2),
         workers=max(config.workers, 1),
         progress=progress,
         transform=config.transform if training or config.transform == "crop" else "none",

@@ -1,0 +1,557 @@
+"""The whole network tuned on CUB, with the head trained first or from the first step: six layers, all tuned alike.
+
+The paper tunes from the first step, and its weights end flat: the network moves before the prototypes do. Here every
+layer is trained in two ways. "head first" trains the head alone on stored tokens of the frozen backbone, then the whole
+network from there, as `gspool train --finetune` does. "as the paper" trains everything from the first step: embedding
+drawn at random, prototypes by k-center on average-pooled vectors, ProxyNCA++ with one epoch of warm-up. Batches, steps,
+evaluations and learning rates to choose from are the same for all; `gspool reproduce benchmark` has the paper's own.
+Every layer and way gets the same tries of learning rates on fold 0 with the first seed; the best by validation is
+trained on every fold and seed, and the step that validation chooses is judged on the test classes.
+Ours: results/tuned_cub_resnet50_SIZE_LOSS.json.
+
+    gspool reproduce tuned --weights resnet50.safetensors --device cuda --processes 4 --seconds 1700
+    gspool reproduce tuned --weights resnet50.safetensors --loss c2 ...
+    gspool reproduce tuned --weights resnet50.safetensors --size 448 --processes 2 --layers "gap,gemean,gsp sharp" ...
+    gspool reproduce tuned --quick
+
+Cost: a minute for tokens and decoding, then 168 trainings a loss of at most 800 steps of 128 images: 36 to choose
+learning rates (12 of them are the first pair of fold and seed), and 12 for each of the 11 other pairs. An H200 makes
+about 40 of them in 30 minutes, four at a time; at 448 pixels a quarter of that. Pairs are finished one after the other,
+and every row says how many it has. The same command goes on from the result; --tries 1 leaves the choice out.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import torch
+
+from gspool.data.image_set import mixed_seed
+from gspool.evaluation.entropy import relative_entropy
+from gspool.evaluation.folds import contiguous_folds
+from gspool.evaluation.statistics import deviation, paired_difference, with_interval
+from gspool.executor.grid import Worker, run_grid
+from gspool.executor.run_store import RunStore
+from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions, names_of
+from gspool.experiments.plots import legend_below, overlay, save, subplots
+from gspool.experiments.runs import on_engine, training_folder
+from gspool.experiments.tables import markdown_table, plus_minus
+from gspool.features import FeatureConfig, extract_tokens
+from gspool.models import create_backbone
+from gspool.pooling.embedding import LocalEmbedding
+from gspool.provenance import write_result
+from gspool.training import TrainConfig, fit
+from gspool.training.metric_learning import build_model
+from gspool.training.compare_data import Tokens, create_sets, token_sets
+from gspool.training.compare_runs import hold_tokens, load_tokens
+from gspool.training.config import DataConfig
+from gspool.training.frozen import head_first
+from gspool.training.gpu_data import TensorSet
+from gspool.training.heads import TokenHead, head_config, start_from, train_head
+from gspool.training.presets import fair
+from gspool.training.run_folder import HEAD
+from gspool.training.sets import on_device
+
+if TYPE_CHECKING:
+    from jaxtyping import Int64, UInt8
+    from torch import Tensor
+
+    from gspool.data import ImageSet
+    from gspool.data.image_set import Split
+    from gspool.models import Backbone, Embedder, Pixels
+    from gspool.pooling.embedding import EmbedThenPool
+
+FOLDS, SEEDS = 4, (0, 1, 2)
+HEAD_FIRST, AS_THE_PAPER = "head first", "as the paper"
+WAYS = (HEAD_FIRST, AS_THE_PAPER)
+# The layers that GSP must beat: the better one by validation is the best average pooling.
+AVERAGES = ("gap", "gemean")
+# Learning rate of the network, and its factor for the head: those of --finetune, the paper's, and a faster network.
+TRIES = ((1e-5, 10.0), (1e-5, 1.0), (3e-5, 3.0))
+HEAD_STEPS = 400
+METRICS = ("p@1", "p@r", "map@r")
+LIBRARIES = ("pytorch-metric-learning", "torchvision")
+# Test pictures that the feature map is measured on, and those whose weights are drawn.
+MEASURED, SHOWN = 512, 4
+
+
+class Row(NamedTuple):
+    """A layer: its options, learning rate and rate of the head alone as the frozen study chose them, weight of ZSR."""
+
+    layer: str
+    options: dict[str, Any]
+    lr: float = 3e-4
+    rate: float = 1.0
+    zsr: float = 0.0
+
+
+def rows_of(loss: str) -> dict[str, Row]:
+    """Return the layers by name; the paper's GSP has another epsilon for losses with proxies, and ZSR."""
+    paper = {"prototypes": 64, "mu": 0.3, "epsilon": 0.5 if loss == "pnca" else 5.0}
+    return {
+        "gap": Row("gap", {}, lr=9e-4),
+        "gemean": Row("gemean", {}, rate=30.0),
+        "delf": Row("delf", {}, lr=9e-4),
+        "gsp": Row("gsp", paper, zsr=0.1),
+        "gsp sharp": Row("gsp", {"prototypes": 64, "mu": 0.1, "epsilon": 20.0}),
+        # Distances of keys have another scale, and need half the epsilon or less.
+        "gemean+gsp sharp": Row("gemean+gsp", {"prototypes": 64, "mu": 0.1, "epsilon": 5.0, "keys": 128}),
+    }
+
+
+@dataclass(frozen=True)
+class TunedSettings:
+    """Settings of the study.
+
+    Args:
+        weights: the file of the ImageNet weights of the Keras ResNet50.
+        size: side of the images in pixels.
+        loss: pnca (ProxyNCA++) or c2.
+        layers: names with commas between; all if none are named.
+        ways: "head first", "as the paper", or both with a comma between.
+        tries: learning rates to choose from, for every layer and way; 1 takes the first.
+        steps: steps of the whole network at most.
+    """
+
+    weights: str | None = None
+    size: int = 227
+    loss: Literal["pnca", "c2"] = "pnca"
+    layers: str = ""
+    ways: str = ""
+    tries: int = len(TRIES)
+    steps: int = 800
+
+
+def check(options: RunOptions) -> None:
+    """Refuse layers, ways and numbers of tries that do not exist, and a network without weights."""
+    chosen = options.settings
+    for what, asked, known in (
+        ("layers", chosen.layers, [*rows_of(chosen.loss)]),
+        ("ways", chosen.ways, [*WAYS]),
+    ):
+        unknown = [name for name in names_of(asked, what) if name not in known]
+        if unknown:
+            raise ValueError(f"--{what} are {', '.join(known)}, got {', '.join(unknown)}")
+    if not 1 <= chosen.tries <= len(TRIES):
+        raise ValueError(f"--tries is between 1 and {len(TRIES)}, got {chosen.tries}")
+    if not options.quick and (chosen.weights is None or not Path(chosen.weights).is_file()):
+        raise FileNotFoundError(
+            f"--weights is the file of the backbone's weights (docs/models.md), got {chosen.weights}"
+        )
+
+
+def asked_of(chosen: TunedSettings, row: str, way: str, number: int, fold: int, seed: int) -> dict[str, Any]:
+    """Return one training as the run store looks it up; ``number`` is that of the try."""
+    own, (lr, factor) = rows_of(chosen.loss)[row], TRIES[number]
+    alone = {"lr": own.lr, "rate": own.rate, "steps": HEAD_STEPS} if way == HEAD_FIRST else {}
+    return {
+        "row": row,
+        "way": way,
+        "layer": own.layer,
+        "options": own.options,
+        "zsr": own.zsr,
+        "head": alone,
+        "lr": lr,
+        "head_factor": factor,
+        "steps": chosen.steps,
+        "fold": fold,
+        "seed": seed,
+    }
+
+
+def backbone_of(options: RunOptions, chosen: TunedSettings) -> tuple[str, dict[str, Any]]:
+    """Return name and options of the backbone; 256 pixels are cut to 227, and larger sizes alike."""
+    if options.quick:
+        return "small_cnn", {"width": 2}
+    pixels = {"size": chosen.size, "resize": round(256 / 227 * chosen.size)}
+    return "keras/resnet50", {"weights": chosen.weights, "pixels": pixels}
+
+
+def data_of(options: RunOptions) -> DataConfig:
+    """Return the data and batches of all trainings."""
+    root = None if options.root is None else str(options.root)
+    if options.quick:
+        return DataConfig("glyphs", root, {"images_per_class": 2}, classes_per_batch=8, images_per_class=2)
+    return DataConfig("cub", root, {}, classes_per_batch=32, images_per_class=4, transform="crop", resident=True)
+
+
+def config_of(options: RunOptions, chosen: TunedSettings, asked: Mapping[str, Any], seconds: float) -> TrainConfig:
+    """Return the configuration of one training: the paper's optimiser and loss, with what is asked for."""
+    config = fair("cub", proxies=chosen.loss == "pnca")
+    config.data, model, head, trainer = data_of(options), config.model, config.head, config.trainer
+    model.backbone, model.backbone_options = backbone_of(options, chosen)
+    model.pooling, model.pooling_options = asked["layer"], dict(asked["options"])
+    config.loss.zsr = asked["zsr"]
+    config.optimiser.lr, config.optimiser.multipliers = asked["lr"], {"head": asked["head_factor"]}
+    trainer.max_steps, trainer.evaluate_every, trainer.patience = asked["steps"], 100, 4
+    trainer.seed = asked["seed"]
+    on_engine(trainer, options.device, seconds, mixed=True)
+    config.output.report = False
+    if asked["way"] == HEAD_FIRST:
+        config.schedule.warmup_epochs = 0.0
+        head.prototypes, head.lr, head.rate = "kmeans", asked["head"]["lr"], asked["head"]["rate"]
+        head.steps = asked["head"]["steps"]
+    else:
+        head.start, head.prototypes = "random", "means"
+    if options.quick:
+        head.steps, trainer.max_steps, trainer.evaluate_every, model.dim = min(head.steps, 2), 4, 2, 8
+        model.pooling_options |= {"prototypes": 4} if "prototypes" in model.pooling_options else {}
+    return config
+
+
+def make_worker(options: RunOptions, tokens: Tokens, in_memory: bool) -> Worker:
+    """Decode the images into memory of the device, and return the function that makes one training after the other."""
+    chosen, config = options.settings, data_of(options)
+    if in_memory:
+        load_tokens(tokens, options.device)
+    config.workers = max((os.cpu_count() or 1) // options.processes, 1)
+    pixels = tokens_backbone(options, chosen).pixels
+    learning, test = (
+        on_device(part.images, config, pixels, options.device, training=part is tokens.learning) for part in tokens
+    )
+
+    @functools.lru_cache(1)
+    def sets_of(fold: int) -> tuple[dict[str, TensorSet], dict[Split, TensorSet]]:
+        classes = contiguous_folds(learning.labels, FOLDS)[fold]
+        images: dict[Split, TensorSet] = {
+            "train": learning.of_classes(classes.train_classes.tolist()),
+            "validation": learning.of_classes(classes.validation_classes.tolist()),
+            "test": test,
+        }
+        return token_sets(tokens, FOLDS, fold), images
+
+    def work(asked: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+        config = config_of(options, chosen, asked, seconds)
+        place = training_folder(options.work / "tuned", {**asked, "size": chosen.size, "loss": chosen.loss})
+        model = build_model(config).to(options.device)
+        head = TokenHead(model.head, tokens.learning.layout, config.head)
+        stored, images = sets_of(asked["fold"])
+        found: dict[str, Any] = {}
+        if asked["way"] == HEAD_FIRST:
+            (place / HEAD).mkdir(exist_ok=True)
+            first = train_head(head, head_config(alone_of(config), head), stored, folder=place / HEAD)
+            found["head_alone"] = {name: 100 * first.test[name] for name in METRICS}
+            # The second phase goes on with the proxies of the first, and keeps its model where no step is better.
+            config.head.steps, config.start_from = 0, str(place / HEAD)
+        else:
+            draw_embedding(model, asked["seed"])
+            start_from(head, stored["train"], torch.device(options.device), asked["seed"])
+        shown = "gsp" in asked["layer"] and (asked["fold"], asked["seed"]) == (0, seeds_of(options)[0])
+        found["before"] = selection_of(model, test, shown)
+        result = fit(config, place, f"{asked['row']}, {asked['way']}", model=model, sets=images)
+        if result.ending == "time":
+            return None
+        shutil.rmtree(place)
+        found["after"] = selection_of(model, test, shown)
+        if options.device.startswith("cuda"):
+            torch.cuda.empty_cache()  # layers need very different amounts, and other processes share the memory
+        return {
+            **found,
+            "validation": 100 * (result.validation or 0.0),
+            "test": {name: 100 * result.metrics[name] for name in METRICS},
+            "curve": " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve),
+            "best_step": result.best_step,
+            "steps": result.steps,
+            "ending": result.ending,
+            "seconds": round(result.seconds, 1),
+        }
+
+    return work
+
+
+def alone_of(config: TrainConfig) -> TrainConfig:
+    """Return the configuration of the head alone: it overfits within 300 steps, so it is looked at more often."""
+    first = head_first(config)
+    first.trainer.evaluate_every = min(50, first.trainer.evaluate_every)
+    return first
+
+
+def draw_embedding(model: Embedder, seed: int) -> None:
+    """Draw the embedding of a seed alone, so that layers with other parameters of their own start from the same one."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(mixed_seed(seed, 3))
+        drawn = LocalEmbedding(model.backbone.channels, model.out_dim)
+        cast("EmbedThenPool", model.head).embed.weight.copy_(drawn.weight)
+
+
+@torch.no_grad()
+def selection_of(model: Embedder, test: TensorSet, shown: bool) -> dict[str, Any]:
+    """Measure what pooling and network leave out, on some test pictures.
+
+    Returns the entropy of the pooling weights, that of the energy of the backbone's map (squared lengths of the tokens;
+    1 is the same everywhere), and with ``shown`` the weights of the pictures that are drawn, one line each.
+    """
+    was_training = model.training
+    model.eval()
+    places = torch.linspace(0, len(test) - 1, min(MEASURED, len(test))).long()
+    entropies, energies = [], []
+    for part in places.split(64):
+        images = test.evaluation_images(part)
+        energy = model.feature_map(images).float().square().sum(1).flatten(1)
+        energies.append(relative_entropy(energy / energy.sum(1, keepdim=True)))
+        weights = model.embed(images).weights
+        entropies += [] if weights is None else [relative_entropy(weights.float())]
+    found: dict[str, Any] = {
+        "entropy": float(torch.cat(entropies).mean()) if entropies else None,
+        "energy_entropy": float(torch.cat(energies).mean()),
+    }
+    if shown:
+        drawn = cast("Tensor", model.embed(test.evaluation_images(shown_places(test))).weights)
+        found["weights"] = [" ".join(f"{weight:.4f}" for weight in row) for row in drawn.tolist()]
+    model.train(was_training)
+    return found
+
+
+def shown_places(test: ImageSet | TensorSet) -> Int64[Tensor, " P"]:
+    """Return the first picture of evenly spaced classes: not picked."""
+    firsts = [int((test.labels == label).nonzero()[0]) for label in test.labels.unique().tolist()]
+    return torch.tensor(firsts[:: max(len(firsts) // SHOWN, 1)][:SHOWN])
+
+
+def tokens_backbone(options: RunOptions, chosen: TunedSettings) -> Backbone:
+    """Create the backbone with the weights that all trainings start from."""
+    name, more = backbone_of(options, chosen)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return create_backbone(name, **more)
+
+
+def result_name(chosen: TunedSettings) -> str:
+    """Return the name of the result: size and loss."""
+    return f"tuned_cub_resnet50_{chosen.size}_{chosen.loss}"
+
+
+def seeds_of(options: RunOptions) -> Sequence[int]:
+    """Return the seeds; learning rates are chosen with the first one."""
+    return options.seeds or (SEEDS[:1] if options.quick else SEEDS)
+
+
+def run(options: RunOptions) -> None:
+    """Compute tokens, choose learning rates on one pair of fold and seed, train the others pair by pair, write."""
+    chosen: TunedSettings = options.settings
+    config, name, seeds = data_of(options), result_name(chosen), seeds_of(options)
+    features = FeatureConfig(folder=str(options.work / "features"))
+    backbone = tokens_backbone(options, chosen)
+    sets = create_sets(config)
+    print(f"tokens of {sum(map(len, sets)):,} pictures", flush=True)
+    tokens = Tokens(
+        *extract_tokens(backbone, sets, features, name=backbone_of(options, chosen)[0], device=options.device)
+    )
+    path = options.work / "tuned" / f"{name}{'_quick' if options.quick else ''}.jsonl"
+    store = RunStore(path, options.results / f"{name}.json", device=options.device, libraries=LIBRARIES)
+    layers = names_of(chosen.layers, "layers") or (("gap", "gsp sharp") if options.quick else (*rows_of(chosen.loss),))
+    rows = [(row, way) for way in names_of(chosen.ways, "ways") or WAYS for row in layers]
+    in_memory = hold_tokens(tokens, options.device, options.executor)
+    worker = functools.partial(make_worker, options, tokens, in_memory)
+    # The first try of every row before the second of any: the first pair is complete as soon as it can be.
+    tuning = [asked_of(chosen, *row, number, 0, seeds[0]) for number in range(chosen.tries) for row in rows]
+
+    def final() -> list[dict[str, Any]]:
+        best = chosen_tries([run._asdict() for run in store.runs()], chosen.steps, seeds[0])
+        return [
+            {**best[row], "fold": fold, "seed": seed}
+            for seed in seeds
+            for fold in range(1 if options.quick else FOLDS)
+            for row in rows
+            if row in best
+        ]
+
+    try:
+        run_grid(store, tuning, worker, options.executor, options.seconds, then=final)
+    finally:
+        write_record(options, chosen, store, sets[1], backbone.pixels)
+
+
+def chosen_tries(runs: Sequence[Record], steps: int, seed: int) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what is asked for in the best try of every row and way, by validation on the pair of the choice."""
+    best: dict[tuple[str, str], Record] = {}
+    for run in runs:
+        asked = run["asked"]
+        row = (asked["row"], asked["way"])
+        if (asked["steps"], asked["fold"], asked["seed"]) == (steps, 0, seed) and (
+            row not in best or run["found"]["validation"] > best[row]["found"]["validation"]
+        ):
+            best[row] = run
+    return {row: dict(run["asked"]) for row, run in best.items()}
+
+
+def write_record(options: RunOptions, chosen: TunedSettings, store: RunStore, test: ImageSet, pixels: Pixels) -> None:
+    """Write all finished runs, also those of earlier calls with other layers, and draw the weights."""
+    runs = [run for run in store.runs() if run.asked["steps"] == chosen.steps]
+    value = {
+        "data": "cub",
+        "backbone": "keras/resnet50",
+        "size": chosen.size,
+        "loss": chosen.loss,
+        "steps": chosen.steps,
+        "first_seed": seeds_of(options)[0],
+        "runs": [{"asked": run.asked, "found": run.found} for run in runs],
+    }
+    if not chosen_runs(value):
+        return
+    seeds = sorted({run.asked["seed"] for run in runs})
+    record = write_result(
+        options.results / f"{result_name(chosen)}.json",
+        value,
+        command=EXPERIMENT.command(options),
+        seeds=seeds,
+        origins=[run.origin for run in runs],
+    )
+    if find_spec("matplotlib") is not None:
+        places = shown_places(test)
+        pictures = on_device(test.subset(places), data_of(options), pixels, "cpu")
+        shown = pictures.evaluation_images(torch.arange(len(places))).permute(0, 2, 3, 1)
+        draw_weights(record, shown, options.images / f"{result_name(chosen)}_weights.png")
+
+
+Pair = tuple[int, int]
+Runs = dict[tuple[str, str], dict[Pair, Record]]
+
+
+def chosen_runs(value: Mapping[str, Any]) -> Runs:
+    """Return what the chosen try of every row and way found, by fold and seed, in the order of rows and ways."""
+    best = chosen_tries(value["runs"], value["steps"], value["first_seed"])
+    found: Runs = {(row, way): {} for way in WAYS for row in rows_of(value["loss"]) if (row, way) in best}
+    for run in value["runs"]:
+        asked = run["asked"]
+        row, pair = (asked["row"], asked["way"]), {"fold": asked["fold"], "seed": asked["seed"]}
+        if row in found and {**best[row], **pair} == asked:
+            found[row][asked["fold"], asked["seed"]] = run["found"]
+    return found
+
+
+def best_average(runs: Runs, way: str) -> str | None:
+    """Return GAP or GeMean, whichever is better on validation in the pairs that both have; None without any."""
+    known = [name for name in AVERAGES if (name, way) in runs]
+    shared = set.intersection(*({*runs[name, way]} for name in known)) if known else set()
+    if not shared:
+        return None
+    return max(known, key=lambda name: fmean(runs[name, way][pair]["validation"] for pair in shared))
+
+
+def difference(own: Mapping[Pair, Record], other: Mapping[Pair, Record]) -> dict[str, Any] | None:
+    """Summarise the differences on test classes in the pairs that two rows share."""
+    folds: dict[int, list[float]] = {}
+    for pair in sorted({*own} & {*other}):
+        folds.setdefault(pair[0], []).append(own[pair]["test"]["map@r"] - other[pair]["test"]["map@r"])
+    return paired_difference([*folds.values()])._asdict() if folds else None
+
+
+def layers_table(record: Record) -> str:
+    """Write every layer and way, with paired 95 % intervals against the best average pooling and GAP of the way."""
+    value, lines = record["value"], []
+    runs, best = chosen_runs(value), chosen_tries(value["runs"], value["steps"], value["first_seed"])
+    tried = [(each["asked"]["row"], each["asked"]["way"]) for each in value["runs"] if is_try(each["asked"], value)]
+    for (row, way), own in runs.items():
+        average, asked = best_average(runs, way), best[row, way]
+        test = [found["test"]["map@r"] for found in own.values()]
+        versus = {name: None if name in (None, row) else runs.get((name, way)) for name in (average, "gap")}
+        entropies = {
+            when: [found[when]["entropy"] for found in own.values() if found[when]["entropy"] is not None]
+            for when in ("before", "after")
+        }
+        lines.append(
+            {
+                "pooling": row,
+                "trained": way,
+                "learning rate, of the head": f"{asked['lr']:g}, {asked['lr'] * asked['head_factor']:g}",
+                "tries": tried.count((row, way)),
+                "pairs": len(own),
+                "validation MAP@R": fmean(found["validation"] for found in own.values()),
+                "test MAP@R": plus_minus(fmean(test), deviation(test) if len(test) > 1 else None),
+                "P@1": fmean(found["test"]["p@1"] for found in own.values()),
+                "against the best average": with_interval(difference(own, versus[average] or {})),
+                "against gap": with_interval(difference(own, versus["gap"] or {})),
+                **{f"entropy {when}": f"{fmean(known):.3f}" if known else "" for when, known in entropies.items()},
+            }
+        )
+    return markdown_table(lines, ".2f", text_columns=3)
+
+
+def is_try(asked: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    """Return whether a training is one of those that the learning rates are chosen from."""
+    return (asked["fold"], asked["seed"], asked["steps"]) == (0, value["first_seed"], value["steps"])
+
+
+def draw_entropies(record: Record, path: Path) -> None:
+    """Draw how tuning changes the entropy of the pooling weights, and of the energy of the feature map."""
+    runs = chosen_runs(record["value"])
+    figure, axes = subplots(1, 2, 10, 0.9 + 0.28 * len(runs), sharey=True)
+    titles = {"entropy": "pooling weights", "energy_entropy": "energy of the feature map"}
+    for axis, (name, title) in zip(axes[0], titles.items(), strict=True):
+        for place, own in enumerate(runs.values()):
+            means = []
+            for when, marker in (("before", "o"), ("after", "s")):
+                known = [found[when][name] for found in own.values() if found[when][name] is not None]
+                if known:
+                    means.append(fmean(known))
+                    axis.plot(
+                        means[-1], place, marker, color="C0" if when == "before" else "C1", label=f"{when} tuning"
+                    )
+            axis.plot(means, [place] * len(means), color="grey", zorder=0)
+        axis.set_yticks(range(len(runs)), [f"{row}, {way}" for row, way in runs], fontsize=8)
+        axis.set(title=title, xlabel="relative entropy; 1 is the same everywhere")
+    axes[0, 0].invert_yaxis()
+    legend_below(figure)
+    save(figure, path)
+
+
+def draw_weights(record: Record, pictures: UInt8[Tensor, "P H W 3"], path: Path) -> None:
+    """Draw the weights of GSP over the same test pictures before and after tuning, paper's and sharp, in both ways."""
+    runs, lines = chosen_runs(record["value"]), [("", None)]
+    first = (0, record["value"]["first_seed"])
+    for (row, way), own in runs.items():
+        for when in ("before", "after") if "gsp" in row and first in own else ():
+            lines.append((f"{row}, {way}, {when}", own[first][when].get("weights")))
+    lines = [line for line in lines if line[1] is not None or not line[0]]
+    figure, axes = subplots(len(lines), len(pictures), 1.6 * len(pictures) + 1.2, 1.6 * len(lines))
+    for (title, weights), across in zip(lines, axes, strict=True):
+        for number, (axis, picture) in enumerate(zip(across, pictures, strict=True)):
+            heat = None if weights is None else torch.tensor([float(each) for each in weights[number].split()])
+            side = 0 if heat is None else math.isqrt(len(heat))
+            overlay(axis, picture.numpy(), None if heat is None else heat.view(side, side))
+            axis.set(xticks=[], yticks=[])
+        across[0].set_ylabel(title.replace(", ", "\n"), fontsize=7)
+    save(figure, path)
+
+
+def missing(record: Record) -> str:
+    """Return how many trainings of the chosen tries a result lacks, in words; empty where it has all."""
+    runs = chosen_runs(record["value"])
+    wanted = FOLDS * len(SEEDS) * len(WAYS) * len(rows_of(record["value"]["loss"]))
+    left = wanted - sum(map(len, runs.values()))
+    return f"{left} of {wanted} trainings" if left > 0 else ""
+
+
+# Tables of docs/when_to_use.md, by the name of their result.
+RESULTS = {
+    "pnca": "tuned_cub_resnet50_227_pnca",
+    "c2": "tuned_cub_resnet50_227_c2",
+    "pnca_448": "tuned_cub_resnet50_448_pnca",
+}
+
+EXPERIMENT = Experiment(
+    name="tuned",
+    claim="with the head trained first and a sharper selection, GSP stays ahead of average pooling in a tuned network",
+    shows="not in the paper, which tunes from the first step",
+    cost="168 trainings a loss, two hours on one H200; --seconds 1700 makes about 40 of them, pair by pair, and the "
+    "same command goes on; four times as long at --size 448",
+    files=tuple(RESULTS.values()),
+    run=run,
+    tables={table: FromFile(name, layers_table) for table, name in RESULTS.items()},
+    plots={f"{name}_entropy": FromFile(name, draw_entropies) for name in RESULTS.values()},
+    needs=("cub",),
+    settings=TunedSettings,
+    check=check,
+    missing=missing,
+    parallel=True,
+)
