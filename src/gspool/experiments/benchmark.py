@@ -386,7 +386,7 @@ EXPERIMENT = Experiment(
     claim="replacing average pooling by GSP improves every loss on every benchmark, by about a point of MAP@R",
     shows="Table 2, Figure 6, and the supplement's tables of pooling methods, of the conventional setting and of R@K",
     cost="48 trainings of CUB for two losses, each a few minutes of a GPU; ten at a time fit on an H200",
-    files=("benchmark_cub", CONVENTIONAL, cub_selection.FILE),
+    files=("benchmark_cub", CONVENTIONAL, cub_selection.FILE, cub_selection.PROTOTYPES_FILE),
     needs=("cub",),
     run=run,
     tables={
@@ -402,10 +402,12 @@ EXPERIMENT = Experiment(
         "conventional_gain": FromFile(CONVENTIONAL, conventional_gain),
         "selection": FromFile(cub_selection.FILE, cub_selection.selection),
         "nearness": FromFile(cub_selection.FILE, cub_selection.nearness),
+        "overlap": FromFile(cub_selection.PROTOTYPES_FILE, cub_selection.overlap),
     },
     plots={
         **{f"benchmark_cub{ending}": plot for ending, plot in benchmark_plots.PLOTS.items()},
         cub_selection.FILE: FromFile(cub_selection.FILE, cub_selection.draw),
+        cub_selection.PROTOTYPES_FILE: FromFile(cub_selection.PROTOTYPES_FILE, cub_selection.draw_prototypes),
     },
     settings=BenchmarkSettings,
     check=lambda options: check_study(study(options), ("losses", "poolings", "variants", "arms", "folds")),
