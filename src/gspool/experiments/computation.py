@@ -160,7 +160,8 @@ class Network:
         self.labels = torch.arange(classes, device=device).repeat_interleave(images_per_class)
         size = (len(self.labels), 3, *self.model.pixels.crop)
         self.images = torch.rand(size, generator=torch.Generator().manual_seed(0)).to(device)
-        self.autocast = partial(torch.autocast, device, torch.bfloat16, enabled=device != "cpu")
+        kind = torch.device(device).type
+        self.autocast = partial(torch.autocast, kind, torch.bfloat16, enabled=kind != "cpu")
         with self.autocast(), torch.no_grad():
             self.features = self.model.eval().feature_map(self.images)
 
@@ -199,10 +200,10 @@ class Network:
 def iterated_pool(head: EmbedThenPool, features: Float[Tensor, "B C h w"], iterations: int) -> Float[Tensor, "B D"]:
     """Embed features and pool them as the paper does, by a number of fixed-point iterations."""
     layer = cast("GSP", head.layer)
-    tokens = as_tokens(head.embed(features), layer.dim)
-    plan = fixed_point_transport(distance(layer.prototypes, tokens), MU, EPSILON, iterations).plan
-    pooled = torch.einsum("bn,bnd->bd", plan.sum(1) / MU, tokens.to(plan.dtype))
-    return nn.functional.normalize(pooled, dim=-1)
+    tokens = as_tokens(head.embed(features), layer.dim).float()
+    with torch.autocast(features.device.type, enabled=False):
+        plan = fixed_point_transport(distance(layer.prototypes, tokens), MU, EPSILON, iterations).plan
+        return nn.functional.normalize(torch.einsum("bn,bnd->bd", plan.sum(1) / MU, tokens), dim=-1)
 
 
 def measure_network(networks: Mapping[str, str], options: RunOptions) -> list[dict[str, Any]]:
