@@ -112,7 +112,10 @@ def measure(size: Size, device: str, iterations: tuple[int, ...], repeats: int) 
     rows = []
     for name, steps, solver in solvers:
         leaf, weight = cost.clone().requires_grad_(), torch.randn_like(cost)
-        timed = {"forward": partial(forward, solver, cost), "both": partial(forward_and_backward, solver, leaf, weight)}
+        timed: dict[str, Callable[[], Any]] = {
+            "forward": partial(forward, solver, cost),
+            "both": partial(forward_and_backward, solver, leaf, weight),
+        }
         inference, training = in_turns(timed, device, repeats).values()
         error = float((forward(solver, cost) - exact).abs().max() / exact.max())
         rows.append(

@@ -121,7 +121,8 @@ def conventional_values(data: str, backbone: str, loss: str, pooling: str) -> Co
     if line is None:
         return None
     further = _FURTHER.get((data, row), ()) if network == "resnet50" else ()
-    return ConventionalValues(*_of_data(data, line.split()), further=further)
+    recall, *precision = _of_data(data, line.split())
+    return ConventionalValues(recall, precision[0] if precision else None, further)
 
 
 # Supp. "Evaluation of Other Pooling Alternatives", CUB, MAP@R at 128D: contrastive, ProxyNCA++.

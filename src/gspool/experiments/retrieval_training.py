@@ -114,7 +114,7 @@ def layer_variants(losses: tuple[str, ...] = ("c2", "pnca")) -> list[Variant]:
     return variants
 
 
-def named_loss(loss: str) -> tuple[str, dict[str, int]]:
+def named_loss(loss: str) -> tuple[str, dict[str, Any]]:
     """Return the name of a row's loss in `gspool.losses`, and the start of its memory where the row names one.
 
     Example:
