@@ -142,6 +142,7 @@ def head_config(root: Path, weights: str | None) -> TrainConfig:
         model__dim=128,
         loss__zsr=0.1,
         features__views=["centre"],
+        features__batch_size=8,
         trainer__max_steps=200,
         trainer__evaluate_every=200,
         trainer__patience=None,
