@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from gspool.experiments import benchmark, components, mu, retrieval_study, retrieval_training, screening
-from gspool.experiments.benchmark import BenchmarkSettings, wanted_variants
+from gspool.experiments.benchmark import BenchmarkSettings
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.plots import draw_plots
 from gspool.experiments.retrieval_study import StudySettings, jobs_of
@@ -218,6 +218,16 @@ def test_the_conventional_protocol_trains_on_all_classes(tmp_path: Path) -> None
         assert (row["joined"], row["runs"]) == (None, 1)
         # What is watched is the test set.
         assert row["validation_map"] == pytest.approx(row["p1"]["mean"])
+    benchmark.run(replace(chosen, settings=replace(chosen.settings, losses="libc,xbm+c1@1", poolings="gap,gsp")))
+    record = read_result(chosen.results / "benchmark_cub_conventional.json")
+    cells = [[cell.strip() for cell in line.split("|")] for line in benchmark.conventional(record).splitlines()[2:]]
+    assert [line[1:3] for line in cells] == [
+        ["xbm+c1", "gap+gmp"],
+        ["xbm+c1", "gmp+gsp"],
+        *([loss, layer] for loss in ("libc", "xbm+c1@1") for layer in ("gap", "gsp")),
+    ]
+    assert [line[7] for line in cells] == ["66.68", "66.63", "70.30", "70.70", "", ""]
+    assert "| libc | gsp − gap |" in benchmark.conventional_gain(record)
 
 
 def test_mu_and_screening_are_measured_on_validation_classes(
@@ -267,8 +277,3 @@ def test_trainings_of_the_project_are_those_that_are_asked_for(project: Path, tm
     study = benchmark.study(RunOptions(device="cuda"), variants)
     for asked in jobs_of(study):
         assert {**known[asked["variant"]], "weights": None, "fold": asked["fold"], "seed": asked["seed"]} == asked
-
-
-def test_a_loss_with_settings_of_its_own_is_sent_to_its_preset() -> None:
-    with pytest.raises(ValueError, match="paper/cub-libc"):
-        wanted_variants(BenchmarkSettings(losses="c2,libc"))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from finished_trainings import finished, record_of
+from gspool import data
 from gspool.evaluation import RunResult, retrieval_metrics
-from gspool.experiments import benchmark, benchmark_plots, components, mu, screening
+from gspool.experiments import benchmark, benchmark_plots, components, cub_selection, mu, screening
 from gspool.experiments.benchmark import search_variants
 from gspool.experiments.cub_selection import EPSILONS, correlation, selection, selection_rows
 from gspool.experiments.experiment import FromFile
@@ -24,6 +27,8 @@ from gspool.experiments.retrieval_figures import (
 )
 from gspool.experiments.retrieval_training import LOSSES, POOLINGS, Variant, layer_variants, paper_variants
 from gspool.experiments.tables import read_table as cells
+from gspool.search.explanation.shared import shared_prototypes
+from gspool.training.presets import changed
 
 PLACES = [(fold, seed) for fold in range(4) for seed in range(3)]
 GAP, GSP = Variant("c2", "gap"), Variant("c2", "gsp")
@@ -230,10 +235,11 @@ def test_the_factorial_is_balanced_and_its_main_effects_are_not_confounded() -> 
     assert set(signs.prod(1)) == {1}
 
 
-def test_main_effects_are_those_of_least_squares() -> None:
+def test_main_effects_of_a_whole_design_are_differences_of_means() -> None:
     figures = np.random.default_rng(0).normal(40, 1, (3, 8))
     found = screening.effects_of(screened(figures)["value"], "c2")
-    expected = np.linalg.lstsq(design_matrix(), figures.T, rcond=None)[0][1:]
+    high_levels = design_matrix()[:, 1:].T.astype(bool)
+    expected = np.array([figures[:, high].mean(1) - figures[:, ~high].mean(1) for high in high_levels])
     assert [*found.whole.values()] == [pytest.approx(each.tolist()) for each in expected]
     lowest = figures.mean(0).argmin()
     others = np.delete(figures, lowest, axis=1)
@@ -306,3 +312,30 @@ def test_weights_become_sharper_with_epsilon() -> None:
     assert entropies == sorted(entropies, reverse=True)
     assert all(np.mean(row["mean_weights"]) == pytest.approx(1.0, abs=1e-3) for row in rows)
     assert len(cells(selection({"value": {"rows": rows}}))) == 2 * len(EPSILONS)
+
+
+def test_maps_of_prototypes_are_drawn_from_the_result_alone(tmp_path: Path) -> None:
+    config = changed(
+        cub_selection.head_config(tmp_path, None),
+        model__backbone="small_cnn",
+        model__backbone_options={"width": 2},
+        data__classes_per_batch=4,
+        features__folder=str(tmp_path / "tokens"),
+        trainer__max_steps=2,
+        trainer__evaluate_every=2,
+        trainer__progress=False,
+    )
+    sets = {split: data.create("glyphs", split, images_per_class=4) for split in ("train", "test")}
+    sets = {split: cub_selection.first_of(each, range(0, 12, 2), 2) for split, each in sets.items()}
+    assert sets["test"].labels.tolist() == [label for label in range(6) for _ in range(2)]
+    found = cub_selection.explained(config, sets, tmp_path / "run")
+    value = cub_selection.prototype_value(found, sets["test"])
+    pairs = [shared_prototypes(found[place], found[place + 1]).overlap for place in range(0, 12, 2)]
+    assert value["overlap_same_class"] == pytest.approx(np.mean(pairs))
+    for row, each in zip(value["images"], found, strict=True):
+        shown = cub_selection.without_photograph(row, value["prototypes"])
+        assert torch.equal(shown.owners, each.owners)
+        torch.testing.assert_close(shown.weights, each.weights, atol=1e-3, rtol=0.02)
+        assert (shown.image == 255).all()
+    cub_selection.draw_prototypes({"value": value}, tmp_path / "maps.png")
+    assert (tmp_path / "maps.png").is_file()

@@ -38,7 +38,8 @@ from gspool.experiments.retrieval_training import (
 from gspool.models import create_backbone
 from gspool.pooling import GSP
 from gspool.provenance import read_result
-from gspool.training.metric_learning import build_model
+from gspool.training.metric_learning import build_loss, build_model
+from gspool.training.presets import preset
 
 
 def config(variant: Variant, data: str = "cub", protocol: str = "fair", backbone: str = "keras/resnet50"):
@@ -71,6 +72,10 @@ def test_the_papers_settings_of_the_other_protocols() -> None:
     usual = config(Variant("xbm+c1", "gap"), "cars196", "conventional")
     assert (usual.data.batch_size, usual.optimiser.weight_decay, usual.optimiser.lr) == (112, 4e-4, 1e-4)
     assert (usual.trainer.monitor, usual.trainer.monitor_split, usual.schedule.name) == ("p@1", "test", "plateau")
+    libc, own = config(Variant("libc", "gsp"), "cub", "conventional"), preset("paper/cub-libc")
+    assert (libc.optimiser, libc.schedule, libc.model.freeze) == (own.optimiser, own.schedule, own.model.freeze)
+    assert (libc.data.classes_per_batch, libc.data.images_per_class, libc.loss.zsr) == (6, 9, 0.1)
+    assert (libc.trainer.max_steps, libc.trainer.evaluate_every) == (own.trainer.max_steps, own.trainer.evaluate_every)
     inception = config(Variant("xbm+c1", "gap"), "cub", "conventional", "bninception")
     assert (inception.data.batch_size, inception.optimiser.weight_decay, inception.model.dim) == (128, 1e-4, 512)
 
@@ -85,6 +90,21 @@ def test_a_variant_changes_what_it_names_and_nothing_else() -> None:
     changed.model.pooling_options["epsilon"], changed.optimiser.multipliers = 5.0, {}
     changed.loss.zsr, changed.optimiser.lr = 0.1, 1e-5
     assert changed == paper
+
+
+def test_a_loss_may_name_the_start_of_its_memory() -> None:
+    early, usual = config(Variant("xbm+c1@100", "gap")), config(Variant("xbm+c1", "gap"))
+    assert build_loss(early.loss, 2, 8, 32, seed=0).metric.start == 100
+    early.loss.options = {}
+    assert early == usual
+    for wrong in ("c2@100", "xbm+c1@soon"):
+        with pytest.raises(ValueError, match=r"xbm\+c1@100"):
+            config(Variant(wrong, "gap"))
+
+
+def test_libc_is_a_row_of_the_conventional_protocol() -> None:
+    with pytest.raises(ValueError, match="--protocol conventional"):
+        wanted_variants(BenchmarkSettings(losses="c2,libc"))
 
 
 def test_every_setting_of_the_search_can_be_configured() -> None:
@@ -108,6 +128,7 @@ def test_the_papers_values_are_those_it_prints() -> None:
     assert conventional_values("inshop", "bninception", "xbm+c1", "gap+gmp").map == 61.39
     assert conventional_values("inshop", "bninception", "xbm+c1", "gap") is None
     assert conventional_values("inshop", "bninception", "c2", "gap+gmp") is None
+    assert conventional_values("cub", "keras/resnet50", "libc", "gsp") == (70.70, None, (80.72, 88.18, 92.64))
 
 
 def test_every_layer_of_the_pooling_table_can_be_built_and_has_its_value() -> None:

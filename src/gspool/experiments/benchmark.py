@@ -10,7 +10,9 @@ no loss gains significantly, and the mean gain over six losses excludes the pape
     gspool reproduce benchmark --poolings table --folds 0 --seeds 0 ...     # those of the pooling table
     gspool reproduce benchmark --variants search --seeds 0 ...              # settings beyond the paper's
     gspool reproduce benchmark --variants best ...                          # the one that validation chooses, all seeds
+    gspool reproduce benchmark --losses c1,xbm+c1@100 ...                   # no memory, and one in use from step 100 on
     gspool reproduce benchmark --protocol conventional ...
+    gspool reproduce benchmark --protocol conventional --losses libc --poolings gap,gsp --seeds 0 ...
     gspool reproduce benchmark --train false                                # figures of what has been trained
     gspool reproduce benchmark --quick
 
@@ -39,6 +41,7 @@ from gspool.experiments.retrieval_figures import (
     in_order,
     joined_models,
     kind_of,
+    losses_of,
     names_of_row,
     paired_difference,
     paper_cells,
@@ -89,6 +92,7 @@ class BenchmarkSettings(StudySettings):
     Args:
         protocol: fair (four folds, early stopping on held-out classes) or conventional (monitored on the test classes).
         losses: comma-separated names; c2,pnca by default in the fair protocol and xbm+c1 in the other, as in the paper.
+            xbm+c1@100 uses the memory from step 100 on instead of step 1,000; libc is for the conventional protocol.
         poolings: comma-separated names, "all" for those of Table 2, or "table" for those of the pooling table; gap,gsp
             by default in the fair protocol and gap+gmp,gmp+gsp in the other, as in the paper.
         variants: what to train, separated by semicolons: "paper" (its settings), "search" (settings of GSP beyond
@@ -115,8 +119,8 @@ def wanted_variants(chosen: BenchmarkSettings, runs: Mapping[str, Sequence[Run]]
         words = ["paper", *(words or ["search"])]
     words = words or [chosen.arms or "paper"]
     losses = names_of(chosen.losses, "losses") or COMPARED[chosen.protocol][0]
-    if "libc" in losses:
-        raise ValueError("libc has batches and learning rates of its own: gspool train --preset paper/cub-libc")
+    if "libc" in losses and chosen.protocol != "conventional":
+        raise ValueError("libc has settings for the conventional protocol alone: add --protocol conventional")
     names_of(",".join(word.replace(",", " ") for word in words), "variants")
     searched = search_variants(losses)
     known = [*dict.fromkeys(variant.setting for variant in searched)]
@@ -256,7 +260,7 @@ def variant_table(kind: str, record: Record) -> str:
 def gains(record: Record) -> str:
     """Write how far GSP is ahead of GAP with every loss in pairs of runs, and on average over the losses."""
     value, runs, rows = record["value"], runs_of(record["value"]), []
-    for loss in LOSSES:
+    for loss in losses_of(value):
         cells = comparison(runs.get(f"{loss} gsp"), runs.get(f"{loss} gap"), "GSP − GAP, MAP@R (95 %)")
         if cells:
             rows.append({"loss": loss, "paper": cell(paper_gain(value["data"], loss, "gsp"), "+.2f"), **cells})
@@ -332,7 +336,7 @@ def memory(record: Record) -> str:
 def conventional(record: Record) -> str:
     """Write the conventional protocol: the best of the repeats by R@1, as in the paper, and the mean of all."""
     value, runs, rows = record["value"], runs_of(record["value"]), []
-    for row in value["variants"]:
+    for row in in_order(value["variants"]):
         paper = conventional_values(value["data"], value["backbone"], row["loss"], row["pooling"])
         best = row["best_run"]["metrics"]
         repeats = [100 * run.found["metrics"]["r@1"] for run in runs[row["variant"]]]
@@ -354,14 +358,14 @@ def conventional(record: Record) -> str:
 
 
 def conventional_gain(record: Record) -> str:
-    """Write how far GMP+GSP is ahead of GAP+GMP over repeats of the conventional protocol."""
-    runs, (before, after) = runs_of(record["value"]), COMPARED["conventional"][1]
-    rows = []
-    for loss in LOSSES:
-        ours, theirs = runs.get(f"{loss} {after}"), runs.get(f"{loss} {before}")
-        found = {metric: paired_difference(ours, theirs, metric) for metric in ("r@1", "map@r")}
-        cells = {f"{name.upper()} (95 %)": with_interval(each) for name, each in found.items() if each}
-        rows += [{"loss": loss, "comparison": f"{after} − {before}", **cells}] if cells else []
+    """Write how far GSP is ahead of GAP over repeats of the conventional protocol, with and without max pooling."""
+    runs, rows = runs_of(record["value"]), []
+    for loss in losses_of(record["value"]):
+        for before, after in (COMPARED["conventional"][1], ("gap", "gsp")):
+            ours, theirs = runs.get(f"{loss} {after}"), runs.get(f"{loss} {before}")
+            found = {metric: paired_difference(ours, theirs, metric) for metric in ("r@1", "map@r")}
+            cells = {f"{name.upper()} (95 %)": with_interval(each) for name, each in found.items() if each}
+            rows += [{"loss": loss, "comparison": f"{after} − {before}", **cells}] if cells else []
     return table(rows, 2)
 
 
@@ -382,7 +386,7 @@ EXPERIMENT = Experiment(
     claim="replacing average pooling by GSP improves every loss on every benchmark, by about a point of MAP@R",
     shows="Table 2, Figure 6, and the supplement's tables of pooling methods, of the conventional setting and of R@K",
     cost="48 trainings of CUB for two losses, each a few minutes of a GPU; ten at a time fit on an H200",
-    files=("benchmark_cub", CONVENTIONAL, cub_selection.FILE),
+    files=("benchmark_cub", CONVENTIONAL, cub_selection.FILE, cub_selection.PROTOTYPES_FILE),
     needs=("cub",),
     run=run,
     tables={
@@ -398,10 +402,12 @@ EXPERIMENT = Experiment(
         "conventional_gain": FromFile(CONVENTIONAL, conventional_gain),
         "selection": FromFile(cub_selection.FILE, cub_selection.selection),
         "nearness": FromFile(cub_selection.FILE, cub_selection.nearness),
+        "overlap": FromFile(cub_selection.PROTOTYPES_FILE, cub_selection.overlap),
     },
     plots={
         **{f"benchmark_cub{ending}": plot for ending, plot in benchmark_plots.PLOTS.items()},
         cub_selection.FILE: FromFile(cub_selection.FILE, cub_selection.draw),
+        cub_selection.PROTOTYPES_FILE: FromFile(cub_selection.PROTOTYPES_FILE, cub_selection.draw_prototypes),
     },
     settings=BenchmarkSettings,
     check=lambda options: check_study(study(options), ("losses", "poolings", "variants", "arms", "folds")),

@@ -1,11 +1,14 @@
-"""Figure 7, left, and the supplement's "Computational Analysis": what the number of iterations costs.
+"""Figure 7, left, and the supplement's "Computational Analysis": what iterations cost, alone and in a whole network.
 
 Paper: with automatic differentiation the cost of back-propagation grows with the number k of iterations; with the
-closed-form gradient it is constant, and 25 to 50 iterations add less than 6 % to inference.
-Ours: results/computation.json, docs/images/computation.png, and our solver, which has no k: it runs until convergence.
-Only the solver is timed. What GSP adds to a whole network: docs/performance.md.
+closed-form gradient it is constant, and 25 to 50 iterations add less than 6 % to inference (43.1 to 45.6 ms an image).
+Ours: results/computation.json, the solver alone, and results/computation_network.json, what GSP adds to an inference of
+one image and to a training step of CUB. Our solver has no k: it runs until convergence.
 
-    gspool reproduce computation          # one CPU core, one minute
+    gspool reproduce computation                                    # one CPU core, five minutes
+    gspool reproduce computation --part network --device cuda       # rows of a GPU beside those of the CPU, one minute
+
+On a CPU all times are those of the process on one core, so that other programs count little.
 """
 
 from __future__ import annotations
@@ -13,25 +16,56 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
+from torch import nn
 
-from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
-from gspool.experiments.plots import curve, save, subplots
+from gspool.experiments.experiment import Experiment, FromFile, Headline, Record, RunOptions
+from gspool.experiments.plots import curve, legend_below, save, subplots
+from gspool.experiments.retrieval_training import Variant, train_config
 from gspool.experiments.tables import markdown_table
 from gspool.functional import clip_norm, distance, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
-from gspool.provenance import write_result
+from gspool.models import Embedder
+from gspool.models.embedded import embed_features
+from gspool.pooling.layer import as_tokens
+from gspool.provenance import is_quick, origin_here, read_result, write_result
+from gspool.training.build import build_loss, build_model, build_optimiser
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from gspool.pooling.embedding import EmbedThenPool
+    from gspool.pooling.gsp import GSP
 
 MU, EPSILON = 0.3, 5.0
 ITERATIONS = (1, 5, 10, 25, 50, 100)
 REPEATS = 30
 EXACT, CLOSED, UNROLLED = "exact solver", "closed form", "unrolled"
+NETWORK = "computation_network"
+NETWORKS = {"ResNet50": "keras/resnet50", "BN-Inception": "bninception"}
+# Training classes of CUB, and repeats of a whole training step, which takes half a minute on a CPU.
+CLASSES, TRAINING_REPEATS = 100, 2
+# An image without GSP and with 25 to 50 iterations, in the paper.
+PAPER_MS = (43.1, 45.6)
 Rows = Sequence[Mapping[str, Any]]
 Solver = Callable[[torch.Tensor], Any]
+
+
+@dataclass(frozen=True)
+class ComputationSettings:
+    """Options of the measurement.
+
+    Args:
+        part: the solver alone, its share of a whole network, or both.
+    """
+
+    part: Literal["solver", "network", "both"] = "both"
 
 
 class Size(NamedTuple):
@@ -53,19 +87,19 @@ def costs(size: Size, device: str, seed: int = 0) -> torch.Tensor:
     return distance(prototypes, tokens).to(device)
 
 
-def seconds(step: Callable[[], Any], device: str, repeats: int) -> list[float]:
-    """Time a step after two warm-up steps; on a CPU in process time, which other programs do not affect."""
-    found = []
+def in_turns(steps: Mapping[str, Callable[[], Any]], device: str, repeats: int) -> dict[str, list[float]]:
+    """Time steps in turns after a warm-up, in seconds; on a CPU in process time, which other programs hardly affect."""
+    found: dict[str, list[float]] = {name: [] for name in steps}
     clock = time.process_time if device == "cpu" else time.perf_counter
-    for number in range(repeats + 2):
-        if device != "cpu":
-            torch.cuda.synchronize(device)
-        start = clock()
-        step()
-        if device != "cpu":
-            torch.cuda.synchronize(device)
-        if number >= 2:
-            found.append(clock() - start)
+    for number in range(repeats + 1):
+        for name, step in steps.items():
+            if device != "cpu":
+                torch.cuda.synchronize(device)
+            start = clock()
+            step()
+            if device != "cpu":
+                torch.cuda.synchronize(device)
+            found[name] += [clock() - start] if number else []
     return found
 
 
@@ -80,8 +114,11 @@ def measure(size: Size, device: str, iterations: tuple[int, ...], repeats: int) 
     rows = []
     for name, steps, solver in solvers:
         leaf, weight = cost.clone().requires_grad_(), torch.randn_like(cost)
-        inference = seconds(partial(forward, solver, cost), device, repeats)
-        training = seconds(partial(forward_and_backward, solver, leaf, weight), device, repeats)
+        timed: dict[str, Callable[[], Any]] = {
+            "forward": partial(forward, solver, cost),
+            "both": partial(forward_and_backward, solver, leaf, weight),
+        }
+        inference, training = in_turns(timed, device, repeats).values()
         error = float((forward(solver, cost) - exact).abs().max() / exact.max())
         rows.append(
             {
@@ -110,21 +147,175 @@ def forward_and_backward(solver: Solver, leaf: torch.Tensor, weight: torch.Tenso
     (solver(leaf).plan * weight).sum().backward()
 
 
+class Network:
+    """A network of the benchmark with average pooling or GSP, and a batch of random images.
+
+    GSP trains with the zero-shot regularisation, as in the paper, so that its loss counts as well.
+    """
+
+    def __init__(self, backbone: str, pooling: str, device: str, classes: int, images_per_class: int) -> None:
+        # Without its warm start GSP selects from the first step on.
+        options = {"warm_start": 0} if pooling == "gsp" else {}
+        config = train_config(Variant("c2", pooling, options=options), "cub", "fair", backbone, None, 0, "32-true")
+        self.model: Embedder = build_model(config).to(device)
+        self.loss = build_loss(config.loss, CLASSES, self.model.out_dim, config.data.batch_size, 0).to(device)
+        self.optimiser = build_optimiser(
+            config.optimiser, nn.ModuleDict({"model": self.model, "loss": cast("nn.Module", self.loss)})
+        )
+        self.labels = torch.arange(classes, device=device).repeat_interleave(images_per_class)
+        size = (len(self.labels), 3, *self.model.pixels.crop)
+        self.images = torch.rand(size, generator=torch.Generator().manual_seed(0)).to(device)
+        kind = torch.device(device).type
+        self.autocast = partial(torch.autocast, kind, torch.bfloat16, enabled=kind != "cpu")
+        with self.autocast(), torch.no_grad():
+            self.features = self.model.eval().feature_map(self.images)
+
+    def infer(self) -> None:
+        """Embed the images."""
+        with self.autocast(), torch.inference_mode():
+            self.model(self.images)
+
+    def infer_after_backbone(self, iterations: int = 0) -> None:
+        """Embed features; by so many iterations of the paper where they are given, instead of our solver."""
+        with self.autocast(), torch.inference_mode():
+            if iterations:
+                iterated_pool(cast("EmbedThenPool", self.model.head), self.features, iterations)
+            else:
+                embed_features(self.model.head, self.features)
+
+    def train(self) -> None:
+        """Make a training step."""
+        self.model.train()
+        self.optimiser.zero_grad()
+        with self.autocast():
+            features = self.model.feature_map(self.images)
+        self._backpropagate(features)
+        self.optimiser.step()
+
+    def train_after_backbone(self) -> None:
+        """Make the part of a training step between features and their gradient."""
+        self._backpropagate(self.features.detach().requires_grad_())
+
+    def _backpropagate(self, features: Float[Tensor, "B C h w"]) -> None:
+        with self.autocast():
+            embedded = embed_features(self.model.head, features)
+        self.loss(embedded.embedding, self.labels, embedded.attributes).total.backward()
+
+
+def iterated_pool(head: EmbedThenPool, features: Float[Tensor, "B C h w"], iterations: int) -> Float[Tensor, "B D"]:
+    """Embed features and pool them as the paper does, by a number of fixed-point iterations."""
+    layer = cast("GSP", head.layer)
+    tokens = as_tokens(head.embed(features), layer.dim).float()
+    with torch.autocast(features.device.type, enabled=False):
+        plan = fixed_point_transport(distance(layer.prototypes, tokens), MU, EPSILON, iterations).plan
+        return nn.functional.normalize(torch.einsum("bn,bnd->bd", plan.sum(1) / MU, tokens), dim=-1)
+
+
+def measure_network(networks: Mapping[str, str], options: RunOptions) -> list[dict[str, Any]]:
+    """Time whole networks with both layers, and what follows the backbone, for an image and for a training step.
+
+    The minimum over repeats is kept: everything else that the machine does only adds to it.
+    """
+    device, quick, rows = options.device, options.quick, []
+    origin = origin_here(device)
+    for name, backbone in networks.items():
+        one, batch = (
+            {pooling: Network(backbone, pooling, device, *size) for pooling in ("gap", "gsp")}
+            for size in ((1, 1), (2, 2) if quick else (8, 4))
+        )
+        after = {pooling: each.infer_after_backbone for pooling, each in one.items()}
+        after |= {f"k {count}": partial(one["gsp"].infer_after_backbone, count) for count in ITERATIONS}
+        repeats = 2 if quick else REPEATS
+        for step, count, whole, alone, times in (
+            ("inference", 1, {name: each.infer for name, each in one.items()}, after, repeats),
+            (
+                "training",
+                len(batch["gap"].labels),
+                {name: each.train for name, each in batch.items()},
+                {name: each.train_after_backbone for name, each in batch.items()},
+                2 if quick else TRAINING_REPEATS if device == "cpu" else REPEATS,
+            ),
+        ):
+            found = (in_turns(whole, device, times), in_turns(alone, device, repeats))
+            network, after_backbone = ({key: 1e3 * min(own) for key, own in each.items()} for each in found)
+            rows.append({"network": name, "step": step, "images": count, "ms": network, "after_ms": after_backbone})
+    return [{"device": origin["device"], **row, "origin": origin} for row in rows]
+
+
 def run(options: RunOptions) -> None:
-    """Measure and write the result."""
-    size = Size(4, 16, 8, 16) if options.quick else Size()
-    iterations = (1, 5) if options.quick else ITERATIONS
+    """Measure and write the results."""
+    part, command = (options.settings or ComputationSettings()).part, EXPERIMENT.command(options)
     threads = torch.get_num_threads()
     # One thread: process time adds up the time of all threads.
     torch.set_num_threads(1)
-    repeats = 3 if options.quick else REPEATS
     try:
-        rows = measure(size, options.device, iterations, repeats)
+        if part != "network":
+            size = Size(4, 16, 8, 16) if options.quick else Size()
+            repeats = 3 if options.quick else REPEATS
+            rows = measure(size, options.device, (1, 5) if options.quick else ITERATIONS, repeats)
+            value = {"size": size._asdict(), "mu": MU, "epsilon": EPSILON, "repeats": repeats, "rows": rows}
+            path = options.results / "computation.json"
+            write_result(path, value, command=command, seeds=[0], device=options.device)
+        if part != "solver":
+            path = options.results / f"{NETWORK}.json"
+            rows = measure_network({"small CNN": "small_cnn"} if options.quick else NETWORKS, options)
+            before = read_result(path) if path.is_file() else None
+            if before is not None and is_quick(before) == options.quick:
+                # Rows of other devices stay.
+                rows = [row for row in before["value"] if row["device"] != rows[0]["device"]] + rows
+            write_result(path, rows, command=command, seeds=[0], origins=[row["origin"] for row in rows])
     finally:
         torch.set_num_threads(threads)
-    value = {"size": size._asdict(), "mu": MU, "epsilon": EPSILON, "repeats": repeats, "rows": rows}
-    path = options.results / "computation.json"
-    write_result(path, value, command=EXPERIMENT.command(options), seeds=[0], device=options.device)
+
+
+def added(row: Mapping[str, Any], layer: str = "gsp") -> float:
+    """Return what GSP adds to a step of the whole network, in percent, from the time after the backbone.
+
+    The difference of two whole networks is less than their times vary.
+
+    Example:
+        >>> added({"ms": {"gap": 50.0, "gsp": 51.0}, "after_ms": {"gap": 0.5, "gsp": 1.5}})
+        2.0
+    """
+    after: Mapping[str, float] = row["after_ms"]
+    return 100 * (after[layer] - after["gap"]) / float(row["ms"]["gap"])
+
+
+def network_table(record: Record) -> str:
+    """Write the times of whole networks, of their heads (all that follows the backbone), and what GSP adds."""
+    return markdown_table(
+        [
+            {
+                "device": row["device"],
+                "network": row["network"],
+                "step": f"{row['step']}, {row['images']} image{'s' * (row['images'] > 1)}",
+                **{f"{name.upper()}, ms": f"{row['ms'][name]:.2f}" for name in ("gap", "gsp")},
+                **{f"{name.upper()}, head, ms": row["after_ms"][name] for name in ("gap", "gsp")},
+                "GSP adds": f"{added(row):+.2f} %",
+                "k = 50 adds": f"{added(row, 'k 50'):+.2f} %" if "k 50" in row["after_ms"] else None,
+            }
+            for row in record["value"]
+        ],
+        ".2f",
+        text_columns=3,
+    )
+
+
+def draw_network(record: Record, path: Path) -> None:
+    """Draw the increase of an inference against the number of iterations, our solver as a dashed line."""
+    figure, ((axes,),) = subplots(width=6, height=3.4)
+    for number, row in enumerate(row for row in record["value"] if row["step"] == "inference"):
+        color, name = f"C{number}", f"{row['network']}, {row['device']}"
+        curve(axes, ITERATIONS, [added(row, f"k {count}") for count in ITERATIONS], color=color, label=name)
+        axes.axhline(added(row), linestyle="--", color=color)
+    axes.hlines(100 * (PAPER_MS[1] / PAPER_MS[0] - 1), 25, 50, color="grey", linewidth=3, label="paper")
+    # A GPU and a CPU differ by more than a linear scale can show.
+    axes.set(xlabel="iterations k", ylabel="GSP adds to inference, %", yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="both", labelsize=8)
+    legend_below(figure, columns=2)
+    save(figure, path, dpi=150)
 
 
 def backward(row: Mapping[str, Any]) -> float:
@@ -207,15 +398,17 @@ EXPERIMENT = Experiment(
     name="computation",
     claim="with the closed-form gradient the cost of back-propagation does not grow with the number of iterations",
     shows="Figure 7, left, and Computational Analysis (Supp.)",
-    cost="a minute on one CPU core",
-    files=("computation",),
+    cost="five minutes on one CPU core; whole networks on a GPU one minute (--part network --device cuda)",
+    files=("computation", NETWORK),
     run=run,
     tables={
         "times": times,
         "closed_form": lambda record: backward_growth(record["value"]["rows"], CLOSED),
         "unrolled": lambda record: backward_growth(record["value"]["rows"], UNROLLED),
+        "network": FromFile(NETWORK, network_table),
     },
-    plots={"computation": draw},
+    plots={"computation": draw, NETWORK: FromFile(NETWORK, draw_network)},
+    settings=ComputationSettings,
     headlines=headlines,
     seeded=False,
 )

@@ -200,9 +200,14 @@ def table(rows: Sequence[Row], text_columns: int = 1) -> str:
     return markdown_table(rows, ".2f", text_columns=text_columns) if rows else "*No runs yet.*"
 
 
+def losses_of(value: Mapping[str, Any]) -> list[str]:
+    """Return the losses of a result, those that the paper compares first."""
+    return [*dict.fromkeys(row["loss"] for row in in_order(value["variants"]))]
+
+
 def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put the rows of a loss together, and in each the paper's settings before others, GAP and GSP first."""
-    losses = [*LOSSES, *(row["loss"] for row in rows)]
+    losses = [*LOSSES, *sorted({row["loss"] for row in rows})]
     layers = [*POOLINGS, *(row["pooling"] for row in rows)]
     return sorted(rows, key=lambda row: (losses.index(row["loss"]), row["setting"] != "", layers.index(row["pooling"])))
 

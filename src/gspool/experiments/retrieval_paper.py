@@ -88,32 +88,41 @@ def component_values(data: str, variant: str) -> tuple[float, float]:
 
 
 class ConventionalValues(NamedTuple):
-    """R@1 and MAP@R of one 512D model, in percent (Supp. 1.1), and R@2, R@4, R@8 where the paper has them."""
+    """R@1 of one 512D model, in percent (Supp. 1.1), and MAP@R and R@2, R@4, R@8 where the paper has them."""
 
     r1: float
-    map: float
+    map: float | None = None
     further: tuple[float, ...] = ()
 
 
-# The paper adds max pooling to both layers in this protocol: these are the rows of GAP+GMP and of GMP+GSP.
+# R@1 and MAP@R; of LIBC R@1 alone, without GSP as its authors report it. With XBM the paper adds max pooling to both
+# layers.
 _CONVENTIONAL = {
-    ("bninception", "gap+gmp"): "79.29 52.59  90.16 61.39  64.32 23.59  77.63 21.67",
-    ("bninception", "gmp+gsp"): "79.59 52.70  90.92 63.25  64.99 25.35  79.07 22.51",
-    ("resnet50", "gap+gmp"): "81.44 55.66  91.56 64.00  66.68 25.38  82.83 25.34",
-    ("resnet50", "gmp+gsp"): "81.54 55.91  91.75 64.43  66.63 25.51  82.60 25.76",
+    ("bninception", "xbm+c1 gap+gmp"): "79.29 52.59  90.16 61.39  64.32 23.59  77.63 21.67",
+    ("bninception", "xbm+c1 gmp+gsp"): "79.59 52.70  90.92 63.25  64.99 25.35  79.07 22.51",
+    ("resnet50", "xbm+c1 gap+gmp"): "81.44 55.66  91.56 64.00  66.68 25.38  82.83 25.34",
+    ("resnet50", "xbm+c1 gmp+gsp"): "81.54 55.91  91.75 64.43  66.63 25.51  82.60 25.76",
+    ("resnet50", "libc gap"): "81.40  92.80  70.30  88.10",
+    ("resnet50", "libc gsp"): "81.65  93.30  70.70  88.43",
 }
-# R@2, R@4, R@8 of XBM+GSP on CUB with ResNet50; other sets are printed at other ranks than ours, or not at all.
-_FURTHER = {("cub", "resnet50", "gmp+gsp"): (77.43, 85.26, 91.02)}
+# R@2, R@4, R@8 on CUB with ResNet50; SOP and In-shop are printed at other ranks than ours.
+_FURTHER = {
+    ("cub", "xbm+c1 gmp+gsp"): (77.43, 85.26, 91.02),
+    ("cub", "libc gsp"): (80.72, 88.18, 92.64),
+    ("cars196", "xbm+c1 gmp+gsp"): (89.04, 92.67, 95.62),
+    ("cars196", "libc gsp"): (93.03, 95.78, 97.69),
+}
 
 
 def conventional_values(data: str, backbone: str, loss: str, pooling: str) -> ConventionalValues | None:
-    """Return a row of the conventional protocol; None where the paper has no such row. Its only loss is C1 with XBM."""
-    network = backbone.rpartition("/")[2]
-    line = _CONVENTIONAL.get((network, pooling))
-    if line is None or loss != "xbm+c1":
+    """Return a row of the conventional protocol; None where the paper has no such row."""
+    network, row = backbone.rpartition("/")[2], f"{loss} {pooling}"
+    line = _CONVENTIONAL.get((network, row))
+    if line is None:
         return None
-    recall, precision = _of_data(data, line.split())
-    return ConventionalValues(recall, precision, _FURTHER.get((data, network, pooling), ()))
+    further = _FURTHER.get((data, row), ()) if network == "resnet50" else ()
+    recall, *precision = _of_data(data, line.split())
+    return ConventionalValues(recall, precision[0] if precision else None, further)
 
 
 # Supp. "Evaluation of Other Pooling Alternatives", CUB, MAP@R at 128D: contrastive, ProxyNCA++.

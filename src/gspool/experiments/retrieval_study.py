@@ -21,7 +21,15 @@ from gspool.executor.grid import run_grid
 from gspool.executor.run_store import Run, RunStore
 from gspool.experiments.experiment import Experiment, Record, RunOptions, numbers_of, result_name
 from gspool.experiments.retrieval_figures import by_variant, joined_figures, place, runs_of, variant_figures
-from gspool.experiments.retrieval_training import DATA, SEEDS, SEEDS_APART, Variant, embeddings_of, make_worker
+from gspool.experiments.retrieval_training import (
+    DATA,
+    SEEDS,
+    SEEDS_APART,
+    Variant,
+    embeddings_of,
+    make_worker,
+    named_loss,
+)
 from gspool.files import sha256_of
 from gspool.models import create_backbone
 from gspool.pooling.registry import layer_class
@@ -129,8 +137,8 @@ def check_study(study: Study, choosing: Sequence[str] = ("folds",)) -> None:
         raise ValueError(f"--seeds go up to {largest} here, got {max(study.seeds)}")
     if not chosen.train:
         return
-    for loss in {each.loss for each in study.variants}:
-        losses.create(loss, num_classes=2, dim=2)
+    for name, options in (named_loss(each.loss) for each in study.variants):
+        losses.create(name, num_classes=2, dim=2, **options)
     for pooling in {each.pooling for each in study.variants}:
         layer_class(pooling)
     if chosen.weights is None and not quick:

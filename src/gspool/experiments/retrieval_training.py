@@ -23,7 +23,7 @@ from gspool.training.checkpoint import BEST, LAST, PREVIOUS
 from gspool.training.fit import EMBEDDINGS
 from gspool.training.gpu_data import TensorSet
 from gspool.training.metric_learning import build_model
-from gspool.training.presets import conventional, fair
+from gspool.training.presets import conventional, fair, libc
 from gspool.training.run_folder import MODEL, RESULT
 from gspool.training.sets import on_device
 
@@ -59,7 +59,7 @@ class Variant:
     """One row of a table.
 
     Args:
-        loss: a name of `gspool.losses`.
+        loss: a name of `gspool.losses`; "xbm+c1@100" uses the memory from step 100 on instead of the paper's 1,000.
         pooling: a name of `gspool.pooling`.
         setting: name of what differs from the paper's settings for the two; "" for the paper's.
         options: options of the pooling layer, instead of the paper's.
@@ -114,6 +114,19 @@ def layer_variants(losses: tuple[str, ...] = ("c2", "pnca")) -> list[Variant]:
     return variants
 
 
+def named_loss(loss: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of a row's loss in `gspool.losses`, and the start of its memory where the row names one.
+
+    Example:
+        >>> named_loss("xbm+c1@100"), named_loss("c2")
+        (('xbm+c1', {'start': 100}), ('c2', {}))
+    """
+    name, _, start = loss.partition("@")
+    if start and not (start.isdecimal() and name.startswith("xbm+")):
+        raise ValueError(f"the number after @ is the step at which a memory starts, as in xbm+c1@100; got {loss!r}")
+    return name, {"start": int(start)} if start else {}
+
+
 def train_config(
     variant: Variant, data: str, protocol: str, backbone: str, weights: str | None, seed: int, precision: str
 ) -> TrainConfig:
@@ -124,15 +137,21 @@ def train_config(
         >>> config.model.pooling_options["epsilon"], config.schedule.warmup_epochs, config.loss.zsr
         (0.5, 1.0, 0.1)
     """
-    config = conventional(data) if protocol == "conventional" else fair(data, proxies=variant.loss in PROXY_LOSSES)
-    if protocol == "conventional" and backbone != "bninception":
+    name, loss_options = named_loss(variant.loss)
+    if protocol != "conventional":
+        config = fair(data, proxies=name in PROXY_LOSSES)
+    elif name == "libc":
+        config = libc(data)
+    else:
+        config = conventional(data)
+    if protocol == "conventional" and name != "libc" and backbone != "bninception":
         # Supp. "Training Procedure": batches of 112 and four times the decay for ResNet50.
         config.data.classes_per_batch, config.optimiser.weight_decay = 28, 4e-4
     if protocol == "tuning":
         # Supp. "Training Procedure": ten evaluations without a better one on the small sets, seven on the large.
         config.trainer.patience = 10 if config.trainer.patience == 15 else 7
-    config.loss.name = variant.loss
-    if variant.loss == "panchor" and data == "sop":
+    config.loss.name, config.loss.options = name, loss_options
+    if name == "panchor" and data == "sop":
         config.optimiser.lr = 5e-6
     selects = "gsp" in variant.pooling
     config.loss.zsr = 0.1 if selects else 0.0
