@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from gspool.functional.checks import MOST_EPSILON, check_epsilon, check_mu, epsilon_tensor, mu_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -36,8 +36,14 @@ TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 _known_devices: dict[int, bool] = {}
 
 
-# A constant to the compiler, which must not trace the question into CUDA.
-@torch.compiler.assume_constant_result
+def _constant_when_compiled(function: Callable[..., bool]) -> Callable[..., bool]:
+    """Mark a function as `torch.compiler.assume_constant_result` does, which would import the compiler: seconds."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+# The compiler must not trace the question into CUDA.
+@_constant_when_compiled
 def _matrix_units_fit(index: int) -> bool:
     """TF32 and bfloat16 products need an NVIDIA GPU of compute capability 8.0 or newer."""
     if index not in _known_devices:
@@ -50,7 +56,7 @@ def _interpreted() -> bool:
 
 
 # Dynamo answers True in every compilation, and so must not be the one that is asked.
-@torch.compiler.assume_constant_result
+@_constant_when_compiled
 def _exporting() -> bool:
     return torch.compiler.is_exporting()
 
