@@ -17,6 +17,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from gspool.functional.checks import MOST_EPSILON, check_epsilon, check_mu, epsilon_tensor, mu_tensor
+from gspool.functional.results import Incoming, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -240,7 +241,7 @@ def _gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
     with on_device_of(tokens):
         gradients = launch.pool_backward(
             tokens, prototypes, settings, keep, kept, clipped,
-            launch.Incoming(*incoming), launch.Wanted(*ctx.needs_input_grad[:4]), kind,
+            Incoming(*incoming), Wanted(*ctx.needs_input_grad[:4]), kind,
         )  # fmt: skip
     return (*gradients, None, None)
 
@@ -291,8 +292,8 @@ def pool_backward(
     """
     launch = launcher()
     settings = launch.Settings(mu, mu_value, epsilon, epsilon_value, mask, background, precision)
-    incoming = launch.Incoming(grad_pooled, grad_weights, grad_attributes)
-    wanted = launch.Wanted(want_tokens, want_prototypes, want_mu, want_epsilon)
+    incoming = Incoming(grad_pooled, grad_weights, grad_attributes)
+    wanted = Wanted(want_tokens, want_prototypes, want_mu, want_epsilon)
     with on_device_of(tokens):
         gradients = launch.pool_backward(tokens, prototypes, settings, keep, kept, clipped, incoming, wanted)
     dtypes = (tokens.dtype, prototypes.dtype, torch.float32, torch.float32)
