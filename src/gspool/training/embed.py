@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.data import ImageSet, Shard
-from gspool.data.batches import loading_processes
+from gspool.data.batches import ShieldedLoader, loading_processes
 from gspool.evaluation import RetrievalMetrics, retrieval_metrics
 from gspool.evaluation.entropy import relative_entropy
 from gspool.terminal.bar import work_bar
 from gspool.training.gather import gather_blocks
 from gspool.training.gpu_data import TensorSet, read_ahead
-from gspool.training.stream import ShieldedLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
