@@ -33,6 +33,7 @@ from gpu_pooling import (
 from gspool.functional.kernels import launch, plan
 from gspool.functional.kernels.dispatch import DOT_PRECISION
 from gspool.functional.kernels.plan import slice_tiling
+from gspool.functional.results import Incoming, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ class Passes:
         problem = Problem(ROWS[row], kind, layout)
         self.tokens, self.prototypes = problem.tokens.detach(), problem.prototypes.detach()
         self.settings = SETTINGS._replace(precision=DOT_PRECISION[KINDS[kind][1]])
-        self.incoming = launch.Incoming(problem.incoming, None, None)
+        self.incoming = Incoming(problem.incoming, None, None)
         self.saved: tuple[Tensor, ...] = ()
 
     def forward(self) -> tuple[Tensor, ...]:
@@ -115,7 +116,7 @@ class Passes:
 
     def backward(self) -> tuple[Tensor, ...]:
         """Give the gradients of tokens and prototypes."""
-        wanted = plan.Wanted(True, True, False, False)
+        wanted = Wanted(True, True, False, False)
         gradients = launch.pool_backward(
             self.tokens, self.prototypes, self.settings, 1, *self.saved, self.incoming, wanted
         )

@@ -27,7 +27,7 @@ from gspool.experiments.retrieval_figures import (
 )
 from gspool.experiments.retrieval_training import LOSSES, POOLINGS, Variant, layer_variants, paper_variants
 from gspool.experiments.tables import read_table as cells
-from gspool.search.explanation.shared import shared_prototypes
+from gspool.search.explanation import shared_prototypes
 from gspool.training.presets import changed
 
 PLACES = [(fold, seed) for fold in range(4) for seed in range(3)]

@@ -4,8 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from gspool.functional import distance, gsp_pool, partial_transport, pool
+from gspool.functional.product_distance import product_distance
 from oracle import TOLERANCE, random_problem
 
 
@@ -53,6 +55,28 @@ def test_gradcheck(masked, role):
     inputs = leaves(x, w, mu, torch.tensor(4.0, dtype=torch.float64))
     mask = torch.arange(5) < torch.tensor([[5], [3], [2]]) if masked else None
     assert torch.autograd.gradcheck(lambda *i: tuple(gsp_pool(*i, mask=mask, role=role)), inputs)
+
+
+@pytest.mark.parametrize("needed", ["tokens", "prototypes"])
+@pytest.mark.parametrize(
+    "function", [lambda x, w: gsp_pool(x, w, 0.3, 5.0).pooled, lambda x, w: product_distance(w, x)]
+)
+def test_only_gradients_that_are_needed_are_computed(function, needed):
+    inputs = dict(zip(("tokens", "prototypes"), leaves(*random_problem(3, 12, 7, dim=10)), strict=True))
+
+    def gradient_and_work(wanted: list[str]) -> tuple[torch.Tensor, int]:
+        for name, leaf in inputs.items():
+            leaf.requires_grad_(name in wanted).grad = None
+        out = function(*inputs.values())
+        with FlopCounterMode(display=False) as counter:
+            out.sin().sum().backward()
+        return inputs[needed].grad, counter.get_total_flops()
+
+    expected, all_work = gradient_and_work(["tokens", "prototypes"])
+    found, work = gradient_and_work([needed])
+    torch.testing.assert_close(found, expected)
+    # Each of both gradients takes one product of this size.
+    assert all_work - work >= 2 * 3 * 12 * 7 * 10
 
 
 def test_gradient_at_mu_one_is_that_of_average_pooling():

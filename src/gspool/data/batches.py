@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from gspool.data.image_set import mixed_seed
+from gspool.executor.signals import blocked_signals
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -241,6 +242,15 @@ class Shard(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.indices)
+
+
+class ShieldedLoader(DataLoader[Any]):
+    """A loader whose workers do not see Ctrl-C and SIGTERM: they end with the process that they load for."""
+
+    def __iter__(self) -> Any:
+        # A signal to the whole process group would end the workers first, and the job would fail, not stop.
+        with blocked_signals():
+            return super().__iter__()
 
 
 def loading_processes(asked: int) -> int:

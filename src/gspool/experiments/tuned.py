@@ -50,13 +50,13 @@ from gspool.models import create_backbone
 from gspool.pooling.embedding import LocalEmbedding
 from gspool.provenance import write_result
 from gspool.training import TrainConfig, fit
-from gspool.training.metric_learning import build_model
 from gspool.training.compare_data import Tokens, create_sets, token_sets
 from gspool.training.compare_runs import hold_tokens, load_tokens
 from gspool.training.config import DataConfig
 from gspool.training.frozen import head_first
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import TokenHead, head_config, start_from, train_head
+from gspool.training.metric_learning import build_model
 from gspool.training.presets import fair
 from gspool.training.run_folder import HEAD
 from gspool.training.sets import on_device

@@ -1,4 +1,4 @@
-"""Compute the tokens of a frozen backbone once: decode in threads, one forward pass a batch, shards on disk."""
+"""Compute the tokens of a frozen backbone once: decode in processes, one forward pass a batch, shards on disk."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 View = Literal["centre", "mirror"]
 GIGABYTE = 1 << 30
+HASHED_AT_ONCE = 256
 
 
 @dataclass
@@ -41,7 +43,7 @@ class FeatureConfig:
         precision: numbers on disk: bf16, fp16, fp32, or int8 with a scale for every token (half the size of bf16).
         compute: precision of the forward pass, bf16 or fp32; bf16 is slow on most CPUs.
         budget: gigabytes that the tokens may take on disk.
-        workers: threads that decode; 0 takes one a core.
+        workers: processes that decode; 0 takes one a core, 1 none besides the one that computes.
         folder: where tokens are kept; ``features`` beside the data sets unless given.
         seed: of the random crops.
         verify: compare tokens of earlier calls with their checksums, seconds for a few gigabytes.
@@ -120,7 +122,7 @@ def extract_tokens(
             warnings.warn(f"stored tokens are damaged and computed again ({path.stem})", stacklevel=2)
             path.unlink()
     known = store.locations()
-    fingerprints = [[_fingerprint_if_there(images, index) for index in range(len(images))] for images in sets]
+    fingerprints = [_fingerprints(images) for images in sets]
     missing = {
         fingerprint: Picture(fingerprint, part, index)
         for part, own in enumerate(fingerprints)
@@ -187,6 +189,14 @@ def check_budget(layout: TokenLayout, pictures: int, budget: float, folder: Path
             f"--features.folder, or take {fewer}"
         )
     return needed
+
+
+def _fingerprints(images: ImageSet) -> list[str]:
+    """Return the fingerprints of all pictures; threads hash the pixels of those in memory side by side."""
+    rows = torch.arange(len(images)).split(HASHED_AT_ONCE)
+    with ThreadPoolExecutor() as pool:
+        parts = pool.map(lambda part: [_fingerprint_if_there(images, row) for row in part.tolist()], rows)
+        return [fingerprint for part in parts for fingerprint in part]
 
 
 def _fingerprint_if_there(images: ImageSet, index: int) -> str:

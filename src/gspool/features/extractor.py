@@ -5,20 +5,23 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from gspool import data
+from gspool.data.batches import ShieldedLoader, loading_processes
 from gspool.data.crops import draw_crops, resample
 from gspool.data.decode import BrokenImageError
 from gspool.data.image_source import SelectedImages
-from gspool.features.store import ShardWriter, TokenLayout, TokenStore, encoded
+from gspool.features.store import TokenLayout, TokenStore, encoded
 from gspool.models.pixels import PixelNormalisation
 
 if TYPE_CHECKING:
@@ -27,10 +30,10 @@ if TYPE_CHECKING:
 
     from gspool.data import ImageSet
     from gspool.features.extract import FeatureConfig
-    from gspool.models import Backbone
+    from gspool.models import Backbone, Pixels
 
-# Batches that are decoded while one is computed.
-AHEAD = 2
+# Shards that are hashed and written at once: one thread is slower than a GPU computes.
+WRITERS = 4
 
 
 class Picture(NamedTuple):
@@ -48,7 +51,46 @@ class Shard(NamedTuple):
     broken: dict[str, str]
 
 
-class _Computed(NamedTuple):
+class Decoded(NamedTuple):
+    """A batch of pictures: the crops of those that can be read, and why the others cannot."""
+
+    fingerprints: list[str]
+    crops: UInt8[Tensor, "B K 3 H W"]
+    broken: dict[str, str]
+
+
+class PictureBatches(Dataset[Decoded]):
+    """Decode batches of pictures and cut what the device sees: the centre, and random crops."""
+
+    def __init__(self, sets: Sequence[ImageSet], pixels: Pixels, config: FeatureConfig) -> None:
+        self.sets, self.config, self.size = sets, config, _square(pixels.crop)
+        self.centre = data.evaluation_transform(self.size, resize=pixels.resize, interpolation=pixels.interpolation)
+
+    def __getitem__(self, batch: Sequence[Picture]) -> Decoded:
+        crops: dict[str, Tensor] = {}
+        broken: dict[str, str] = {}
+        for picture in batch:
+            try:
+                crops[picture.fingerprint] = self._crops(picture)
+            except BrokenImageError as problem:
+                broken[picture.fingerprint] = str(problem)
+        stacked = torch.stack([*crops.values()]) if crops else torch.empty(0, dtype=torch.uint8)
+        return Decoded([*crops], stacked, broken)
+
+    def _crops(self, picture: Picture) -> UInt8[Tensor, "K 3 H W"]:
+        image = self.sets[picture.part].images[picture.row]
+        centre: Tensor = self.centre(image)[None]
+        count = self.config.crops
+        if not count:
+            return centre
+        # A generator of its own: crops do not depend on the process that draws them.
+        generator = torch.Generator().manual_seed(int(picture.fingerprint[:12], 16) ^ self.config.seed)
+        boxes = draw_crops(torch.tensor([image.shape[1:]]).expand(count, 2), generator)
+        flip = torch.rand(count, generator=generator) < 0.5
+        return torch.cat([centre, resample(image.expand(count, -1, -1, -1), boxes, self.size, flip)])
+
+
+class Computed(NamedTuple):
     """A batch on its way to the host: wait for ``event`` before reading the tokens."""
 
     fingerprints: list[str]
@@ -97,104 +139,48 @@ class Extractor:
 
     def shards(self, store: TokenStore, pictures: Sequence[Picture]) -> Generator[Shard]:
         """Compute tokens and write them, shard after shard; decoding, computing and writing run side by side."""
+        writing: deque[Future[Shard]] = deque()
+        shard: list[Computed] = []
         left = len(pictures)
-        with (
-            # Closed here: a generator with threads that is left to the garbage collector may end inside another thread,
-            # and wait there for a lock of `threading` for ever.
-            closing(self._computed(pictures)) as computed,
-            ThreadPoolExecutor(1, thread_name_prefix="write") as disk,
-            full_disk_explained(store.folder),
-        ):
-            while left:
-                done = 0
-                broken: dict[str, str] = {}
-                written: deque[Future[None]] = deque()
-                with ShardWriter(store) as shard:
-                    while done < min(store.layout.shard_pictures, left):
-                        batch = next(computed)
-                        done += len(batch.fingerprints) + len(batch.broken)
-                        broken |= batch.broken
-                        written.append(disk.submit(_append, shard, batch))
-                        if len(written) > 1:
-                            written.popleft().result()
-                    for part in written:
-                        part.result()
-                left -= done
-                yield Shard(done, broken)
+        with ThreadPoolExecutor(WRITERS, thread_name_prefix="write") as disk, full_disk_explained(store.folder):
+            for batch in self.decoded(pictures):
+                shard.append(self._sent(batch))
+                size = sum(len(part.fingerprints) + len(part.broken) for part in shard)
+                if size >= min(store.layout.shard_pictures, left):
+                    writing.append(disk.submit(_write, store, shard))
+                    left, shard = left - size, []
+                while writing and (len(writing) > WRITERS or writing[0].done()):
+                    yield writing.popleft().result()
+            for future in writing:
+                yield future.result()
 
-    def _computed(self, pictures: Sequence[Picture]) -> Generator[_Computed]:
-        """Yield the tokens of batch after batch, one behind: the device computes while the last one is written."""
-        waiting: deque[_Computed] = deque()
-        with closing(self._decoded(pictures)) as decoded:
-            for batch, crops, broken in decoded:
-                sound = [picture.fingerprint for picture in batch if picture.fingerprint not in broken]
-                if broken:
-                    crops = crops[[picture.fingerprint not in broken for picture in batch]]
-                waiting.append(self._sent(sound, crops, broken))
-                if len(waiting) > 1:
-                    yield waiting.popleft()
-            yield from waiting
+    def decoded(self, pictures: Sequence[Picture]) -> DataLoader[Any]:
+        """Return a loader of batches of pictures.
 
-    def _decoded(self, pictures: Sequence[Picture]) -> Generator[tuple[Sequence[Picture], Tensor, dict[str, str]]]:
-        """Yield batches of pictures, decoded by threads two batches ahead, and why some cannot be read."""
-        workers = self.config.workers or len(os.sched_getaffinity(0))
-        size, pin = self.config.batch_size, self.device.startswith("cuda")
-        shape = (1 + self.config.crops, 3, *self.backbone.pixels.crop)
-        waiting: deque[tuple[Sequence[Picture], Tensor, list[Future[str | None]]]] = deque()
+        Processes decode, not threads: the forward pass would wait for their Python at every one of its operations.
+        """
+        size = self.config.batch_size
+        batches = [pictures[first : first + size] for first in range(0, len(pictures), size)]
+        processes = min(loading_processes(self.config.workers or sys.maxsize), len(batches))
+        return ShieldedLoader(
+            PictureBatches(self.sets, self.backbone.pixels, self.config),
+            batch_size=None,
+            sampler=batches,
+            num_workers=processes if processes > 1 else 0,
+            pin_memory=self.device.startswith("cuda"),
+            # torch draws a seed for its workers; from a generator of our own, it leaves the global one alone.
+            generator=torch.Generator(),
+        )
 
-        def finished() -> tuple[Sequence[Picture], Tensor, dict[str, str]]:
-            batch, crops, futures = waiting.popleft()
-            reasons = zip(batch, [future.result() for future in futures], strict=True)
-            return batch, crops, {picture.fingerprint: reason for picture, reason in reasons if reason is not None}
-
-        with ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-            try:
-                for first in range(0, len(pictures), size):
-                    batch = pictures[first : first + size]
-                    crops = torch.empty(len(batch), *shape, dtype=torch.uint8, pin_memory=pin)
-                    futures = [pool.submit(self._decode, each, crops[row]) for row, each in enumerate(batch)]
-                    waiting.append((batch, crops, futures))
-                    if len(waiting) > AHEAD:
-                        yield finished()
-                while waiting:
-                    yield finished()
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
-
-    def _decode(self, picture: Picture, out: UInt8[Tensor, "K 3 H W"]) -> str | None:
-        """Decode a picture into its place in a batch; return why it cannot be read."""
-        try:
-            out.copy_(self._crops(self.sets[picture.part], picture.row))
-        except BrokenImageError as problem:
-            return str(problem)
-        return None
-
-    def _sent(self, fingerprints: list[str], crops: UInt8[Tensor, "B K 3 H W"], broken: dict[str, str]) -> _Computed:
+    def _sent(self, batch: Decoded) -> Computed:
         """Compute the tokens of a batch, and begin to copy them to the host."""
-        numbers, scale = encoded(self._tokens(crops), self.config.precision)
+        numbers, scale = encoded(self._tokens(batch.crops), self.config.precision)
         if not numbers.is_cuda:
-            return _Computed(fingerprints, (numbers, scale), broken, None)
+            return Computed(batch.fingerprints, (numbers, scale), batch.broken, None)
         on_host = _begin_copy(numbers), None if scale is None else _begin_copy(scale)
         event = torch.cuda.Event()
         event.record()
-        return _Computed(fingerprints, on_host, broken, event)
-
-    def _crops(self, images: ImageSet, index: int) -> UInt8[Tensor, "K 3 H W"]:
-        """Decode one picture and cut what the device sees: the centre, and random crops."""
-        pixels = self.backbone.pixels
-        image = images.images[index]
-        centre = data.evaluation_transform(
-            _square(pixels.crop), resize=pixels.resize, interpolation=pixels.interpolation
-        )
-        cut = [centre(image)]
-        if self.config.crops:
-            # A generator of its own: threads share torch's global one.
-            seed = int(picture_fingerprint(images, index)[:12], 16) ^ self.config.seed
-            count, generator = self.config.crops, torch.Generator().manual_seed(seed)
-            boxes = draw_crops(torch.tensor([image.shape[1:]]).expand(count, 2), generator)
-            flip = torch.rand(count, generator=generator) < 0.5
-            cut += resample(image.expand(count, -1, -1, -1), boxes, _square(pixels.crop), flip).unbind(0)
-        return torch.stack(cut)
+        return Computed(batch.fingerprints, on_host, batch.broken, event)
 
     def _tokens(self, crops: UInt8[Tensor, "B K 3 H W"]) -> Float[Tensor, "B V T C"]:
         if len(crops) == 0:
@@ -231,11 +217,16 @@ def _begin_copy(values: Tensor) -> Tensor:
     return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
 
 
-def _append(shard: ShardWriter, batch: _Computed) -> None:
-    if batch.event is not None:
-        batch.event.synchronize()
-    if batch.fingerprints:
-        shard.append(batch.fingerprints, *batch.encoded)
+def _write(store: TokenStore, batches: Sequence[Computed]) -> Shard:
+    """Write the tokens of some batches as one shard, once they have reached the host."""
+    for batch in batches:
+        if batch.event is not None:
+            batch.event.synchronize()
+    fingerprints = [each for batch in batches for each in batch.fingerprints]
+    broken = {each: reason for batch in batches for each, reason in batch.broken.items()}
+    if fingerprints:
+        store.write_encoded(fingerprints, [batch.encoded for batch in batches if batch.fingerprints])
+    return Shard(len(fingerprints) + len(broken), broken)
 
 
 @contextmanager
@@ -270,7 +261,7 @@ def picture_fingerprint(images: ImageSet, index: int) -> str:
         source, index = source.source, int(source.indices[index])
     files = [source.paths[index]] if hasattr(source, "paths") else getattr(source, "files", {index: None})[index]
     if files is None:
-        content: bytes = source[index].contiguous().numpy().tobytes()
+        content: Any = source[index].contiguous().numpy()
     else:
         states = [(os.path.abspath(path), os.stat(path)) for path in files]
         content = " ".join(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states).encode()

@@ -21,7 +21,7 @@ FORMAT = 1
 Precision = Literal["bf16", "fp16", "fp32", "int8"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int8": torch.int8}
 LAYOUT = "layout.json"
-SHARD_BYTES = 256 << 20
+SHARD_BYTES = 64 << 20
 
 
 class TokenLayout(NamedTuple):
@@ -112,14 +112,44 @@ class TokenStore:
         return found
 
     def write(self, fingerprints: Sequence[str], tokens: Float[Tensor, "P V T C"]) -> None:
-        """Write one shard; writing it again replaces it.
+        """Write one shard; see `write_encoded`."""
+        self.write_encoded(fingerprints, [encoded(tokens, self.layout.precision)])
+
+    def write_encoded(self, fingerprints: Sequence[str], parts: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+        """Write one shard of `encoded` tokens, part after part; writing it again replaces it.
+
+        Its name is the fingerprint of its first picture. Content is not forced to the disk: a shard that a power cut
+        leaves half-written does not have its checksum.
 
         Raises:
             ValueError: if the tokens do not have the layout.
             OSError: if the disk is full; nothing half-written counts.
         """
-        with ShardWriter(self) as shard:
-            shard.append(fingerprints, *encoded(tokens, self.layout.precision))
+        expected = (len(fingerprints), *self.layout.shape)
+        found = (sum(len(numbers) for numbers, _ in parts), *parts[0][0].shape[1:])
+        if found != expected:
+            raise ValueError(f"{len(fingerprints)} pictures need tokens of shape {expected}, got {found}")
+        columns = {"bin": [numbers for numbers, _ in parts], "scale": [each for _, each in parts if each is not None]}
+        files = {
+            ending: self.folder / f".{fingerprints[0]}.{ending}.part" for ending, column in columns.items() if column
+        }
+        checksums: dict[str, str] = {}
+        try:
+            for ending, path in files.items():
+                digest = hashlib.sha256()
+                with path.open("wb") as file:
+                    for part in columns[ending]:
+                        content: Any = part.contiguous().view(torch.uint8).flatten().numpy()
+                        file.write(content)
+                        digest.update(content)
+                checksums[ending] = digest.hexdigest()
+            for ending, path in files.items():
+                os.replace(path, self.folder / f"{fingerprints[0]}.{ending}")
+            record = json.dumps({"pictures": fingerprints, "sha256": checksums})
+            write_atomic(self.folder / f"{fingerprints[0]}.json", record.encode())
+        finally:
+            for path in files.values():
+                path.unlink(missing_ok=True)
 
     def read(self, locations: Sequence[Location], views: Sequence[int] | int | None = None) -> Tensor:
         """Read tokens [P, V, T, C], or [P, T, C] of one view a picture, through memory maps; int8 comes as bfloat16."""
@@ -177,59 +207,6 @@ class TokenStore:
     def __getstate__(self) -> dict[str, Any]:
         # Maps belong to a process; a worker opens its own.
         return {**self.__dict__, "_maps": {}}
-
-
-class ShardWriter:
-    """Write a shard part by part; on leaving it without an error it counts, else nothing of it is left.
-
-    Its name is the fingerprint of its first picture. Content is not forced to the disk: a shard that a power cut leaves
-    half-written does not have its checksum.
-    """
-
-    def __init__(self, store: TokenStore) -> None:
-        self.store = store
-        self.fingerprints: list[str] = []
-        self.files: dict[str, tuple[Path, Any, Any]] = {}
-
-    def append(self, fingerprints: Sequence[str], numbers: Tensor, scale: Tensor | None = None) -> None:
-        """Add the `encoded` tokens of some pictures.
-
-        Raises:
-            ValueError: if the tokens do not have the layout.
-            OSError: if the disk is full.
-        """
-        expected = (len(fingerprints), *self.store.layout.shape)
-        if tuple(numbers.shape) != expected:
-            raise ValueError(
-                f"{len(fingerprints)} pictures need tokens of shape {expected}, got {tuple(numbers.shape)}"
-            )
-        for ending, part in (("bin", numbers), ("scale", scale)):
-            if part is not None:
-                if ending not in self.files:
-                    path = self.store.folder / f".{fingerprints[0]}.{ending}.part"
-                    self.files[ending] = path, path.open("wb"), hashlib.sha256()
-                _, file, digest = self.files[ending]
-                content: Any = part.contiguous().view(torch.uint8).flatten().numpy()
-                file.write(content)
-                digest.update(content)
-        self.fingerprints += fingerprints
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        try:
-            for _, file, _ in self.files.values():
-                file.close()
-            if kind is None and self.fingerprints:
-                for ending, (path, _, _) in self.files.items():
-                    os.replace(path, self.store.folder / f"{self.fingerprints[0]}.{ending}")
-                checksums = {ending: digest.hexdigest() for ending, (_, _, digest) in self.files.items()}
-                record = json.dumps({"pictures": self.fingerprints, "sha256": checksums})
-                write_atomic(self.store.folder / f"{self.fingerprints[0]}.json", record.encode())
-        finally:
-            for path, _, _ in self.files.values():
-                path.unlink(missing_ok=True)
 
 
 def store_key(description: Mapping[str, Any]) -> str:

@@ -26,8 +26,8 @@ from gspool.functional.kernels.dispatch import (
     kernel_scalars,
     uses_kernels,
 )
-from gspool.functional.pool_gradient import Incoming, Plan, Saved, assign, pool_gradient
-from gspool.functional.results import Pooled
+from gspool.functional.pool_gradient import Plan, Saved, assign, pool_gradient
+from gspool.functional.results import Incoming, Pooled, Wanted
 from gspool.functional.shares import normalised, shares
 from gspool.functional.threshold import threshold
 
@@ -172,5 +172,5 @@ class _GSPPool(torch.autograd.Function):
         plan = Plan(*large) if large else None
         saved = Saved(tokens, prototypes, mu, epsilon, mask, norm, position, nearest, plan)
         with full_precision(saved.tokens):
-            gradient = pool_gradient(saved, Incoming(*incoming[:3]), ctx.background, ctx.needs_input_grad[3])
+            gradient = pool_gradient(saved, Incoming(*incoming[:3]), ctx.background, Wanted(*ctx.needs_input_grad[:4]))
         return *gradient, None, None, None

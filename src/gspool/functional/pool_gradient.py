@@ -19,6 +19,7 @@ from gspool.functional.cost import (
     squared_by_product,
     vector_length,
 )
+from gspool.functional.results import Incoming, PoolGradient, Wanted
 from gspool.functional.shares import normalised, share_gradient, shares, token_count
 
 if TYPE_CHECKING:
@@ -50,23 +51,6 @@ class Saved(NamedTuple):
     plan: Plan | None
 
 
-class Incoming(NamedTuple):
-    """Gradients of the loss with respect to the three outputs; None for one that the loss does not look at."""
-
-    pooled: Float[Tensor, "B D"] | None
-    weights: Float[Tensor, "B N"] | None
-    attributes: Float[Tensor, "B M"] | None
-
-
-class PoolGradient(NamedTuple):
-    """Gradients of the loss with respect to the four differentiable inputs."""
-
-    tokens: Float[Tensor, "B N D"]
-    prototypes: Float[Tensor, "M D"]
-    mu: Float[Tensor, B]
-    epsilon: Float[Tensor, ""] | None
-
-
 def assign(
     distances: Float[Tensor, "B N M"], epsilon: Float[Tensor, ""]
 ) -> tuple[Float[Tensor, "B N M"], Float[Tensor, "B N"]]:
@@ -78,8 +62,8 @@ def assign(
     return assignment, -(epsilon * distances.amin(-1) + assignment.amax(-1).log())
 
 
-def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsilon: bool) -> PoolGradient:
-    """Carry the gradients of the outputs back to tokens, prototypes, mu and epsilon."""
+def pool_gradient(saved: Saved, incoming: Incoming, background: bool, wanted: Wanted) -> PoolGradient:
+    """Carry the gradients of the outputs back to those of tokens, prototypes, mu and epsilon that are wanted."""
     tokens, mask, dtype = saved.tokens, saved.mask, saved.tokens.dtype
     distances, assignment = saved.plan or _plan_again(saved)
     given, kept = shares(saved.position, mask)
@@ -99,7 +83,9 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
     by_mass = to_mass * (part / saved.mu.to(dtype))[:, None] if background else to_mass
     total = (token_count(saved.position, mask) * part).clamp_min(torch.finfo(dtype).tiny)
     root = share_gradient(by_weight + by_mass, saved.position, total, mask)
-    grad_mu = (root.mean - (weights * by_weight + mass * by_mass).sum(-1)) / part
+    grad_mu = None
+    if wanted.mu:
+        grad_mu = ((root.mean - (weights * by_weight + mass * by_mass).sum(-1)) / part).to(saved.mu.dtype)
 
     # To the logits -epsilon c_ij, through the log-affinity and through the softmax.
     own = (root.log_affinity - mass * to_mass)[..., None]
@@ -107,13 +93,13 @@ def pool_gradient(saved: Saved, incoming: Incoming, background: bool, with_epsil
         grad_logits = assignment * own
     else:
         grad_logits = torch.addcmul(own, mass[..., None], incoming.attributes[:, None, :]).mul_(assignment)
-    grad_epsilon = -(grad_logits * distances).sum() if with_epsilon else None
+    grad_epsilon = -(grad_logits * distances).sum() if wanted.epsilon else None
     grad_tokens, grad_prototypes = through_distance(
-        grad_logits, -saved.epsilon, distances, tokens, saved.prototypes, saved.norm, saved.nearest
+        grad_logits, -saved.epsilon, distances, tokens, saved.prototypes, saved.norm, saved.nearest, wanted
     )
-    if incoming.pooled is not None:
+    if grad_tokens is not None and incoming.pooled is not None:
         grad_tokens = _add_product(grad_tokens, weights[..., None], incoming.pooled[:, None, :])
-    return PoolGradient(grad_tokens, grad_prototypes, grad_mu.to(saved.mu.dtype), grad_epsilon)
+    return PoolGradient(grad_tokens, grad_prototypes, grad_mu, grad_epsilon)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -137,7 +123,8 @@ def through_distance(
     prototypes: Float[Tensor, "M D"],
     norm: Float[Tensor, "B N"],
     nearest: Nearest,
-) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "M D"]]:
+    wanted: Wanted,
+) -> tuple[Float[Tensor, "B N D"] | None, Float[Tensor, "M D"] | None]:
     """Go through ``c_ij = |f_j - w_i|`` and the clipping: pulls along ``f_j - w_i``, summed by two matrix products.
 
     A product cannot form ``f - w`` for a token that lies on a prototype. So the pull towards the nearest comes apart
@@ -166,20 +153,23 @@ def through_distance(
     near_pull = torch.where(apart, to_nearest * nearest.take(factor) / nearest.distance, 0)
     # Not in place: under vmap the pulls are many and the offset is one.
     along_offset = offsets(tokens, scale, clipped, nearest) * near_pull[:, None]
-    # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends. That
-    # part, the sum of pull (f . (f - w)), follows from the distances without another pass over the tokens.
-    total = pull.sum(-1)
-    squared_norm = norm.clamp_max(1).square()
-    along = 0.5 * (total * squared_norm - pull @ clipped.square().sum(-1) + by_distance * factor)
-    grad_tokens = nearest.add(torch.matmul(pull, -clipped), along_offset)
-    along = nearest.add(along, (along_offset * nearest.take(tokens)).sum(-1) * nearest.take(scale))
-    kept = (total - torch.where(norm > 1, along, 0)) * scale
-    grad_tokens = _add_product(grad_tokens, tokens, kept[..., None])
-
-    pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
-    grad_prototypes = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
-    unscaled = along_offset / nearest.take(scale)[:, None]
-    grad_prototypes = grad_prototypes.index_add(0, nearest.prototype, unscaled, alpha=-1)
-    prototype_norm = vector_length(prototypes)
-    along = torch.where(prototype_norm > 1, (grad_prototypes * clipped).sum(-1), 0)
-    return grad_tokens, (grad_prototypes - clipped * along[:, None]) / prototype_norm.clamp_min(1)[:, None]
+    grad_tokens = grad_prototypes = None
+    if wanted.tokens:
+        # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends. That
+        # part, the sum of pull (f . (f - w)), follows from the distances without another pass over the tokens.
+        total = pull.sum(-1)
+        squared_norm = norm.clamp_max(1).square()
+        along = 0.5 * (total * squared_norm - pull @ clipped.square().sum(-1) + by_distance * factor)
+        grad_tokens = nearest.add(torch.matmul(pull, -clipped), along_offset)
+        along = nearest.add(along, (along_offset * nearest.take(tokens)).sum(-1) * nearest.take(scale))
+        kept = (total - torch.where(norm > 1, along, 0)) * scale
+        grad_tokens = _add_product(grad_tokens, tokens, kept[..., None])
+    if wanted.prototypes:
+        pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
+        grad_clipped = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
+        unscaled = along_offset / nearest.take(scale)[:, None]
+        grad_clipped = grad_clipped.index_add(0, nearest.prototype, unscaled, alpha=-1)
+        prototype_norm = vector_length(prototypes)
+        radial = torch.where(prototype_norm > 1, (grad_clipped * clipped).sum(-1), 0)
+        grad_prototypes = (grad_clipped - clipped * radial[:, None]) / prototype_norm.clamp_min(1)[:, None]
+    return grad_tokens, grad_prototypes

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from gspool.functional.checks import check_tokens, computing_dtype, full_precision
 from gspool.functional.cost import Nearest, clip_norm, find_nearest, refined, squared_by_product, vector_length
 from gspool.functional.pool_gradient import through_distance
+from gspool.functional.results import Wanted
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -51,9 +52,10 @@ class _ProductDistance(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, Tensor | None]:
         tokens, prototypes, distances, norm, *found = ctx.saved_tensors
         with full_precision(tokens):
             # A copy, because it is overwritten, and this one belongs to autograd.
             own = gradient.clone(memory_format=torch.contiguous_format)
-            return through_distance(own, 1.0, distances, tokens, prototypes, norm, Nearest(*found))
+            wanted = Wanted(*ctx.needs_input_grad)
+            return through_distance(own, 1.0, distances, tokens, prototypes, norm, Nearest(*found), wanted)

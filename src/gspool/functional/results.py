@@ -29,3 +29,29 @@ class Pooled(NamedTuple):
     pooled: Float[Tensor, "B D"]
     weights: Float[Tensor, "B N"] | None = None
     attributes: Float[Tensor, "B M"] | None = None
+
+
+class Incoming(NamedTuple):
+    """Gradients of the loss with respect to the three outputs; None for one that the loss does not look at."""
+
+    pooled: Float[Tensor, "B D"] | None
+    weights: Float[Tensor, "B N"] | None
+    attributes: Float[Tensor, "B M"] | None
+
+
+class Wanted(NamedTuple):
+    """Which inputs need a gradient; frozen tokens, whose gradient costs more than all others together, do not."""
+
+    tokens: bool
+    prototypes: bool
+    mu: bool = False
+    epsilon: bool = False
+
+
+class PoolGradient(NamedTuple):
+    """Gradients of the loss with respect to the four differentiable inputs; None where not wanted."""
+
+    tokens: Float[Tensor, "B N D"] | None
+    prototypes: Float[Tensor, "M D"] | None
+    mu: Float[Tensor, B] | None
+    epsilon: Float[Tensor, ""] | None

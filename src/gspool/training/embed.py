@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from gspool.data import ImageSet, Shard
-from gspool.data.batches import loading_processes
+from gspool.data.batches import ShieldedLoader, loading_processes
 from gspool.evaluation import (
     RetrievalMetrics,
     Threshold,
@@ -30,7 +30,6 @@ from gspool.files import write_atomic
 from gspool.terminal.bar import work_bar
 from gspool.training.gpu_data import TensorSet, read_ahead
 from gspool.training.processes import gather_blocks
-from gspool.training.stream import ShieldedLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,9 +9,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gspool.data import ClassBalancedBatches, ImageSet
-from gspool.data.batches import loading_processes
+from gspool.data.batches import ShieldedLoader, loading_processes
 from gspool.data.image_set import mixed_seed
-from gspool.executor.signals import blocked_signals
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt8
@@ -108,15 +107,6 @@ def collate(samples: list[tuple[Tensor, int, int]]) -> Batch:
             "(data.transform), which brings all of them to the backbone's size"
         )
     return Batch(torch.stack(images), torch.tensor(labels), torch.tensor(rows))
-
-
-class ShieldedLoader(DataLoader[Any]):
-    """A loader whose workers do not see Ctrl-C and SIGTERM: they end with the process that they load for."""
-
-    def __iter__(self) -> Any:
-        # A signal to the whole process group would end the workers first, and the training would fail, not stop.
-        with blocked_signals():
-            return super().__iter__()
 
 
 def stream_loader(

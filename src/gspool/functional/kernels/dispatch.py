@@ -17,9 +17,10 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from gspool.functional.checks import MOST_EPSILON, check_epsilon, check_mu, epsilon_tensor, mu_tensor
+from gspool.functional.results import Incoming, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -36,8 +37,14 @@ TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 _known_devices: dict[int, bool] = {}
 
 
-# A constant to the compiler, which must not trace the question into CUDA.
-@torch.compiler.assume_constant_result
+def _constant_when_compiled(function: Callable[..., bool]) -> Callable[..., bool]:
+    """Mark a function as `torch.compiler.assume_constant_result` does, which would import the compiler: seconds."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+# The compiler must not trace the question into CUDA.
+@_constant_when_compiled
 def _matrix_units_fit(index: int) -> bool:
     """TF32 and bfloat16 products need an NVIDIA GPU of compute capability 8.0 or newer."""
     if index not in _known_devices:
@@ -50,7 +57,7 @@ def _interpreted() -> bool:
 
 
 # Dynamo answers True in every compilation, and so must not be the one that is asked.
-@torch.compiler.assume_constant_result
+@_constant_when_compiled
 def _exporting() -> bool:
     return torch.compiler.is_exporting()
 
@@ -234,7 +241,7 @@ def _gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
     with on_device_of(tokens):
         gradients = launch.pool_backward(
             tokens, prototypes, settings, keep, kept, clipped,
-            launch.Incoming(*incoming), launch.Wanted(*ctx.needs_input_grad[:4]), kind,
+            Incoming(*incoming), Wanted(*ctx.needs_input_grad[:4]), kind,
         )  # fmt: skip
     return (*gradients, None, None)
 
@@ -285,8 +292,8 @@ def pool_backward(
     """
     launch = launcher()
     settings = launch.Settings(mu, mu_value, epsilon, epsilon_value, mask, background, precision)
-    incoming = launch.Incoming(grad_pooled, grad_weights, grad_attributes)
-    wanted = launch.Wanted(want_tokens, want_prototypes, want_mu, want_epsilon)
+    incoming = Incoming(grad_pooled, grad_weights, grad_attributes)
+    wanted = Wanted(want_tokens, want_prototypes, want_mu, want_epsilon)
     with on_device_of(tokens):
         gradients = launch.pool_backward(tokens, prototypes, settings, keep, kept, clipped, incoming, wanted)
     dtypes = (tokens.dtype, prototypes.dtype, torch.float32, torch.float32)

@@ -34,7 +34,6 @@ from gspool.functional.kernels.plan import (
     Layout,
     Settings,
     Tiling,
-    Wanted,
     alignment,
     gradient_precision,
     is_sliced,
@@ -48,11 +47,14 @@ from gspool.functional.kernels.plan import (
     tiling_of,
 )
 from gspool.functional.kernels.solve import ONE_BLOCK, image_shares_kernel
+from gspool.functional.results import PoolGradient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from gspool.functional.results import Incoming, Wanted
 
 # Programs that add to sums of their own where atomic additions are not allowed; the same on every device.
 DETERMINISTIC_PROGRAMS = 128
@@ -339,23 +341,6 @@ def _slice_launches(
     return tuple(launches)
 
 
-class Incoming(NamedTuple):
-    """Gradients of the loss with respect to the three outputs; None where the loss does not depend on one."""
-
-    pooled: Tensor | None
-    weights: Tensor | None
-    attributes: Tensor | None
-
-
-class Gradients(NamedTuple):
-    """Gradients of the loss with respect to the four differentiable inputs; None where not wanted."""
-
-    tokens: Tensor | None
-    prototypes: Tensor | None
-    mu: Tensor | None
-    epsilon: Tensor | None
-
-
 def pool_backward(
     tokens: Tensor,
     prototypes: Tensor,
@@ -366,7 +351,7 @@ def pool_backward(
     incoming: Incoming,
     wanted: Wanted,
     kind: Kind | None = None,
-) -> Gradients:
+) -> PoolGradient:
     """Return the gradients, that of mu one an image.
 
     A caller that knows the kind of the forward pass spares the backward pass from finding it again.
@@ -415,7 +400,7 @@ def pool_backward(
             plan.finish(contiguous, kept, accumulated, grad_prototypes)
         else:
             grad_prototypes.zero_()
-    return Gradients(grad_tokens, grad_prototypes, grad_mu, None if by_tile is None else by_tile.sum())
+    return PoolGradient(grad_tokens, grad_prototypes, grad_mu, None if by_tile is None else by_tile.sum())
 
 
 def _prototype_gradient_memory(prototypes: Tensor, accumulated: Tensor) -> Tensor:

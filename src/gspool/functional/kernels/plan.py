@@ -15,6 +15,8 @@ import triton.language as tl
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gspool.functional.results import Wanted
+
 # What is kept of every token, one row each: `kept` begins with [B, TOKEN_ROWS, N]. A float32 holds the number of a
 # prototype exactly.
 AFFINITY, NORM, EXACT, NEAREST = (tl.constexpr(row) for row in range(4))
@@ -100,15 +102,6 @@ class Kind(NamedTuple):
     def operand(self) -> str:
         """The dtype of a matrix unit's operands."""
         return "bf16" if self.dtype == torch.bfloat16 else "fp32"
-
-
-class Wanted(NamedTuple):
-    """Which gradients are asked for."""
-
-    tokens: bool
-    prototypes: bool
-    mu: bool
-    epsilon: bool
 
 
 class BackwardKind(NamedTuple):
