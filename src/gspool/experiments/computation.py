@@ -31,10 +31,10 @@ from gspool.experiments.tables import markdown_table
 from gspool.functional import clip_norm, distance, partial_transport
 from gspool.functional.published import closed_form_transport, fixed_point_transport
 from gspool.models import Embedder
-from gspool.models.embedded import embed_features
+from gspool.models.embedder import embed_features
 from gspool.pooling.layer import as_tokens
 from gspool.provenance import is_quick, origin_here, read_result, write_result
-from gspool.training.build import build_loss, build_model, build_optimiser
+from gspool.training.metric_learning import build_loss, build_model, build_optimiser
 
 if TYPE_CHECKING:
     from jaxtyping import Float
