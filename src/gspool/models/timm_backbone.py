@@ -260,7 +260,7 @@ def _examine(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[Featur
     rest of a classifier.
     """
     with torch.device("meta"):
-        probe = timm.create_model(name, pretrained=False, num_classes=0, **options).eval()
+        probe: Any = timm.create_model(name, pretrained=False, num_classes=0, **options).eval()
     form = None
     try:
         features = probe.forward_features(torch.zeros(1, 3, *pixels.crop, device="meta"))
