@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from gspool.models.backbone import Backbone
     from gspool.models.create import create_backbone, list_backbones
     from gspool.models.embedder import Embedded, Embedder, FeatureMapEmbedder
-    from gspool.models.freezing import Freeze, Lora
-    from gspool.models.groups import parameter_groups
+    from gspool.models.freezing import Freeze, Lora, parameter_groups
     from gspool.models.pixels import Pixels
     from gspool.models.replace import replace_pooling
 
@@ -28,7 +27,7 @@ _HOME = {
     "Pixels": "pixels",
     "create_backbone": "create",
     "list_backbones": "create",
-    "parameter_groups": "groups",
+    "parameter_groups": "freezing",
     "replace_pooling": "replace",
 }
 

@@ -14,8 +14,15 @@ from torch import nn
 from gspool.models import model_card, pretrained
 from gspool.models.backbone import Backbone, Features
 from gspool.models.create import create_backbone
-from gspool.models.freezing import Freeze, Lora, freeze_parameters, hold_statistics, insert_adapters, learnable_names
-from gspool.models.groups import parameter_groups
+from gspool.models.freezing import (
+    Freeze,
+    Lora,
+    freeze_parameters,
+    hold_statistics,
+    insert_adapters,
+    learnable_names,
+    parameter_groups,
+)
 from gspool.models.pixels import PixelNormalisation, Pixels, check_images
 from gspool.models.pretrained import Settings, portable
 from gspool.pooling.embedding import create_embedding

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 # Largest difference of any number of any output that still counts as equal.
 EQUAL = 1e-5
+# Each step squares the error of an inverse. The error starts at 1 - 1/k for a matrix of condition k, so these steps
+# reach the last digit for any k that float64 can distinguish from singular (log2 of 40 * 2**52 is 57).
+INVERSE_STEPS = 58
+# Corrects what the products have rounded: a solution may be far smaller than the inverse would allow.
+REFINEMENTS = 3
+aten = torch.ops.aten
 
 
 class OnnxFile(NamedTuple):
@@ -191,15 +197,6 @@ def read_description(session: Any) -> dict[str, Any]:
         )
     described: dict[str, Any] = json.loads(written[KEY])
     return described
-
-
-# Each step squares the error of an inverse. The error starts at 1 - 1/k for a matrix of condition k, so these steps
-# reach the last digit for any k that float64 can distinguish from singular (log2 of 40 * 2**52 is 57).
-INVERSE_STEPS = 58
-# Corrects what the products have rounded: a solution may be far smaller than the inverse would allow.
-REFINEMENTS = 3
-
-aten = torch.ops.aten
 
 
 def without_missing_operators(program: ExportedProgram) -> ExportedProgram:

@@ -24,6 +24,8 @@ PixelRange = Literal["0-1", "0-255"]
 LARGEST_PIXEL = 1_000_000
 SMALLEST_DEVIATION = 1e-6
 LARGEST_SIDE = 4_096
+# Resizing in floating point rounds; anything further outside [0, 1] is another scale, not rounding.
+ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,6 @@ def _is_number(value: object) -> bool:
 def _in_rgb(image: Any) -> Any:
     """Convert a PIL image of any mode (grey, palette, CMYK, alpha) to RGB; tensors are assumed to be RGB."""
     return image if isinstance(image, torch.Tensor) else image.convert("RGB")
-
-
-# Resizing in floating point rounds; anything further outside [0, 1] is another scale, not rounding.
-ROUNDING = 1e-3
 
 
 class PixelNormalisation(nn.Module):

@@ -61,6 +61,10 @@ LARGEST_CONFIG = 1_000_000  # bytes
 LONGEST_LIST = 32
 WORD = re.compile(r"[A-Za-z0-9_.+-]{0,100}")
 BACKBONE = re.compile(r"([a-z]+/)?[A-Za-z0-9_.-]{1,100}")
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+GENERATED = "<!-- Written by gspool. Delete this line to keep the page as it is when the model is saved again. -->"
+# Buffers that no file holds (relative positions, attention masks) may take this much beyond twice the weights.
+ROOM_FOR_BUFFERS = 2**30
 
 
 class Settings(NamedTuple):
@@ -230,11 +234,6 @@ if TYPE_CHECKING:
     from gspool.models.embedder import Embedder
 
     Model = TypeVar("Model", bound=Embedder)
-
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-GENERATED = "<!-- Written by gspool. Delete this line to keep the page as it is when the model is saved again. -->"
-# Buffers that no file holds (relative positions, attention masks) may take this much beyond twice the weights.
-ROOM_FOR_BUFFERS = 2**30
 
 
 def save(model: Embedder, folder: Path, metrics: Mapping[str, float], hub_options: dict[str, Any]) -> str | None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+# Options of timm that say where pretrained weights are.
+OWN_SOURCES = {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}
+OURS_TO_SET = ("num_classes", "in_chans", "features_only")
+
 
 class FeatureForm(NamedTuple):
     """The form of a network's features: layout, width, and leading tokens that have no position.
@@ -81,33 +85,6 @@ def form_of(network: nn.Module, shape: tuple[int, ...], size: tuple[int, int]) -
     grid = (rows, tokens // rows)
     stride = (size[0] / grid[0], size[1] / grid[1]) if prod(grid) == tokens else None
     return FeatureForm("tokens", shape[2], prefix, stride)
-
-
-def dry_run(probe: nn.Module, size: tuple[int, int]) -> tuple[FeatureForm | None, set[str]]:
-    """Run a network on the meta device, where shapes are computed and numbers are not.
-
-    Returns its form, and the names of its children that have parameters and do not affect the features: the rest of a
-    classifier.
-
-    Raises:
-        RuntimeError: if the network needs numbers to go on.
-    """
-    probe.eval()
-    features = probe.forward_features(torch.zeros(1, 3, *size, device="meta"))  # type: ignore[operator]
-    if not isinstance(features, torch.Tensor):
-        return None, set()
-    features.sum().backward()
-    idle = {
-        name
-        for name, part in probe.named_children()
-        if (parameters := list(part.parameters())) and all(parameter.grad is None for parameter in parameters)
-    }
-    return form_of(probe, tuple(features.shape), size), idle
-
-
-# Options of timm that say where pretrained weights are.
-OWN_SOURCES = {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}
-OURS_TO_SET = ("num_classes", "in_chans", "features_only")
 
 
 class TimmBackbone(Backbone):
@@ -277,10 +254,19 @@ def block_indices(name: str, network: nn.Module, form: FeatureForm, layers: Sequ
 
 
 def _examine(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[FeatureForm, set[str]]:
+    """Run a model on the meta device, where shapes are computed and numbers are not.
+
+    Returns the form of its features, and the names of its children that have parameters and do not affect them: the
+    rest of a classifier.
+    """
     with torch.device("meta"):
-        probe = timm.create_model(name, pretrained=False, num_classes=0, **options)
+        probe: Any = timm.create_model(name, pretrained=False, num_classes=0, **options).eval()
+    form = None
     try:
-        form, idle = dry_run(probe, pixels.crop)
+        features = probe.forward_features(torch.zeros(1, 3, *pixels.crop, device="meta"))
+        if isinstance(features, torch.Tensor):
+            form = form_of(probe, tuple(features.shape), pixels.crop)
+            features.sum().backward()
     except RuntimeError as error:
         raise ValueError(
             f"timm/{name} cannot be examined on the meta device ({error}); wrap it in a Backbone"
@@ -290,7 +276,8 @@ def _examine(name: str, options: dict[str, Any], pixels: Pixels) -> tuple[Featur
             f"timm/{name} has no single feature map to pool: it returns class tokens alone or several maps. "
             "Choose another model, or wrap it in a gspool.models.Backbone of your own that selects one"
         )
-    return form, idle
+    children = {part: list(child.parameters()) for part, child in probe.named_children()}
+    return form, {part for part, own in children.items() if own and all(each.grad is None for each in own)}
 
 
 def _check(name: str, options: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Set by the process that launches others, so that they know whose children they are.
 LAUNCHER = "GSPOOL_LAUNCHER"
+# `lightning` contains Fabric; `pytorch-lightning` brings it as a package of its own.
+NAMES = ("lightning.fabric", "lightning_fabric")
 
 
 class TrainingInterruptedError(RuntimeError):
@@ -100,10 +102,6 @@ def leave_with_launcher() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="watch-launcher").start()
-
-
-# `lightning` contains Fabric; `pytorch-lightning` brings it as a package of its own.
-NAMES = ("lightning.fabric", "lightning_fabric")
 
 
 def import_fabric() -> ModuleType:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gspool.training.fit import FitResult
     from gspool.training.run import Variant
 
-
 CONFIG, TABLE, HEADS, WINNER, REPORT = "config.yaml", "compare.json", "heads", "model", "report.html"
 CLASSIFIER_FILE, CLASSES_FILE = "classifier.safetensors", "classes.json"
 SHOWN_HEADS, SHOWN_PICTURES = 4, 6

@@ -24,6 +24,23 @@ if TYPE_CHECKING:
     from gspool.data import ImageSet
 
 FILE = "examples.safetensors"
+RIGHT, WRONG = "#1a9850", "#d73027"
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; font-size: .85rem; }} .wide {{ overflow-x: auto; }}
+th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; text-align: right; white-space: nowrap; }}
+th:first-child, td:first-child {{ text-align: left; }} img {{ max-width: 100%; height: auto; }}
+pre {{ background: #f4f4f4; padding: 1rem; overflow-x: auto; font-size: .85rem; }} h2 {{ margin-top: 2.5rem; }}
+</style></head><body>
+<h1>{title}</h1>
+<p>{lead}</p>
+{body}
+<p>Written by gspool {version}.</p>
+</body></html>
+"""
 
 
 class Examples(NamedTuple):
@@ -123,25 +140,6 @@ def read_examples(folder: Path) -> Examples | None:
     content = load((folder / FILE).read_bytes())
     optional = (content.get("weights"), content.get("confused"))
     return Examples(content["queries"], content["neighbours"], content["right"], *optional)
-
-
-RIGHT, WRONG = "#1a9850", "#d73027"
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; font-size: .85rem; }} .wide {{ overflow-x: auto; }}
-th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; text-align: right; white-space: nowrap; }}
-th:first-child, td:first-child {{ text-align: left; }} img {{ max-width: 100%; height: auto; }}
-pre {{ background: #f4f4f4; padding: 1rem; overflow-x: auto; font-size: .85rem; }} h2 {{ margin-top: 2.5rem; }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{lead}</p>
-{body}
-<p>Written by gspool {version}.</p>
-</body></html>
-"""
 
 
 def page(title: str, lead: str, sections: Mapping[str, str]) -> bytes:
@@ -255,7 +253,7 @@ def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, T
                 )
             if column == 0:
                 axis.set_ylabel(name, fontsize=8)
-    return _as_html(figure, "weights of the heads over the same pictures")
+    return _as_html(figure, "pictures, and the weights of their tokens")
 
 
 def _picture(image: UInt8[Tensor, "3 H W"]) -> Any:

@@ -27,6 +27,8 @@ from gspool.training.run_folder import CONFIG, REPORT, new_run_folder, process_r
 from gspool.training.sets import check_run, describe_data, fetch_data
 
 BASELINE = "baseline-"
+# These are explained in one line; any other error keeps its traceback.
+EXPLAINED = (CheckpointError, NonFiniteLossError)
 
 
 class TrainResult(NamedTuple):
@@ -105,10 +107,6 @@ def variants_of(config: TrainConfig, folder: Path) -> list[Variant]:
             other.loss.zsr = 0.0
         variants.append(Variant(config.baseline, other, folder / f"{BASELINE}{config.baseline}"))
     return variants
-
-
-# These are explained in one line; any other error keeps its traceback.
-EXPLAINED = (CheckpointError, NonFiniteLossError)
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
