@@ -82,7 +82,7 @@ def test_a_backbone_is_a_plain_name(backbone: object, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"dim": 10**12}, "dim must be null or an integer from 1 to"),
+        ({"dim": 10**12}, "dim must be an integer from 1 to"),
         ({"dim": True}, "dim must be an integer"),
         ({"dim": 9}, r"of another shape: head\.embed\.weight \(file \(8, 96\), model \(9, 96\)\)"),
         ({"dim": 500_000}, "of another shape"),

@@ -116,6 +116,16 @@ def test_all_parameters_of_the_head_are_in_its_state() -> None:
     assert [*create_embedding("gemean", dim=6, out_dim=4).state_dict()] == ["layer.p", "embed.weight"]
 
 
+@pytest.mark.parametrize("name", ["gap", "gsp", "gmp", "gmp+gsp", "gsp+cls"])
+def test_without_a_length_the_features_are_pooled_as_they_are(name: str) -> None:
+    head, x = create_embedding(name, dim=6, out_dim=None), torch.randn(2, 6, 3, 3)
+    assert head.out_dim == 6
+    if "+" not in name:
+        alone = registry.create(name, dim=6)
+        alone.load_state_dict({key.removeprefix("layer."): value for key, value in head.state_dict().items()})
+        torch.testing.assert_close(head(x), alone(x))
+
+
 @pytest.mark.parametrize("out_dim", [0, -3, 1.5])
 def test_out_dim_must_be_a_positive_integer(out_dim: object) -> None:
     with pytest.raises(ValueError, match="out_dim is the length of the embedding"):

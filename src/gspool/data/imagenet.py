@@ -219,7 +219,7 @@ def _list_flat(place: Path, classes: list[str], path: Path) -> Listed:
 def _list_shards(root: Path, shards: tuple[Path, ...], written: tuple[int, ...]) -> Listed:
     """Index the images of shards by the headers of their members; only class numbers are read.
 
-    A minute for all of ImageNet, so ``train`` and ``validation`` share it while the times of writing stay the same.
+    There are a million of them, so ``train`` and ``validation`` share the index until a shard is ``written`` again.
     """
     names, places, labels = [], [], []
     for number, shard in enumerate(shards):

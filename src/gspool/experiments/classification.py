@@ -9,8 +9,8 @@ data and networks are written to files of their own.
     gspool reproduce classification --quick
 
 The presets paper/imagenet-resnetv2-50 and paper/imagenet-efficientnetv2-b3 of `gspool train` train the paper's networks
-on many GPUs. 90 % of the training images are learned from; mu and epsilon, which the paper does not give, are chosen by
-the accuracy on the others.
+on many GPUs. Here 90 % of the training images are learned from; mu and epsilon, which the paper does not give, are
+chosen by the accuracy on the others.
 """
 
 from __future__ import annotations

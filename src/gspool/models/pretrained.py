@@ -160,7 +160,7 @@ def check_settings(settings: Settings) -> None:
     check_freeze(settings.freeze)
     dim = settings.dim
     if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= LARGEST_NUMBER):
-        raise ValueError(f"dim must be null or an integer from 1 to {LARGEST_NUMBER:,}, got {_short(dim)}")
+        raise ValueError(f"dim must be an integer from 1 to {LARGEST_NUMBER:,}, or null, got {_short(dim)}")
     if not isinstance(settings.pixels, dict):
         raise ValueError(f"pixels must be an object with the preprocessing, got {_short(settings.pixels)}")
     Pixels().changed(settings.pixels)

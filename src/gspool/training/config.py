@@ -47,8 +47,6 @@ class DataConfig:
             own images small_classes, label (leaf or top of nested folders) and duplicates (keep or drop).
         classes_per_batch: different classes in a batch, over all processes together.
         images_per_class: images of each of them; 4 for pair losses, 1 for proxy losses in the paper.
-        sampler: "balanced" draws batches by class; "shuffled" sees every image once an epoch, in batches of
-            classes_per_batch x images_per_class images of any class, as classifiers are trained.
         transform: "crop" crops, resizes and flips at random (the paper's), "shift" moves and flips, or "none".
         transform_options: options of that transform, such as flip; of "crop" also area, ratio, auto_augment, and size
             and resize (null for none) where training sees another size than evaluation.
@@ -56,6 +54,8 @@ class DataConfig:
         cache: keep decoded images on disk, so that later epochs do not decode again.
         resident: decode all images once into memory of the device and augment them there; for data that fits.
         workers: processes that load images, at most one per core; 0 loads in the training process.
+        sampler: "balanced" draws batches by class; "shuffled" sees every image once an epoch, in batches of
+            classes_per_batch x images_per_class images of any class, as classifiers are trained.
     """
 
     name: str = "glyphs"
@@ -63,19 +63,25 @@ class DataConfig:
     options: dict[str, Any] = field(default_factory=dict)
     classes_per_batch: int = 96
     images_per_class: int = 1
-    sampler: Literal["balanced", "shuffled"] = "balanced"
     transform: Literal["crop", "shift", "none"] = "none"
     transform_options: dict[str, Any] = field(default_factory=dict)
     check: Literal["stop", "skip", "none"] = "stop"
     cache: bool = False
     resident: bool = False
     workers: int = 0
+    sampler: Literal["balanced", "shuffled"] = "balanced"
 
     def __post_init__(self) -> None:
         _refuse(self.name not in data_sets(), f"there is no data set {self.name!r}; known are {', '.join(data_sets())}")
         for name in ("classes_per_batch", "images_per_class"):
             _refuse(getattr(self, name) < 1, f"data.{name} must be at least 1, got {getattr(self, name)}")
         _refuse(self.workers < 0, f"data.workers must not be negative, got {self.workers}")
+        unknown = sorted({*self.transform_options} - {"flip", "shift"})
+        _refuse(
+            self.resident and bool(unknown),
+            f"data.resident augments on the device, which has the options flip and shift; leave out "
+            f"data.transform_options.{', '.join(unknown)}, or data.resident",
+        )
 
     @property
     def batch_size(self) -> int:
@@ -266,8 +272,6 @@ class TrainerConfig:
 
     Args:
         max_steps: steps at most.
-        ema: decay of a moving average of the weights, such as 0.9999, which is evaluated, kept and saved instead of
-            them; 0 keeps the weights themselves.
         evaluate_every: steps between evaluations; each also writes the last checkpoint.
         checkpoint_every: steps between further checkpoints; 0 writes them with evaluations alone.
         max_time: a time budget for the training, such as 30m, 2h or 1h30m. It ends with the last evaluation that fits,
@@ -287,10 +291,11 @@ class TrainerConfig:
         threads: CPU threads of torch; 0 leaves the choice to torch.
         log_every: steps between rows of metrics.csv.
         progress: show a progress bar.
+        ema: decay of a moving average of the weights, such as 0.9999, which is evaluated, kept and saved instead of
+            them; 0 keeps the weights themselves.
     """
 
     max_steps: int = 500
-    ema: float = 0.0
     evaluate_every: int = 100
     checkpoint_every: int = 0
     max_time: str | None = None
@@ -308,6 +313,7 @@ class TrainerConfig:
     threads: int = 0
     log_every: int = 10
     progress: bool = True
+    ema: float = 0.0
 
     def __post_init__(self) -> None:
         if self.max_time is not None:

@@ -371,7 +371,8 @@ def describe_training(config: TrainConfig, title: str, device: torch.device) -> 
     """Return what is trained, for how long and on what, as lines for the start of a run."""
     model, trainer = config.model, config.trainer
     options = ", ".join(f"{name} {value}" for name, value in model.backbone_options.items())
-    frozen = {"none": "all of it learns", "batchnorm": "batch norm frozen", "all": "frozen"}[model.freeze]
+    words = {"none": "all of it learns", "batchnorm": "batch norm frozen", "all": "frozen"}
+    frozen = words.get(model.freeze, f"{model.freeze} frozen")
     limit = f", at most {duration(trainer.max_seconds)}" if trainer.max_seconds else ""
     where = f"{device}, {trainer.precision}" + (f", {torch.get_num_threads()} threads" if device.type == "cpu" else "")
     return (

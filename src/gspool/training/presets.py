@@ -159,7 +159,7 @@ def imagenet(backbone: str, pixels: dict[str, Any], epochs: int) -> TrainConfig:
             sampler="shuffled",
             transform="crop",
             transform_options={"resize": None, "area": [0.08, 1.0]},
-            check="none",  # an hour for a million images; a broken one is named when it comes
+            check="none",  # a million images take too long to decode beforehand; a broken one is named when it comes
             workers=12,
         ),
         model=ModelConfig(
