@@ -135,7 +135,7 @@ def test_what_the_operating_system_refuses_ends_in_a_line(tmp_path, capsys):
         ("train --trainer.patience soon", "--trainer.patience is a whole number, or null, got soon"),
         ("train --optimiser.betas 3", "--optimiser.betas is [a number, a number], got 3"),
         ("train --data.options 3", "--data.options is names with values, such as {name: value}, got 3"),
-        ("search RUN a.png --k many", "--k is a whole number, got many"),
+        ("search RUN a.png --k many", "--k is a whole number above 0, got many"),
     ],
 )
 def test_a_value_of_another_kind_is_told_in_plain_words(words, line, capsys):

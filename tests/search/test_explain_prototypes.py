@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from gspool import Embedder
-from gspool.data import ArrayImages, BrokenImageError
+from gspool.data import ArrayImages, FileImages
 from gspool.search.explanation.prototypes import gallery_page, nearest_regions, region_crop, region_figures
+from search.corpus_files import draw_picture
 
 
 def pictures(count: int, side: int = 64) -> ArrayImages:
@@ -67,39 +68,18 @@ def test_fewer_images_than_asked_for_leave_places_empty(small_model) -> None:
     assert page.count("<img ") == 2 * len(regions.use)
 
 
-class SomeBroken:
-    """Every second picture cannot be read."""
-
-    def __init__(self, count: int) -> None:
-        self.inner = pictures(count)
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index % 2:
-            raise BrokenImageError(f"{self.describe(index)}: damaged")
-        return self.inner[index]
-
-    def describe(self, index: int) -> str:
-        return self.inner.describe(index)
-
-
-def test_images_that_cannot_be_read_are_left_out_and_named(small_model) -> None:
-    regions = nearest_regions(small_model, SomeBroken(6), per_prototype=2, batch=2)
-    assert regions.images == 3
-    assert regions.broken == ("picture 1: damaged", "picture 3: damaged", "picture 5: damaged")
-    assert set(regions.image.flatten().tolist()) <= {0, 2, 4}
-    assert "3 images could not be read" in gallery_page(small_model, SomeBroken(6), regions, "some")
-
-
-def test_nothing_readable_is_said(small_model) -> None:
-    class Broken(SomeBroken):
-        def __getitem__(self, index: int) -> torch.Tensor:
-            raise BrokenImageError("damaged")
-
+def test_images_that_cannot_be_read_are_left_out_and_named(small_model, tmp_path) -> None:
+    (tmp_path / "words.png").write_text("words")
+    broken = [tmp_path / "words.png", tmp_path / "nowhere.png"]
     with pytest.raises(ValueError, match="2 of 2 are broken"):
-        nearest_regions(small_model, Broken(2))
+        nearest_regions(small_model, FileImages(broken))
+    draw_picture(tmp_path / "whole.png", 1)
+    source = FileImages([broken[0], tmp_path / "whole.png", broken[1]])
+    regions = nearest_regions(small_model, source, per_prototype=2, batch=2)
+    assert regions.images == 1
+    assert [problem.split(":")[0] for problem in regions.broken] == [str(path) for path in broken]
+    assert set(regions.image.flatten().tolist()) == {1, -1}
+    assert "2 images could not be read" in gallery_page(small_model, source, regions, "some")
 
 
 def test_models_without_prototypes_are_refused(small_model) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +15,7 @@ from gspool.data.decode import MAX_BYTES, MAX_PIXELS, open_image
 from gspool.evaluation.verification import read_threshold
 from gspool.models import Embedder
 from gspool.models.device import chosen_device
+from gspool.models.freezing import evaluating
 from gspool.models.pixels import PixelNormalisation
 from gspool.models.sharing import RUN_MODEL, model_place
 
@@ -146,17 +146,6 @@ def embed_batch(model: Embedder, images: UInt8[Tensor, "B 3 H W"], precision: st
 def default_precision(device: torch.device) -> str:
     """Return bfloat16 for a GPU that supports it, else float32."""
     return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
-
-
-@contextmanager
-def evaluating(model: Embedder) -> Iterator[None]:
-    """Put a model into evaluation mode, and back into its former mode afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def as_input(model: Embedder, images: UInt8[Tensor, "B 3 H W"]) -> Tensor:

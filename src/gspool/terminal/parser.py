@@ -14,7 +14,7 @@ from jsonargparse.typing import restricted_number_type
 # The messages of jsonargparse for a value of the wrong type or out of range, which name the Python type.
 MISFITS = (
     re.compile(r'Parser key "(?P<key>[^"]+)":\s.*(?:Got|Given) value: (?P<value>.*)', re.DOTALL),
-    re.compile(r'Parser key "(?P<key>[^"]+)":\s+Not of type \w+: (?:.*: )?(?P<value>.*?)(?: does not conform.*)?'),
+    re.compile(r"""Parser key "(?P<key>[^"]+)":\s+Not of type \w+: (?:.*: ')?(?P<value>.*?)(?:'| does not.*)"""),
 )
 # Numbers within bounds, beside PositiveInt and the like of jsonargparse.
 Share = restricted_number_type("Share", float, [(">", 0), ("<=", 1)])

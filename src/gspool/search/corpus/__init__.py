@@ -166,7 +166,7 @@ def _write(
     def save() -> None:
         nonlocal saved
         records = [record for batch in waiting for record in batch.records]
-        vectors = [batch.vectors for batch in waiting]
+        vectors = [batch.vectors for batch in waiting if batch.vectors is not None]
         # Dropped first: after a full disk, say, the way out of the run must not try to write them again.
         waiting.clear()
         if records:
@@ -179,14 +179,15 @@ def _write(
     bad_list.unlink(missing_ok=True)
     try:
         for batch in stream:
-            for picture in batch.broken:
+            if batch.broken is not None:
                 with bad_list.open("a", encoding="utf-8", newline="") as file:
                     lines = csv.writer(file)
                     if not counts["bad"]:
                         lines.writerow(("path", "reason"))
-                    lines.writerow((picture.record.path, picture.problem))
+                    lines.writerow((batch.broken.record.path, batch.broken.problem))
                 counts["bad"] += 1
                 bar.advance(f"{counts['bad']:,} bad")
+                continue
             waiting.append(batch)
             bar.advance(steps=len(batch.records))
             rows = sum(len(batch.records) for batch in waiting)

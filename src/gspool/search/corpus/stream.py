@@ -41,11 +41,11 @@ class Decoded(NamedTuple):
 
 
 class EmbeddedBatch(NamedTuple):
-    """Pictures and their vectors in host memory, and the broken pictures that were met on the way."""
+    """Pictures and their vectors in host memory; or no vectors, and a picture that could not be read."""
 
     records: list[ImageRecord]
-    vectors: Float32[Tensor, "B D"]
-    broken: list[Decoded]
+    vectors: Float32[Tensor, "B D"] | None
+    broken: Decoded | None = None
 
 
 def decode_one(record: ImageRecord, model: Embedder, limits: Limits = LIMITS) -> Decoded:
@@ -86,29 +86,27 @@ def decode_ahead(
 def embed_stream(
     images: Iterable[ImageRecord], model: Embedder, batch_size: int, precision: str, workers: int, limits: Limits
 ) -> Generator[EmbeddedBatch, None, None]:
-    """Decode and embed; yield whole batches (the last may be short)."""
+    """Decode and embed; yield whole batches (the last may be short), and each broken picture by itself."""
+
+    def embedded(batch: list[Decoded]) -> EmbeddedBatch:
+        pixels = torch.stack([picture.image for picture in batch if picture.image is not None])
+        vectors = embed_batch(model, pixels, precision).embedding.float().cpu()
+        return EmbeddedBatch([picture.record for picture in batch], vectors)
+
     batch: list[Decoded] = []
-    broken: list[Decoded] = []
-
-    def embedded() -> EmbeddedBatch:
-        vectors = torch.empty(0, model.out_dim)
-        if batch:
-            pixels = torch.stack([picture.image for picture in batch if picture.image is not None])
-            vectors = embed_batch(model, pixels, precision).embedding.float().cpu()
-        whole = EmbeddedBatch([picture.record for picture in batch], vectors, [*broken])
-        batch.clear()
-        broken.clear()
-        return whole
-
     decode = partial(decode_one, model=model, limits=limits)
     pictures = decode_ahead(images, decode, workers, ahead=2 * batch_size + workers)
     try:
         for picture in pictures:
-            (batch if picture.problem is None else broken).append(picture)
+            if picture.problem is not None:
+                yield EmbeddedBatch([], None, picture)
+                continue
+            batch.append(picture)
             if len(batch) == batch_size:
-                yield embedded()
-        if batch or broken:
-            yield embedded()
+                yield embedded(batch)
+                batch = []
+        if batch:
+            yield embedded(batch)
     finally:
         pictures.close()
 

@@ -11,11 +11,12 @@ from gspool import functional
 from gspool.evaluation.entropy import FLAT_ENTROPY, relative_entropy
 from gspool.models import Embedder
 from gspool.models.embedder import embed_features
+from gspool.models.freezing import evaluating
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import PoolThenEmbed
 from gspool.pooling.gsp import GSP
 from gspool.pooling.layer import as_tokens
-from gspool.search.model import as_input, evaluating, prepare
+from gspool.search.model import as_input, prepare
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64, UInt8

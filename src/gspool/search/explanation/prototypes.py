@@ -10,10 +10,11 @@ import torch
 from PIL import Image, ImageDraw
 
 from gspool.data import BrokenImageError
+from gspool.models.freezing import evaluating
 from gspool.search.explanation import missing_prototypes, prototype_layer, transport
 from gspool.search.explanation.overlay import css_colour, prototype_colour
 from gspool.search.explanation.page import colour_mark, inline_image, whole_page
-from gspool.search.model import as_input, evaluating, prepare
+from gspool.search.model import as_input, prepare
 from gspool.terminal.bar import work_bar
 
 if TYPE_CHECKING:
