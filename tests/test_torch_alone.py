@@ -28,7 +28,7 @@ def guarded(name, globals=None, locals=None, fromlist=(), level=0):
 builtins.__import__ = guarded
 """
 USE = """
-import gspool
+import gspool, gspool.losses
 from gspool import GSP, ZSRLoss, functional, pooling
 
 pool = GSP(dim=8, prototypes=4, learn_mu=True, warm_start=4)

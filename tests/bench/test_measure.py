@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from gspool import GSP, pooling
 from gspool.bench import Settings, measure
 from gspool.bench.measure import check_kernels, make_features
-from interpreter import passes_by_the_interpreter
 
 TINY = {"batch": 2, "channels": 16, "sizes": ((3, 3),), "device": "cpu", "repeats": 2}
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,11 +79,6 @@ def test_kernels_that_compute_something_wrong_are_not_timed(monkeypatch):
     monkeypatch.setattr(GSP, "pool", wrong)
     with pytest.raises(ValueError, match=r"the kernels' vectors are off by 1\.0e-03 .* not timed"):
         check_kernels(layer, features)
-
-
-@pytest.mark.timeout(900)
-def test_the_kernels_themselves_pass_the_check_by_the_interpreter():
-    passes_by_the_interpreter(Path(__file__).parent / "interpreted_bench.py")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from functional import kernel_cases as cases
+from gspool.bench import Settings, measure, timing
 from gspool.functional import gsp_pool, partial_transport
 from gspool.functional.kernels import dispatch, launch, plan, transport
 from oracle import pooled
@@ -22,7 +23,7 @@ def test_weights_are_exact(size, mu, epsilon):
 
 
 @pytest.mark.parametrize("role", ["foreground", "background"])
-@pytest.mark.parametrize("size", [(2, 7, 3, 5), (2, 100, 9, 34), (2, 130, 17, 12)])
+@pytest.mark.parametrize("size", [(2, 7, 3, 5), (1, 100, 9, 34), (1, 130, 17, 12)])
 def test_gradients_agree_with_the_plain_version(size, role):
     cases.agrees(*cases.problem(*size), role=role, mu=0.6)
 
@@ -95,7 +96,7 @@ def test_sums_by_product_keep_the_digits_of_float32(sums, dtype, tokens):
 
 
 @pytest.mark.parametrize("role", ["foreground", "background"])
-@pytest.mark.parametrize("size", [(2, 7, 3, 5), (2, 70, 9, 34), (3, 20, 17, 140)])
+@pytest.mark.parametrize("size", [(2, 7, 3, 5), (1, 70, 9, 34), (2, 20, 17, 140)])
 def test_gradients_by_slices_agree_with_the_plain_version(size, role, slices):
     cases.agrees(*cases.problem(*size), role=role, mu=0.6)
     cases.agrees(*cases.problem(2, 9, 5, 40), role=role, dtype=torch.bfloat16)
@@ -124,11 +125,11 @@ def test_backward_can_be_asked_for_twice(slices):
 
 
 def test_a_gradient_that_nobody_wants_is_not_formed():
-    tokens, prototypes = cases.problem(2, 140, 5, 12)
-    mu = torch.full((2,), 0.3, requires_grad=True)
+    tokens, prototypes = cases.problem(1, 140, 5, 12)
+    mu = torch.full((1,), 0.3, requires_grad=True)
     _, everything = cases.differentiated(tokens, prototypes, 0.3, 5.0, "triton", outputs="p")
     generator = torch.Generator().manual_seed(7)
-    direction = torch.randn(2, 12, generator=generator, dtype=torch.float64)
+    direction = torch.randn(1, 12, generator=generator, dtype=torch.float64)
     for wanted, expected in ((prototypes.requires_grad_(), everything[1]), (mu, everything[2])):
         out = gsp_pool(tokens, prototypes, mu, 5.0, backend="triton").pooled
         (gradient,) = torch.autograd.grad((out.double() * direction).sum(), wanted)
@@ -261,6 +262,15 @@ def test_transport_agrees(size):
 @pytest.mark.parametrize("outputs", ["r", "p"])
 def test_transport_with_mask_and_sharp_epsilon(outputs):
     cases.transport_agrees(2, 4, 40, mu=0.97, epsilon=80.0, masked=True, outputs=outputs)
+
+
+def test_the_benchmark_compares_both_backends_once_both_can_run(monkeypatch):
+    monkeypatch.setattr(timing, "WARM_UP", 0)  # a step of the interpreter takes seconds
+    shape = {"batch": 2, "channels": 16, "sizes": ((2, 2),), "device": "cpu", "repeats": 1}
+    measured = measure(Settings(layers=("gsp:prototypes=4",), backend="all", **shape))
+    assert [row.backend for row in measured.rows] == [None, "torch", "triton"]
+    assert [row.title for row in measured.rows[1:]] == ["gsp:prototypes=4 (torch)", "gsp:prototypes=4 (triton)"]
+    assert measured.refused == []
 
 
 def test_operators_keep_their_word():

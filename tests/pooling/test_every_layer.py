@@ -262,12 +262,12 @@ def test_compiles_in_one_graph_for_more_than_one_size(name):
     # All layers share the code of `forward`, and dynamo counts its recompilations across the tests.
     torch.compiler.reset()
     layer = make(name)
-    compiled = torch.compile(copy.deepcopy(layer), backend="aot_eager", fullgraph=True)
-    for size in ((3, 5), (4, 2), (6, 7)):
+    compiled = torch.compile(copy.deepcopy(layer), backend="aot_eager", fullgraph=True, dynamic=True)
+    for size in ((3, 5), (6, 7)):
         agree(layer, compiled, features(2, DIM, *size))
 
 
-@every_layer
+@pytest.mark.parametrize("name", [name for name in LAYERS if "embedded" not in name])
 def test_compiles_in_one_graph_with_a_mask_where_it_takes_one(name):
     torch.compiler.reset()
     layer = make(name).eval()

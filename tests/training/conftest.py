@@ -9,6 +9,7 @@ from gspool import data
 from gspool.data.glyph_alphabet import glyph_masks
 from gspool.data.image_set import SPLITS
 from gspool.training import TrainConfig
+from gspool.training.examples import choose_examples
 from training.tiny_run import tiny
 
 
@@ -34,6 +35,12 @@ def drawn_once():
 def glyphs_are_drawn_once(drawn_once, monkeypatch):
     """Drawing letters takes longer than the runs here."""
     monkeypatch.setattr("gspool.data.glyphs.glyph_masks", drawn_once)
+
+
+@pytest.fixture(autouse=True)
+def reports_show_little(monkeypatch):
+    """Two queries with three neighbours each: drawing takes longer than the runs here."""
+    monkeypatch.setattr(choose_examples.__wrapped__, "__defaults__", ((), 2, 3))
 
 
 @pytest.fixture
