@@ -95,6 +95,15 @@ def test_a_tiny_run_trains_both_ways_and_draws_what_was_selected(finished: Path)
         assert (results / "images" / f"{name}.png").stat().st_size > 5_000
 
 
+def test_figures_are_drawn_from_the_result_without_training(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = finished / "quick" / "results" / "images" / f"{NAME}_weights.png"
+    picture.unlink()
+    monkeypatch.setattr(tuned, "extract_tokens", None)
+    words = ["tuned", "--quick", "--train", "false", "--device", "cpu", "--work", str(finished)]
+    assert commands.run("reproduce", words) == 0
+    assert picture.is_file()
+
+
 def test_another_call_trains_only_what_is_missing_and_keeps_the_rest(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
