@@ -27,6 +27,7 @@ import functools
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -461,36 +462,37 @@ def layers_table(record: Record) -> str:
     """Write every layer and way, with paired 95 % intervals against the best average pooling and GAP of the way."""
     value, lines = record["value"], []
     runs, best = chosen_runs(value), chosen_tries(value["runs"], value["steps"], value["first_seed"])
-    tried = [(each["asked"]["row"], each["asked"]["way"]) for each in value["runs"] if is_try(each["asked"], value)]
+    first = {"fold": 0, "seed": value["first_seed"], "steps": value["steps"]}
+    asked = [run["asked"] for run in value["runs"]]
+    tried = Counter((each["row"], each["way"]) for each in asked if {**each, **first} == each)
     for (row, way), own in runs.items():
-        average, asked = best_average(runs, way), best[row, way]
+        average, rates = best_average(runs, way), best[row, way]
+        few = f", of {tried[row, way]} tries" if tried[row, way] < max(tried.values()) else ""
         test = [found["test"]["map@r"] for found in own.values()]
-        versus = {name: None if name in (None, row) else runs.get((name, way)) for name in (average, "gap")}
-        entropies = {
-            when: [found[when]["entropy"] for found in own.values() if found[when]["entropy"] is not None]
+        entropies = [
+            f"{fmean(found[when]['entropy'] for found in own.values()):.3f}"
             for when in ("before", "after")
-        }
+            if all(found[when]["entropy"] is not None for found in own.values())
+        ]
         lines.append(
             {
                 "pooling": row,
                 "trained": way,
-                "learning rate, of the head": f"{asked['lr']:g}, {asked['lr'] * asked['head_factor']:g}",
-                "tries": tried.count((row, way)),
+                "learning rate": f"{rates['lr']:g}, head x {rates['head_factor']:g}{few}",
                 "pairs": len(own),
                 "validation MAP@R": fmean(found["validation"] for found in own.values()),
                 "test MAP@R": plus_minus(fmean(test), deviation(test) if len(test) > 1 else None),
                 "P@1": fmean(found["test"]["p@1"] for found in own.values()),
-                "against the best average": with_interval(difference(own, versus[average] or {})),
-                "against gap": with_interval(difference(own, versus["gap"] or {})),
-                **{f"entropy {when}": f"{fmean(known):.3f}" if known else "" for when, known in entropies.items()},
+                **{
+                    f"against {heading}": with_interval(difference(own, runs.get((other or "", way), {})))
+                    if row != other
+                    else ""
+                    for heading, other in (("the best average", average), ("gap", "gap"))
+                },
+                "entropy, before and after": " → ".join(entropies),
             }
         )
     return markdown_table(lines, ".2f", text_columns=3)
-
-
-def is_try(asked: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Return whether a training is one of those that the learning rates are chosen from."""
-    return (asked["fold"], asked["seed"], asked["steps"]) == (0, value["first_seed"], value["steps"])
 
 
 def draw_entropies(record: Record, path: Path) -> None:
