@@ -19,6 +19,7 @@ from gspool.experiments.frozen import (
 from gspool.features import TokenLayout
 from gspool.pooling.embedding import check_head_options
 from gspool.provenance import read_result
+from gspool.training.compare_config import CompareConfig, configured
 from gspool.training.compare_runs import asked_of
 
 LAYOUT = TokenLayout(2, 0, False, 64, 2048, (8, 8), "bf16")
@@ -103,6 +104,8 @@ def test_an_unknown_row_is_refused_with_those_there_are() -> None:
 def test_heads_with_zsr_are_compared_with_the_same_heads_without(tmp_path: Path) -> None:
     options = RunOptions(results=tmp_path, settings=FrozenSettings(layers="gap,gsp,gsp zsr"))
     rows = variants_of(options, options.settings, class_token=False)
+    config, _ = configured(CompareConfig(), dict(rows["gsp zsr"][3].head), seed=0)
+    assert (config.loss.zsr, config.loss.zsr_options) == (0.1, {"scale": 1.0, "repeats": 1})
     store = RunStore(tmp_path / "runs.jsonl")
     for row, test in (("gap", 5.0), ("gsp", 8.0), ("gsp zsr", 8.5)):
         for fold in (0, 1):

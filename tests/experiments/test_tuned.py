@@ -54,12 +54,13 @@ def stopped() -> dict[str, Any]:
 
 def test_a_stopped_study_compares_the_pairs_that_two_rows_share(stopped: dict[str, Any]) -> None:
     gap, gemean, gsp = tuned.layers_table(stopped).splitlines()[2:]
-    assert "| 1 | 3 | 30.00 | 18.00 ± 0.00 |" in gap
+    assert "| 1e-05, head x 10, of 1 tries | 3 | 30.00 | 18.00 ± 0.00 |" in gap
     # Against GAP in its own three pairs; it is the best average itself.
     assert "|  | +2.00 (" in gemean
     # The second try was chosen: 20.5 and 21.5 against GeMean's 19 and 20, and GAP's 18.
-    assert "| 1e-05, 1e-05 | 2 | 2 | 33.00 | 21.00 ± 0.71 |" in gsp
+    assert "| 1e-05, head x 1 | 2 | 33.00 | 21.00 ± 0.71 |" in gsp
     assert "| +1.50 (+1.50 to +1.50) | +3.00 (" in gsp
+    assert gsp.endswith("| 0.900 → 0.900 |")
     assert tuned.missing(stopped) == "136 of 144 trainings"
 
 
@@ -93,6 +94,15 @@ def test_a_tiny_run_trains_both_ways_and_draws_what_was_selected(finished: Path)
     assert len({found["before"]["energy_entropy"] for found in runs.values()}) == 1
     for name in (f"{NAME}_entropy", f"{NAME}_weights"):
         assert (results / "images" / f"{name}.png").stat().st_size > 5_000
+
+
+def test_figures_are_drawn_from_the_result_without_training(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = finished / "quick" / "results" / "images" / f"{NAME}_weights.png"
+    picture.unlink()
+    monkeypatch.setattr(tuned, "extract_tokens", None)
+    words = ["tuned", "--quick", "--train", "false", "--device", "cpu", "--work", str(finished)]
+    assert commands.run("reproduce", words) == 0
+    assert picture.is_file()
 
 
 def test_another_call_trains_only_what_is_missing_and_keeps_the_rest(

@@ -12,8 +12,10 @@ from gspool import data
 from gspool.data.crops import centre_boxes, draw_crops, resample
 from gspool.data.decode import decode
 from gspool.data.image_set import ImageSet, mixed_seed
+from gspool.models import Pixels
 from gspool.training import DataConfig, fit
 from gspool.training.gpu_data import TensorSet, load_tensors, tensor_batches
+from gspool.training.sets import on_device
 from training.tiny_run import tiny
 
 
@@ -44,6 +46,18 @@ def test_every_image_lies_in_its_frame_and_the_long_ones_keep_their_middle(folde
         assert (height, width) == tuple(min(side, 24) for side in whole.shape[1:])
         top, left = (whole.shape[1] - height) // 2, (whole.shape[2] - width) // 2
         assert torch.equal(loaded.pixels[row, :, :height, :width], whole[:, top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("size", [227, 448])
+def test_the_centre_of_a_long_image_is_whole_at_any_size(tmp_path: Path, size: int) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in (1, 2):
+            Image.new("RGB", (300, 100), "white").save(tmp_path / name / f"{number}.png")
+    pixels = Pixels(size=size, resize=round(256 / 227 * size))
+    images = data.create("folder", tmp_path, "all")
+    held = on_device(images, DataConfig(name="folder", transform="crop"), pixels, "cpu")
+    assert int(held.evaluation_images(torch.arange(4)).min()) == 255
 
 
 def test_a_selection_of_a_set_is_loaded_in_its_order(folder: Path) -> None:

@@ -208,7 +208,7 @@ class CollageRun:
         """
         # Every row once before any row twice, and fine-tuning last; one backbone after the other, for its maps.
         order = sorted(
-            trainings.values(), key=lambda each: (each.backbone == "fine-tuned", each.seed, each.data, each.flavour)
+            trainings.values(), key=lambda each: (each.backbone != "frozen", each.seed, each.data, each.flavour)
         )
         # The paper's settings are part of a table and of the search.
         once = {str(each.asked()): each.asked() for each in order}

@@ -12,6 +12,7 @@ Ours: results/tuned_cub_resnet50_SIZE_LOSS.json.
     gspool reproduce tuned --weights resnet50.safetensors --device cuda --processes 4 --seconds 1700
     gspool reproduce tuned --weights resnet50.safetensors --loss c2 ...
     gspool reproduce tuned --weights resnet50.safetensors --size 448 --processes 2 --layers "gap,gemean,gsp sharp" ...
+    gspool reproduce tuned --train false                                    # figures of the result, no GPU
     gspool reproduce tuned --quick
 
 Cost: a minute for tokens and decoding, then 168 trainings a loss of at most 800 steps of 128 images: 36 to choose
@@ -26,6 +27,7 @@ import functools
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -48,7 +50,7 @@ from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.features import FeatureConfig, extract_tokens
 from gspool.models import create_backbone
 from gspool.pooling.embedding import LocalEmbedding
-from gspool.provenance import write_result
+from gspool.provenance import read_result, write_result
 from gspool.training import TrainConfig, fit
 from gspool.training.compare_data import Tokens, create_sets, token_sets
 from gspool.training.compare_runs import hold_tokens, load_tokens
@@ -120,6 +122,7 @@ class TunedSettings:
         ways: "head first", "as the paper", or both with a comma between.
         tries: learning rates to choose from, for every layer and way; 1 takes the first.
         steps: steps of the whole network at most.
+        train: false trains nothing and draws the figures of the result.
     """
 
     weights: str | None = None
@@ -129,6 +132,7 @@ class TunedSettings:
     ways: str = ""
     tries: int = len(TRIES)
     steps: int = 800
+    train: bool = True
 
 
 def check(options: RunOptions) -> None:
@@ -143,7 +147,7 @@ def check(options: RunOptions) -> None:
             raise ValueError(f"--{what} are {', '.join(known)}, got {', '.join(unknown)}")
     if not 1 <= chosen.tries <= len(TRIES):
         raise ValueError(f"--tries is between 1 and {len(TRIES)}, got {chosen.tries}")
-    if not options.quick and (chosen.weights is None or not Path(chosen.weights).is_file()):
+    if chosen.train and not options.quick and (chosen.weights is None or not Path(chosen.weights).is_file()):
         raise FileNotFoundError(
             f"--weights is the file of the backbone's weights (docs/models.md), got {chosen.weights}"
         )
@@ -338,10 +342,12 @@ def seeds_of(options: RunOptions) -> Sequence[int]:
 def run(options: RunOptions) -> None:
     """Compute tokens, choose learning rates on one pair of fold and seed, train the others pair by pair, write."""
     chosen: TunedSettings = options.settings
-    config, name, seeds = data_of(options), result_name(chosen), seeds_of(options)
+    name, seeds, backbone = result_name(chosen), seeds_of(options), tokens_backbone(options, chosen)
+    sets = create_sets(data_of(options))
+    if not chosen.train:
+        draw_pictures(options, read_result(options.results / f"{name}.json"), sets[1], backbone.pixels)
+        return
     features = FeatureConfig(folder=str(options.work / "features"))
-    backbone = tokens_backbone(options, chosen)
-    sets = create_sets(config)
     print(f"tokens of {sum(map(len, sets)):,} pictures", flush=True)
     tokens = Tokens(
         *extract_tokens(backbone, sets, features, name=backbone_of(options, chosen)[0], device=options.device)
@@ -368,7 +374,9 @@ def run(options: RunOptions) -> None:
     try:
         run_grid(store, tuning, worker, options.executor, options.seconds, then=final)
     finally:
-        write_record(options, chosen, store, sets[1], backbone.pixels)
+        record = write_record(options, chosen, store)
+    if record is not None:
+        draw_pictures(options, record, sets[1], backbone.pixels)
 
 
 def chosen_tries(runs: Sequence[Record], steps: int, seed: int) -> dict[tuple[str, str], dict[str, Any]]:
@@ -384,8 +392,8 @@ def chosen_tries(runs: Sequence[Record], steps: int, seed: int) -> dict[tuple[st
     return {row: dict(run["asked"]) for row, run in best.items()}
 
 
-def write_record(options: RunOptions, chosen: TunedSettings, store: RunStore, test: ImageSet, pixels: Pixels) -> None:
-    """Write all finished runs, also those of earlier calls with other layers, and draw the weights."""
+def write_record(options: RunOptions, chosen: TunedSettings, store: RunStore) -> Record | None:
+    """Write all finished runs, also those of earlier calls with other layers; None where there are none."""
     runs = [run for run in store.runs() if run.asked["steps"] == chosen.steps]
     value = {
         "data": "cub",
@@ -397,20 +405,24 @@ def write_record(options: RunOptions, chosen: TunedSettings, store: RunStore, te
         "runs": [{"asked": run.asked, "found": run.found} for run in runs],
     }
     if not chosen_runs(value):
-        return
-    seeds = sorted({run.asked["seed"] for run in runs})
-    record = write_result(
+        return None
+    return write_result(
         options.results / f"{result_name(chosen)}.json",
         value,
         command=EXPERIMENT.command(options),
-        seeds=seeds,
+        seeds=sorted({run.asked["seed"] for run in runs}),
         origins=[run.origin for run in runs],
     )
-    if find_spec("matplotlib") is not None:
-        places = shown_places(test)
-        pictures = on_device(test.subset(places), data_of(options), pixels, "cpu")
-        shown = pictures.evaluation_images(torch.arange(len(places))).permute(0, 2, 3, 1)
-        draw_weights(record, shown, options.images / f"{result_name(chosen)}_weights.png")
+
+
+def draw_pictures(options: RunOptions, record: Record, test: ImageSet, pixels: Pixels) -> None:
+    """Draw the weights over test pictures, which the result does not hold, where matplotlib is installed."""
+    if find_spec("matplotlib") is None:
+        return
+    places = shown_places(test)
+    held = on_device(test.subset(places), data_of(options), pixels, "cpu")
+    pictures = held.evaluation_images(torch.arange(len(places))).permute(0, 2, 3, 1)
+    draw_weights(record, pictures, options.images / f"{result_name(options.settings)}_weights.png")
 
 
 Pair = tuple[int, int]
@@ -450,36 +462,37 @@ def layers_table(record: Record) -> str:
     """Write every layer and way, with paired 95 % intervals against the best average pooling and GAP of the way."""
     value, lines = record["value"], []
     runs, best = chosen_runs(value), chosen_tries(value["runs"], value["steps"], value["first_seed"])
-    tried = [(each["asked"]["row"], each["asked"]["way"]) for each in value["runs"] if is_try(each["asked"], value)]
+    first = {"fold": 0, "seed": value["first_seed"], "steps": value["steps"]}
+    asked = [run["asked"] for run in value["runs"]]
+    tried = Counter((each["row"], each["way"]) for each in asked if {**each, **first} == each)
     for (row, way), own in runs.items():
-        average, asked = best_average(runs, way), best[row, way]
+        average, rates = best_average(runs, way), best[row, way]
+        few = f", of {tried[row, way]} tries" if tried[row, way] < max(tried.values()) else ""
         test = [found["test"]["map@r"] for found in own.values()]
-        versus = {name: None if name in (None, row) else runs.get((name, way)) for name in (average, "gap")}
-        entropies = {
-            when: [found[when]["entropy"] for found in own.values() if found[when]["entropy"] is not None]
+        entropies = [
+            f"{fmean(found[when]['entropy'] for found in own.values()):.3f}"
             for when in ("before", "after")
-        }
+            if all(found[when]["entropy"] is not None for found in own.values())
+        ]
         lines.append(
             {
                 "pooling": row,
                 "trained": way,
-                "learning rate, of the head": f"{asked['lr']:g}, {asked['lr'] * asked['head_factor']:g}",
-                "tries": tried.count((row, way)),
+                "learning rate": f"{rates['lr']:g}, head x {rates['head_factor']:g}{few}",
                 "pairs": len(own),
                 "validation MAP@R": fmean(found["validation"] for found in own.values()),
                 "test MAP@R": plus_minus(fmean(test), deviation(test) if len(test) > 1 else None),
                 "P@1": fmean(found["test"]["p@1"] for found in own.values()),
-                "against the best average": with_interval(difference(own, versus[average] or {})),
-                "against gap": with_interval(difference(own, versus["gap"] or {})),
-                **{f"entropy {when}": f"{fmean(known):.3f}" if known else "" for when, known in entropies.items()},
+                **{
+                    f"against {heading}": with_interval(difference(own, runs.get((other or "", way), {})))
+                    if row != other
+                    else ""
+                    for heading, other in (("the best average", average), ("gap", "gap"))
+                },
+                "entropy, before and after": " → ".join(entropies),
             }
         )
     return markdown_table(lines, ".2f", text_columns=3)
-
-
-def is_try(asked: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Return whether a training is one of those that the learning rates are chosen from."""
-    return (asked["fold"], asked["seed"], asked["steps"]) == (0, value["first_seed"], value["steps"])
 
 
 def draw_entropies(record: Record, path: Path) -> None:
