@@ -235,11 +235,10 @@ def test_the_factorial_is_balanced_and_its_main_effects_are_not_confounded() -> 
     assert set(signs.prod(1)) == {1}
 
 
-def test_main_effects_of_a_whole_design_are_differences_of_means() -> None:
+def test_main_effects_are_those_of_least_squares() -> None:
     figures = np.random.default_rng(0).normal(40, 1, (3, 8))
     found = screening.effects_of(screened(figures)["value"], "c2")
-    high_levels = design_matrix()[:, 1:].T.astype(bool)
-    expected = np.array([figures[:, high].mean(1) - figures[:, ~high].mean(1) for high in high_levels])
+    expected = np.linalg.lstsq(design_matrix(), figures.T, rcond=None)[0][1:]
     assert [*found.whole.values()] == [pytest.approx(each.tolist()) for each in expected]
     lowest = figures.mean(0).argmin()
     others = np.delete(figures, lowest, axis=1)

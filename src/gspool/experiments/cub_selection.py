@@ -8,7 +8,7 @@ backbone's features, which is largest towards the centre of the image, where the
 some training images and looked at on others. At the paper's epsilon the weights are flat. K-center on *pooled* vectors,
 the authors' start, prefers long features; on local features it picks outliers, wherever they are.
 
-The second is Figure 5 of the paper, its pictures, on test classes of CUB: a GSP head with eight prototypes is trained
+The second is Figure 5 of the paper, its pictures, on test classes of CUB: a GSP head with 32 prototypes is trained
 on the tokens of a frozen ResNet50, of 200 training images, and pooling weights are coloured by the prototype that
 dominates their place. It writes results/cub_prototypes.json, and --pictures FILE the maps over the photographs, which
 are for research only and no part of this project. CPU, five minutes.
@@ -131,18 +131,18 @@ def head_config(root: Path, weights: str | None) -> TrainConfig:
         preset("folder"),
         data__name="cub",
         data__root=str(root),
-        data__classes_per_batch=16,
+        data__classes_per_batch=8,
         data__workers=0,
         model__backbone="keras/resnet50",
         model__backbone_options={"weights": weights, "pixels": {"size": 448, "resize": 448}},
         model__pooling="gsp",
-        model__pooling_options={"prototypes": 8, "mu": 0.3, "epsilon": 20.0},
+        model__pooling_options={"prototypes": 32, "mu": 0.3, "epsilon": 20.0},
         model__dim=128,
         loss__zsr=0.1,
         features__views=["centre"],
         features__batch_size=8,
-        trainer__max_steps=200,
-        trainer__evaluate_every=200,
+        trainer__max_steps=150,
+        trainer__evaluate_every=150,
         trainer__patience=None,
         trainer__monitor_split="none",
         trainer__seed=SEED,

@@ -98,11 +98,16 @@ class ScreeningSettings(StudySettings):
 
 
 def main_effects(found: Mapping[DesignPoint, float]) -> dict[str, float]:
-    """Return the additive effect of every factor by least squares.
+    """Return the effect of every factor: the mean at its high level minus that at its low level.
 
-    Of a whole design this is the mean at the high level minus that at the low; where a point is missing, means would
-    mix the effects.
+    Where a point is missing, means would mix the effects, and additive effects are fitted by least squares.
     """
+    if len(found) == len(DESIGN):
+        return {
+            factor: fmean(found[point] for point in found if getattr(point, factor) == high)
+            - fmean(found[point] for point in found if getattr(point, factor) == low)
+            for factor, (low, high) in FACTORS.items()
+        }
     is_high = [[getattr(point, factor) == levels[1] for factor, levels in FACTORS.items()] for point in found]
     design = np.column_stack([np.ones(len(found)), np.array(is_high, dtype=float)])
     fitted = np.linalg.lstsq(design, np.array([*found.values()]), rcond=None)[0]
