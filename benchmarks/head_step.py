@@ -6,8 +6,9 @@
 A step is forward, ProxyNCA++ loss, backward and Adam, on the features of a batch; all heads embed them, take turns in
 one process, and start after a warm-up. GSP compares embedded tokens with prototypes, so the head to compare it with is
 GAP with the embedding before the pooling ("gap"). By itself GAP embeds the average, which costs one product for each
-image instead of one for each token ("gap, embedding after"). "Frozen" features need no gradient; those of a backbone in
-training do. "Published" is Prop. 4.2 as printed, 100 steps, with the gradient of Prop. 4.3.
+image instead of one for each token ("gap, embedding after"); "gsp, embedding after" compares the features themselves.
+"Frozen" features need no gradient; those of a backbone in training do. "Published" is Prop. 4.2 as printed, 100 steps,
+with the gradient of Prop. 4.3.
 
 Beside the wall-clock time stands the CPU time of the process, by which one thread is compared: it does not count what
 other programs take and changes little on a busy machine. Several threads need a quiet one: each waits for the others.
@@ -67,6 +68,7 @@ def heads(dim: int, out_dim: int, prototypes: int) -> dict[str, PoolingLayer]:
         "gap": pooling.create_embedding("gap", dim, out_dim, embedding="before"),
         "gap, embedding after": pooling.create_embedding("gap", dim, out_dim),
         "gsp": pooling.create_embedding("gsp", dim, out_dim, prototypes=prototypes),
+        "gsp, embedding after": pooling.create_embedding("gsp", dim, out_dim, embedding="after", prototypes=prototypes),
         "published": EmbedThenPool(dim, PublishedGSP(out_dim, prototypes)),
     }
 

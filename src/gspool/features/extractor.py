@@ -99,6 +99,31 @@ class Computed(NamedTuple):
     event: Any
 
 
+class CopyStreams:
+    """Copies to and from a GPU beside what it computes; each direction has a stream of its own."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.to_device, self.to_host = torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+    def upload(self, values: Tensor) -> Tensor:
+        """Copy pinned values to the device; what is computed from now on waits for them."""
+        computing = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self.to_device):
+            copy = values.to(self.device, non_blocking=True)
+        computing.wait_stream(self.to_device)
+        copy.record_stream(computing)
+        return copy
+
+    def download(self, values: Tensor) -> Tensor:
+        """Begin to copy values to pinned memory, once they are computed."""
+        self.to_host.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.to_host):
+            copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
+        values.record_stream(self.to_host)
+        return copy
+
+
 class Extractor:
     """A backbone on its device, and the pictures that run through it."""
 
@@ -142,9 +167,10 @@ class Extractor:
         writing: deque[Future[Shard]] = deque()
         shard: list[Computed] = []
         left = len(pictures)
+        streams = CopyStreams(self.device) if self.device.startswith("cuda") else None
         with ThreadPoolExecutor(WRITERS, thread_name_prefix="write") as disk, full_disk_explained(store.folder):
             for batch in self.decoded(pictures):
-                shard.append(self._sent(batch))
+                shard.append(self._sent(batch, streams))
                 size = sum(len(part.fingerprints) + len(part.broken) for part in shard)
                 if size >= min(store.layout.shard_pictures, left):
                     writing.append(disk.submit(_write, store, shard))
@@ -172,20 +198,18 @@ class Extractor:
             generator=torch.Generator(),
         )
 
-    def _sent(self, batch: Decoded) -> Computed:
+    def _sent(self, batch: Decoded, streams: CopyStreams | None) -> Computed:
         """Compute the tokens of a batch, and begin to copy them to the host."""
-        numbers, scale = encoded(self._tokens(batch.crops), self.config.precision)
-        if not numbers.is_cuda:
+        crops = batch.crops if streams is None else streams.upload(batch.crops)
+        numbers, scale = encoded(self._tokens(crops), self.config.precision)
+        if streams is None or not numbers.is_cuda:
             return Computed(batch.fingerprints, (numbers, scale), batch.broken, None)
-        on_host = _begin_copy(numbers), None if scale is None else _begin_copy(scale)
-        event = torch.cuda.Event()
-        event.record()
-        return Computed(batch.fingerprints, on_host, batch.broken, event)
+        on_host = streams.download(numbers), None if scale is None else streams.download(scale)
+        return Computed(batch.fingerprints, on_host, batch.broken, streams.to_host.record_event())
 
     def _tokens(self, crops: UInt8[Tensor, "B K 3 H W"]) -> Float[Tensor, "B V T C"]:
         if len(crops) == 0:
             return torch.empty(0, *self.tokens_shape)
-        crops = crops.to(self.device, non_blocking=True)
         centre = crops[:, 0]
         views = [{"centre": centre, "mirror": centre.flip(-1)}[view] for view in self.config.views]
         seen = torch.stack([*views, *crops[:, 1:].unbind(1)], 1)
@@ -211,10 +235,6 @@ class Extractor:
         fast = self.config.compute == "bf16" or (self.config.compute == "auto" and kind == "cuda")
         with torch.autocast(kind, torch.bfloat16, enabled=fast):
             return self.backbone.features(self.normalisation(images.to(self.device)))
-
-
-def _begin_copy(values: Tensor) -> Tensor:
-    return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
 
 
 def _write(store: TokenStore, batches: Sequence[Computed]) -> Shard:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -105,11 +106,13 @@ class TokenStore:
     def locations(self) -> dict[str, Location]:
         """Return where the tokens of every finished picture are."""
         found: dict[str, Location] = {}
-        for path in sorted(self.folder.glob("*.json")):
-            if path.name != LAYOUT:
-                pictures = _read_json(path)["pictures"]
-                found |= {fingerprint: Location(path.stem, row) for row, fingerprint in enumerate(pictures)}
+        for path in self._lists():
+            pictures = _read_json(path)["pictures"]
+            found |= {fingerprint: Location(path.stem, row) for row, fingerprint in enumerate(pictures)}
         return found
+
+    def _lists(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("*.json") if path.name != LAYOUT)
 
     def write(self, fingerprints: Sequence[str], tokens: Float[Tensor, "P V T C"]) -> None:
         """Write one shard; see `write_encoded`."""
@@ -173,15 +176,9 @@ class TokenStore:
 
     def damaged(self) -> list[Path]:
         """Compare every shard with its checksum, and return the lists of those that differ."""
-        found = []
-        for path in sorted(self.folder.glob("*.json")):
-            if path.name != LAYOUT:
-                parts = {
-                    path.with_suffix(f".{name}"): expected for name, expected in _read_json(path)["sha256"].items()
-                }
-                if any(not part.is_file() or sha256_of(part) != expected for part, expected in parts.items()):
-                    found.append(path)
-        return found
+        lists = self._lists()
+        with ThreadPoolExecutor() as pool:
+            return [path for path, damaged in zip(lists, pool.map(_is_damaged, lists), strict=True) if damaged]
 
     def check(self) -> None:
         """Compare every shard with its checksum.
@@ -236,6 +233,12 @@ def encoded(tokens: Tensor, precision: Precision) -> tuple[Tensor, Tensor | None
     scale = (numbers.abs().amax(-1) / 127).clamp(min=1e-7).half().float()
     quantised: Int8[Tensor, ...] = (numbers / scale[..., None]).round().clamp(-127, 127).to(torch.int8)
     return quantised, scale.half()
+
+
+def _is_damaged(path: Path) -> bool:
+    """Compare the parts of a shard with the checksums in its list."""
+    parts = {path.with_suffix(f".{ending}"): expected for ending, expected in _read_json(path)["sha256"].items()}
+    return any(not part.is_file() or sha256_of(part) != expected for part, expected in parts.items())
 
 
 def _mapped(path: Path, dtype: torch.dtype) -> Tensor:

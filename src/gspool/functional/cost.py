@@ -117,6 +117,20 @@ def clip_norm(vectors: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
     return vectors / vector_length(vectors).clamp_min(1)[..., None]
 
 
+def distances_by_product(
+    tokens: Float[Tensor, "B N D"], prototypes: Float[Tensor, "M D"]
+) -> tuple[Float[Tensor, "B N M"], Float[Tensor, "B N"], Nearest]:
+    """Compute the distances by one product and the smallest by subtraction; return them, the tokens' norms, and which.
+
+    Values alone: `gspool.functional.pool_gradient.through_distance` is their gradient.
+    """
+    norm = vector_length(tokens)
+    scale, clipped = norm.clamp_min(1).reciprocal(), clip_norm(prototypes)
+    squared = squared_by_product(tokens, scale, norm.clamp_max(1).square(), clipped)
+    nearest = find_nearest(squared, tokens, scale, clipped)
+    return refined(squared, nearest, norm), norm, nearest
+
+
 def squared_by_product(
     tokens: Float[Tensor, "B N D"],
     scale: Float[Tensor, "B N"],

@@ -16,7 +16,7 @@ from gspool.functional.checks import (
     mu_tensor,
     values_can_be_read,
 )
-from gspool.functional.cost import Nearest, clip_norm, find_nearest, refined, squared_by_product, vector_length
+from gspool.functional.cost import Nearest, distances_by_product
 from gspool.functional.kernels import dispatch
 from gspool.functional.kernels.dispatch import (
     DOT_PRECISION,
@@ -137,12 +137,7 @@ class _GSPPool(torch.autograd.Function):
         keep: bool,
     ) -> tuple[Tensor, ...]:
         with full_precision(tokens):
-            norm = vector_length(tokens)
-            scale = norm.clamp_min(1).reciprocal()
-            clipped = clip_norm(prototypes)
-            squared = squared_by_product(tokens, scale, norm.clamp_max(1).square(), clipped)
-            nearest = find_nearest(squared, tokens, scale, clipped)
-            distances = refined(squared, nearest, norm)
+            distances, norm, nearest = distances_by_product(tokens, prototypes)
             assignment, log_affinity = assign(distances, epsilon)
             position = threshold(log_affinity, mu, mask)[..., None] + log_affinity
             given, kept = shares(position, mask)

@@ -8,7 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from gspool.functional.checks import check_tokens, computing_dtype, full_precision
-from gspool.functional.cost import Nearest, clip_norm, find_nearest, refined, squared_by_product, vector_length
+from gspool.functional.cost import Nearest, distances_by_product
 from gspool.functional.pool_gradient import through_distance
 from gspool.functional.results import Wanted
 
@@ -39,11 +39,8 @@ class _ProductDistance(torch.autograd.Function):
     @staticmethod
     def forward(tokens: Tensor, prototypes: Tensor) -> tuple[Tensor, ...]:
         with full_precision(tokens):
-            norm = vector_length(tokens)
-            scale, clipped = norm.clamp_min(1).reciprocal(), clip_norm(prototypes)
-            squared = squared_by_product(tokens, scale, norm.clamp_max(1).square(), clipped)
-            nearest = find_nearest(squared, tokens, scale, clipped)
-            return refined(squared, nearest, norm), norm, *nearest
+            distances, norm, nearest = distances_by_product(tokens, prototypes)
+            return distances, norm, *nearest
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:

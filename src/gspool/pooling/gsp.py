@@ -199,15 +199,12 @@ class GSP(PoolingLayer):
         idle = [parameter for parameter in (self.mu_logit, self.log_epsilon) if parameter is not None]
         return average._replace(pooled=average.pooled + sum(0 * parameter for parameter in idle)) if idle else average
 
-    def _value(self, name: str) -> float:
-        value = getattr(self, name)
-        return float(value.detach()) if isinstance(value, torch.Tensor) else value
-
     def extra_repr(self) -> str:
         """Name what decides the result in `print(model)`."""
         parts = [f"{self.dim}", f"prototypes={self.prototypes.shape[0]}"]
         for name, parameter in (("mu", self.mu_logit), ("epsilon", self.log_epsilon)):
-            parts.append(f"{name}={self._value(name):.3g}" + (" (learned)" if parameter is not None else ""))
+            value = torch.as_tensor(getattr(self, name)).item()
+            parts.append(f"{name}={value:.3g}" + (" (learned)" if parameter is not None else ""))
         parts += [f"keys={self.key.out_features}"] if self.key is not None else []
         parts += [f"groups={self.groups}"] if self.groups > 1 else []
         if self.role != "foreground":
