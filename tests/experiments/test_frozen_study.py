@@ -19,8 +19,8 @@ from gspool.experiments.frozen import (
 from gspool.features import TokenLayout
 from gspool.pooling.embedding import check_head_options
 from gspool.provenance import read_result
-from gspool.training.compare_config import CompareConfig, configured
-from gspool.training.compare_runs import asked_of
+from gspool.training.compare import CompareConfig
+from gspool.training.compare_runs import asked_of, configured
 
 LAYOUT = TokenLayout(2, 0, False, 64, 2048, (8, 8), "bf16")
 

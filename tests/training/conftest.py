@@ -9,7 +9,7 @@ from gspool import data
 from gspool.data.glyph_alphabet import glyph_masks
 from gspool.data.image_set import SPLITS
 from gspool.training import TrainConfig
-from gspool.training.examples import choose_examples
+from gspool.training.report_figures import choose_examples
 from training.tiny_run import tiny
 
 
