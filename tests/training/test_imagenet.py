@@ -16,10 +16,10 @@ from gspool import Embedder, data
 from gspool.training import TrainConfig, fit
 from gspool.training.checkpoint import BEST, LAST, read_checkpoint
 from gspool.training.evaluate import evaluate_run
+from gspool.training.metric_learning import MetricLearning
 from gspool.training.metrics_log import read_metrics
 from gspool.training.presets import preset
 from training.interrupted_runs import TIMES, said, start, wait
-from training.test_interruption import wait_for_step
 from training.tiny_run import tiny
 
 pytestmark = [
@@ -57,16 +57,21 @@ def numbers_of(folder: Path) -> dict[str, object]:
     }
 
 
-def test_a_killed_rank_changes_no_number_and_shards_give_those_of_folders(tmp_path):
+def test_a_killed_rank_changes_no_number_and_shards_give_those_of_folders(tmp_path, monkeypatch):
     folders, shards = write_folders(tmp_path / "folders"), write_shards(tmp_path / "shards")
     assert wait(start(recipe(folders, tmp_path / "whole"), 2)) == [0, 0], said(tmp_path / "whole")
     whole = numbers_of(tmp_path / "whole")
     assert set(whole["figures"]["metrics"]) >= {"accuracy", "p@1", "map@r"}
-    run = tmp_path / "run"
-    processes = start(recipe(shards, run), 2)
-    wait_for_step(run, 5)
-    os.kill(processes[1], signal.SIGKILL)
-    assert -signal.SIGKILL in wait(processes, leave_together=True)
+    run, loss = tmp_path / "run", MetricLearning.loss
+
+    def killed(task, batch, at):
+        if at == 6 and task.fabric.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return loss(task, batch, at)
+
+    monkeypatch.setattr(MetricLearning, "loss", killed)
+    assert -signal.SIGKILL in wait(start(recipe(shards, run), 2), leave_together=True)
+    monkeypatch.setattr(MetricLearning, "loss", loss)
     assert not (run / "result.json").exists()
     assert read_checkpoint(run / LAST)["step"] >= 3
     assert wait(start(recipe(shards, run), 2)) == [0, 0], said(run)
