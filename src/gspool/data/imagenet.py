@@ -125,10 +125,11 @@ def imagenet(
             "held_out=10, and train with the same number (in a run: --data.options.held_out 10)"
         )
     counts = images.counts()
-    if counts.min() <= held_out:
+    small = ((counts > 0) & (counts <= held_out)).nonzero().flatten().tolist()
+    if small:
         raise ValueError(
-            f"held_out={held_out} leaves nothing of class {images.class_names[int(counts.argmin())]}, which has "
-            f"{int(counts.min())} images; lower it"
+            f"held_out={held_out} leaves nothing of class {images.class_names[small[0]]}, which has "
+            f"{int(counts[small[0]])} images; lower it"
         )
     is_last = _last_of_class(images.labels, held_out)
     return images.subset((is_last if split == "validation" else ~is_last).nonzero().flatten())
@@ -164,7 +165,7 @@ def _list_part(root: Path, part: str, labels: str | None) -> Listed:
         files = _images(place / part / name) if name in folders else []
         names += [f"{part}/{name}/{file}" for file in files]
         counts.append(len(files))
-    of_class = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts))
+    of_class = torch.arange(len(classes)).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
     return Listed(ListedImages(place, names), of_class, classes)
 
 
