@@ -145,21 +145,34 @@ def test_tables_are_drawn_where_the_numbers_count(
     assert ("│ gsp" in out, "|---" in out) == (not quick, False)
 
 
+# Studies that nobody has run yet: `tests/experiments` makes their tables from tiny runs.
+NOT_MEASURED = {
+    "collage_heads",
+    "frozen_cub_resnet50_227_pnca_zsr",
+    "tuned_cub_resnet50_227_pnca",
+    "tuned_cub_resnet50_227_c2",
+    "tuned_cub_resnet50_448_pnca",
+}
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_tables_figures_and_headlines_of_the_project_can_be_made(name: str, project: Path, tmp_path: Path) -> None:
     experiment, results = registry.find(name), project / "results"
     assert (experiment.name, experiment.files[0].startswith(name.replace("-", "_"))) == (name, True)
-    for table, part in experiment.tables.items():
-        source = experiment.source(part)
-        assert source.file in experiment.files
-        assert source.make(read_result(results / f"{source.file}.json")), table
+    sources = {table: experiment.source(part) for table, part in experiment.tables.items()}
+    assert {source.file for source in sources.values()} <= {*experiment.files}
+    for table, source in sources.items():
+        if source.file not in NOT_MEASURED:
+            assert source.make(read_result(results / f"{source.file}.json")), table
     drawn = draw_plots(experiment, results, tmp_path)
+    measured = [part for part in experiment.plots.values() if experiment.source(part).file not in NOT_MEASURED]
     # The published result of zero-shot has no histograms to draw.
-    assert len(drawn) == len(experiment.plots) or name == "zero-shot"
+    assert len(drawn) == len(measured) or name == "zero-shot"
     assert all(path.stat().st_size > 5_000 for path in drawn)
     if experiment.headlines is not None:
         assert experiment.headlines(read_result(results / f"{experiment.files[0]}.json")["value"])
-    assert registry.status(experiment, results).text.startswith(("done", "partial"))
+    words = ("done", "partial", *(["not run"] if experiment.files[0] in NOT_MEASURED else []))
+    assert registry.status(experiment, results).text.startswith(words)
 
 
 def test_sigterm_ends_an_experiment_wherever_it_is_with_one_line(
