@@ -223,22 +223,26 @@ def measure_network(networks: Mapping[str, str], options: RunOptions) -> list[di
             {pooling: Network(backbone, pooling, device, *size) for pooling in ("gap", "gsp")}
             for size in ((1, 1), (2, 2) if quick else (8, 4))
         )
+        repeats = 2 if quick else REPEATS
         after = {pooling: each.infer_after_backbone for pooling, each in one.items()}
         after |= {f"k {count}": partial(one["gsp"].infer_after_backbone, count) for count in ITERATIONS}
-        repeats = 2 if quick else REPEATS
-        for step, count, whole, alone, times in (
-            ("inference", 1, {name: each.infer for name, each in one.items()}, after, repeats),
-            (
-                "training",
-                len(batch["gap"].labels),
-                {name: each.train for name, each in batch.items()},
-                {name: each.train_after_backbone for name, each in batch.items()},
-                2 if quick else TRAINING_REPEATS if device == "cpu" else REPEATS,
+        found = {
+            ("inference", 1): (
+                in_turns({pooling: each.infer for pooling, each in one.items()}, device, repeats),
+                in_turns(after, device, repeats),
             ),
-        ):
-            found = (in_turns(whole, device, times), in_turns(alone, device, repeats))
-            network, after_backbone = ({key: 1e3 * min(own) for key, own in each.items()} for each in found)
-            rows.append({"network": name, "step": step, "images": count, "ms": network, "after_ms": after_backbone})
+            ("training", len(batch["gap"].labels)): (
+                in_turns(
+                    {pooling: each.train for pooling, each in batch.items()},
+                    device,
+                    TRAINING_REPEATS if device == "cpu" else repeats,
+                ),
+                in_turns({pooling: each.train_after_backbone for pooling, each in batch.items()}, device, repeats),
+            ),
+        }
+        for (step, count), times in found.items():
+            whole, alone = ({layer: 1e3 * min(own) for layer, own in each.items()} for each in times)
+            rows.append({"network": name, "step": step, "images": count, "ms": whole, "after_ms": alone})
     return [{"device": origin["device"], **row, "origin": origin} for row in rows]
 
 

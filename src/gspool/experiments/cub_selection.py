@@ -170,15 +170,15 @@ def prototype_value(explanations: Sequence[Explanation], images: ImageSet) -> di
 
     Of an image: its class, the weight of every place relative to equal weights, and the prototype that dominates it.
     """
-    overlap: dict[bool, list[float]] = {True: [], False: []}
+    shared: dict[bool, list[float]] = {True: [], False: []}
     for (one, first), (other, second) in itertools.combinations(enumerate(explanations), 2):
         same = bool(images.labels[one] == images.labels[other])
-        overlap[same].append(shared_prototypes(first, second).overlap)
+        shared[same].append(shared_prototypes(first, second).overlap)
     return {
         "prototypes": len(cast("Tensor", explanations[0].attributes)),
         "entropy": fmean(each.entropy for each in explanations),
-        "overlap_same_class": fmean(overlap[True]),
-        "overlap_other_class": fmean(overlap[False]),
+        "overlap_same_class": fmean(shared[True]),
+        "overlap_other_class": fmean(shared[False]),
         "images": [
             {
                 "class": images.class_names[int(label)],
