@@ -122,7 +122,7 @@ def test_an_interrupted_extraction_goes_on_with_what_is_missing(pictures, tmp_pa
     torch.testing.assert_close(tokens.load("cpu").memory, whole.load("cpu").memory)
 
 
-def test_random_crops_do_not_depend_on_threads_or_order(pictures, tmp_path):
+def test_random_crops_do_not_depend_on_processes_or_order(pictures, tmp_path):
     first, second = (
         extract_tokens(Counting(), [each], config(tmp_path / str(workers), crops=2, workers=workers), name="counting")[
             0

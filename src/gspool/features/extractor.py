@@ -205,7 +205,9 @@ class Extractor:
         if streams is None or not numbers.is_cuda:
             return Computed(batch.fingerprints, (numbers, scale), batch.broken, None)
         on_host = streams.download(numbers), None if scale is None else streams.download(scale)
-        return Computed(batch.fingerprints, on_host, batch.broken, streams.to_host.record_event())
+        # Whoever waits for a blocking event sleeps, and does not take a core from the decoding.
+        arrived = streams.to_host.record_event(torch.cuda.Event(blocking=True))
+        return Computed(batch.fingerprints, on_host, batch.broken, arrived)
 
     def _tokens(self, crops: UInt8[Tensor, "B K 3 H W"]) -> Float[Tensor, "B V T C"]:
         if len(crops) == 0:
