@@ -16,7 +16,7 @@ from gspool import data
 from gspool.data import ImageSet
 from gspool.data.image_source import FileImages
 from gspool.executor import Executor
-from gspool.features import FeatureConfig, extract, extract_tokens, store
+from gspool.features import FeatureConfig, extract, extract_tokens, extractor, store
 from gspool.features.extractor import picture_fingerprint
 from gspool.features.store import TokenStore
 from gspool.models import Backbone, Pixels, create_backbone
@@ -122,7 +122,15 @@ def test_an_interrupted_extraction_goes_on_with_what_is_missing(pictures, tmp_pa
     torch.testing.assert_close(tokens.load("cpu").memory, whole.load("cpu").memory)
 
 
-def test_random_crops_do_not_depend_on_threads_or_order(pictures, tmp_path):
+def test_a_slow_machine_finishes_shards_early(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(extractor, "SHARD_SECONDS", -1.0)
+    done = []
+    (tokens,) = extract_tokens(Counting(), [pictures], config(tmp_path), name="counting", advance=done.append)
+    assert done == [4, 4, 2]
+    assert len({location.shard for location in tokens.locations}) == 3
+
+
+def test_random_crops_do_not_depend_on_processes_or_order(pictures, tmp_path):
     first, second = (
         extract_tokens(Counting(), [each], config(tmp_path / str(workers), crops=2, workers=workers), name="counting")[
             0

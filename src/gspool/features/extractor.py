@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Shards that are hashed and written at once: one thread is slower than a GPU computes.
 WRITERS = 4
+# A slow machine ends shards early: an interruption costs it no more, and the progress bar moves.
+SHARD_SECONDS = 20.0
 
 
 class Picture(NamedTuple):
@@ -166,15 +169,16 @@ class Extractor:
         """Compute tokens and write them, shard after shard; decoding, computing and writing run side by side."""
         writing: deque[Future[Shard]] = deque()
         shard: list[Computed] = []
-        left = len(pictures)
+        left, begun = len(pictures), time.monotonic()
         streams = CopyStreams(self.device) if self.device.startswith("cuda") else None
         with ThreadPoolExecutor(WRITERS, thread_name_prefix="write") as disk, full_disk_explained(store.folder):
             for batch in self.decoded(pictures):
                 shard.append(self._sent(batch, streams))
                 size = sum(len(part.fingerprints) + len(part.broken) for part in shard)
-                if size >= min(store.layout.shard_pictures, left):
+                late = time.monotonic() - begun > SHARD_SECONDS
+                if late or size >= min(store.layout.shard_pictures, left):
                     writing.append(disk.submit(_write, store, shard))
-                    left, shard = left - size, []
+                    left, shard, begun = left - size, [], time.monotonic()
                 while writing and (len(writing) > WRITERS or writing[0].done()):
                     yield writing.popleft().result()
             for future in writing:
@@ -205,7 +209,9 @@ class Extractor:
         if streams is None or not numbers.is_cuda:
             return Computed(batch.fingerprints, (numbers, scale), batch.broken, None)
         on_host = streams.download(numbers), None if scale is None else streams.download(scale)
-        return Computed(batch.fingerprints, on_host, batch.broken, streams.to_host.record_event())
+        # Whoever waits for a blocking event sleeps, and does not take a core from the decoding.
+        arrived = streams.to_host.record_event(torch.cuda.Event(blocking=True))
+        return Computed(batch.fingerprints, on_host, batch.broken, arrived)
 
     def _tokens(self, crops: UInt8[Tensor, "B K 3 H W"]) -> Float[Tensor, "B V T C"]:
         if len(crops) == 0:
