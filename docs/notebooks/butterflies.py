@@ -93,7 +93,9 @@ def _picture(
     return picture.resize((size, size), Image.Resampling.BOX)
 
 
-def _draw_butterfly(pen: ImageDraw.ImageDraw, kind: tuple[str, str], span: float, draws: random.Random, side: int) -> None:
+def _draw_butterfly(
+    pen: ImageDraw.ImageDraw, kind: tuple[str, str], span: float, draws: random.Random, side: int
+) -> None:
     room = min(1.6 * span, side / 2)
     x, y = (draws.uniform(room, side - room) for _ in range(2))
     turn = draws.uniform(-0.7, 0.7)
