@@ -6,7 +6,7 @@ JOBS ?= 2
 CONSTRAINTS ?=
 BIN := .venv/bin
 # Named, because ruff would also format the examples in Markdown, where comments are aligned for readers.
-SOURCES := src tests benchmarks docs/example_sections.py docs/make_screenshots.py examples
+SOURCES := src tests benchmarks docs/example_sections.py docs/make_screenshots.py docs/notebook_pages.py docs/notebooks examples
 INSTALLED := .venv/.installed
 # Debian installs it together with the browser (package chromium-driver).
 DRIVER := chromedriver
