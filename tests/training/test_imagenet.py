@@ -15,11 +15,13 @@ from data.test_imagenet import write_folders, write_shards
 from gspool import Embedder, data
 from gspool.training import TrainConfig, fit
 from gspool.training.checkpoint import BEST, LAST, read_checkpoint
+from gspool.training.config import OptimiserConfig
 from gspool.training.evaluate import evaluate_run
 from gspool.training.metric_learning import MetricLearning
 from gspool.training.metrics_log import read_metrics
 from gspool.training.presets import preset
 from training.interrupted_runs import TIMES, said, start, wait
+from training.test_classify import stripes
 from training.tiny_run import tiny
 
 pytestmark = [
@@ -87,6 +89,16 @@ def test_a_killed_rank_changes_no_number_and_shards_give_those_of_folders(tmp_pa
     accuracy = (logits.argmax(1) == test.labels).double().mean()
     assert float(accuracy) == whole["figures"]["metrics"]["accuracy"]
     assert evaluate_run(tmp_path / "whole").figures() == whole["figures"]["metrics"]
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "rmsprop"])
+def test_a_separable_problem_is_learned_with_every_image_once_an_epoch(tmp_path, optimiser):
+    config, images = tiny(monitor="accuracy", max_steps=40, evaluate_every=10, ema=0.9), stripes()
+    config.loss.name, config.model.dim, config.data.sampler = "cross_entropy", None, "shuffled"
+    config.data.classes_per_batch, config.data.images_per_class = 24, 1
+    config.optimiser = OptimiserConfig(optimiser, lr=0.03, betas=(0.9, 0.9), eps=1e-3, proxies=1.0)
+    result = fit(config, tmp_path / "run", sets={"train": images, "validation": images, "test": images})
+    assert result.metrics["accuracy"] == result.validation > 0.95
 
 
 def test_a_classifier_is_measured_on_the_classes_that_it_learns(tmp_path):
