@@ -58,8 +58,9 @@ def ways_without(cached: list[str]) -> str:
     """Return what can be done without a download."""
     backbones = f"a backbone that is cached ({', '.join(cached[:5])}), " if cached else ""
     return (
-        "Use a file of weights, weights=FILE (for a run: --model.backbone_options.weights FILE), "
-        f"{backbones}or random weights, pretrained=False (for a run: --model.backbone_options.pretrained false)"
+        "Use a file of weights, weights=FILE (gspool train: --model.backbone_options.weights FILE, gspool compare: "
+        f"--backbone_options.weights FILE), {backbones}or random weights, pretrained=False "
+        "(--model.backbone_options.pretrained false, --backbone_options.pretrained false)"
     )
 
 
