@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-import torch._inductor.config
 
 from gspool.functional import gsp_pool, partial_transport
 from oracle import random_problem
@@ -26,10 +25,8 @@ def test_compiles_as_one_graph(problem, backend):
     x, w = problem
     ours, compiled = [t.clone().requires_grad_() for t in problem], [t.clone().requires_grad_() for t in problem]
     loss(*ours).backward()
-    # In this process: a pool of compilers takes longer to start than they work here.
-    with torch._inductor.config.patch(compile_threads=1):
-        value = torch.compile(loss, fullgraph=True, backend=backend)(*compiled)
-        value.backward()
+    value = torch.compile(loss, fullgraph=True, backend=backend)(*compiled)
+    value.backward()
     torch.testing.assert_close(value, loss(x, w))
     for a, b in zip(ours, compiled, strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-6)
