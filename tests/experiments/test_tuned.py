@@ -125,7 +125,10 @@ def test_a_training_that_ran_out_of_time_goes_on(finished: Path, tmp_path: Path)
     work = tuned.make_worker(options, tokens, in_memory=True)
     asked = asked_of(options.settings, "gsp", HEAD_FIRST, 0, 1, 0)
     whole = work(asked, 0.0)
-    assert work(asked, 1e-9) is None
+    assert work(asked, 0.001) is None
+    assert not [*(tmp_path / "tuned" / "trainings").iterdir()]  # it was not even begun
+    assert work(asked, 0.01) is None
+    assert [*(tmp_path / "tuned" / "trainings").iterdir()]
     rest = work(asked, 0.0)
     assert {**(rest or {}), "seconds": 0} == {**(whole or {}), "seconds": 0}
     assert not [*(tmp_path / "tuned" / "trainings").iterdir()]
