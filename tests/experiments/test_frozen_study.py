@@ -104,7 +104,7 @@ def test_an_unknown_row_is_refused_with_those_there_are() -> None:
 def test_heads_with_zsr_are_compared_with_the_same_heads_without(tmp_path: Path) -> None:
     options = RunOptions(results=tmp_path, settings=FrozenSettings(layers="gap,gsp,gsp zsr"))
     rows = variants_of(options, options.settings, class_token=False)
-    config, _ = configured(CompareConfig(), dict(rows["gsp zsr"][3].head), seed=0)
+    config = configured(CompareConfig(), dict(rows["gsp zsr"][3].head), seed=0)
     assert (config.loss.zsr, config.loss.zsr_options) == (0.1, {"scale": 1.0, "repeats": 1})
     store = RunStore(tmp_path / "runs.jsonl")
     for row, test in (("gap", 5.0), ("gsp", 8.0), ("gsp zsr", 8.5)):
