@@ -114,5 +114,5 @@ def test_heads_with_zsr_are_compared_with_the_same_heads_without(tmp_path: Path)
     write_record(options, options.settings, LAYOUT, rows, store)
     # Rows with ZSR do not replace the study without them.
     record = read_result(tmp_path / "frozen_cub_resnet50_227_pnca_zsr.json")
-    assert "| gsp | mu 0.05, epsilon 10, prototypes 64, lr 0.0003, zsr 0.1, zsr_scale 9.5" in zsr_table(record)
+    assert "| gsp | mu 0.05, epsilon 10, prototypes 8, lr 0.0003, zsr 0.1, zsr_scale 9.5" in zsr_table(record)
     assert "| +0.50 (+0.50 to +0.50) | 2 |" in zsr_table(record)

@@ -89,7 +89,7 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
 
     Rows of GSP: "gsp" with 8 prototypes, "after" with the embedding after the pooling, "keys" with a key projection,
     "groups" with 32 prototypes in 8 groups. Prototypes start from k-means on tokens. Rows "zsr" vary the regularisation
-    at settings that were chosen without it; GSP then has 64 prototypes, because it regresses from their shares.
+    at the settings that were chosen without it.
     """
     three, six = [lr / 3, lr, 3 * lr], [lr / 10, lr / 3, lr, 3 * lr, 10 * lr, 30 * lr]
     rows: dict[str, list[Try]] = {name: [({}, {"lr": rate}) for rate in six] for name in PLAIN}
@@ -120,7 +120,7 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
         rows["gemean+gsp"] = gsp(own, prototypes=64)
         rows["gemean+gsp keys"] = gsp(with_keys, prototypes=64, keys=128)
         for name, ((options, head),) in {
-            "gsp": gsp([(0.05, 10, 1)], prototypes=64),
+            "gsp": gsp([(0.05, 10, 1)], prototypes=8),
             "gemean+gsp keys": gsp([(0.1, 5, 1)], prototypes=64, keys=128),
         }.items():
             rows[name + WITH_ZSR] = [
