@@ -49,6 +49,8 @@ from gspool.experiments.runs import on_engine, training_folder
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.features import FeatureConfig, extract_tokens
 from gspool.models import create_backbone
+from gspool.models.embedder import embed_features
+from gspool.models.freezing import evaluating
 from gspool.pooling.embedding import LocalEmbedding
 from gspool.provenance import read_result, write_result
 from gspool.training import TrainConfig, fit
@@ -297,24 +299,22 @@ def selection_of(model: Embedder, test: TensorSet, shown: bool) -> dict[str, Any
     Returns the entropy of the pooling weights, that of the energy of the backbone's map (squared lengths of the tokens;
     1 is the same everywhere), and with ``shown`` the weights of the pictures that are drawn, one line each.
     """
-    was_training = model.training
-    model.eval()
     places = torch.linspace(0, len(test) - 1, min(MEASURED, len(test))).long()
     entropies, energies = [], []
-    for part in places.split(64):
-        images = test.evaluation_images(part)
-        energy = model.feature_map(images).float().square().sum(1).flatten(1)
-        energies.append(relative_entropy(energy / energy.sum(1, keepdim=True)))
-        weights = model.embed(images).weights
-        entropies += [] if weights is None else [relative_entropy(weights.float())]
+    with evaluating(model):
+        for part in places.split(64):
+            features = model.feature_map(test.evaluation_images(part))
+            energy = features.float().square().sum(1).flatten(1)
+            energies.append(relative_entropy(energy / energy.sum(1, keepdim=True)))
+            weights = embed_features(model.head, features).weights
+            entropies += [] if weights is None else [relative_entropy(weights.float())]
+        drawn = model.embed(test.evaluation_images(shown_places(test))).weights if shown else None
     found: dict[str, Any] = {
         "entropy": float(torch.cat(entropies).mean()) if entropies else None,
         "energy_entropy": float(torch.cat(energies).mean()),
     }
-    if shown:
-        drawn = cast("Tensor", model.embed(test.evaluation_images(shown_places(test))).weights)
+    if drawn is not None:
         found["weights"] = [" ".join(f"{weight:.4f}" for weight in row) for row in drawn.tolist()]
-    model.train(was_training)
     return found
 
 

@@ -47,7 +47,7 @@ FEW_CLASSES = 20
 MAIN, SHOWN, PAIRS = ("p@1", "map@r"), 5, 3
 
 
-CLASSIFIER = "classifier.safetensors"
+CLASSIFIER_FILE = "classifier.safetensors"
 
 
 class EmbeddedSet(NamedTuple):
@@ -211,21 +211,21 @@ def accuracy(embedded: EmbeddedSet, images: ImageSet | TensorSet) -> float:
     return float((embedded.predicted == images.labels).double().mean())
 
 
-def write_classifier(folder: Path, classifier: nn.Module) -> None:
-    """Write the linear classifier of a run: logits are ``weight @ pooled + bias``."""
+def write_classifier(folder: Path, classifier: Mapping[str, Tensor]) -> None:
+    """Write the weight and bias of a linear classifier: logits are ``weight @ pooled + bias``."""
     from safetensors.torch import save
 
-    state = {name: value.cpu().contiguous() for name, value in classifier.state_dict().items()}
-    write_atomic(folder / CLASSIFIER, save(state))
+    state = {name: value.cpu().contiguous() for name, value in classifier.items()}
+    write_atomic(folder / CLASSIFIER_FILE, save(state))
 
 
 def read_classifier(folder: Path, device: torch.device) -> nn.Linear | None:
     """Read the classifier of a run; None if it has none."""
     from safetensors.torch import load_file
 
-    if not (folder / CLASSIFIER).is_file():
+    if not (folder / CLASSIFIER_FILE).is_file():
         return None
-    state = load_file(folder / CLASSIFIER)
+    state = load_file(folder / CLASSIFIER_FILE)
     classes, dim = state["weight"].shape
     classifier = nn.Linear(dim, classes, device=device)
     classifier.load_state_dict(state)

@@ -252,7 +252,7 @@ def _fit(
             chosen = calibrate_threshold(vectors, watched.labels, config.output.precision)
             threshold = threshold_content(chosen, trainer.monitor_split, config.output.precision)
         if task.classifier is not None and process_rank() == 0:
-            write_classifier(folder, task.classifier)
+            write_classifier(folder, task.classifier.state_dict())
         result = _finish(config, folder, model, outcome, evaluation, images["test"], before, threshold)
         for warning in run_warnings(config, result):
             log.warning("%s", warning)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 
 from gspool import data
 from gspool.evaluation.statistics import with_interval
@@ -17,7 +17,7 @@ from gspool.files import write_atomic
 from gspool.training import report_figures
 from gspool.training.compare_data import Tokens
 from gspool.training.compare_runs import configured, head_name, main_metric
-from gspool.training.embed import result_lines, threshold_in_words
+from gspool.training.embed import result_lines, threshold_in_words, write_classifier
 from gspool.training.heads import CLASSIFIER, as_embedder, build_head
 from gspool.training.metrics_log import read_metrics
 from gspool.training.parsing import as_yaml
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gspool.training.run import Variant
 
 CONFIG, TABLE, HEADS, WINNER, REPORT = "config.yaml", "compare.json", "heads", "model", "report.html"
-CLASSIFIER_FILE, CLASSES_FILE = "classifier.safetensors", "classes.json"
+CLASSES_FILE = "classes.json"
 SHOWN_HEADS, SHOWN_PICTURES = 4, 6
 
 
@@ -170,7 +170,7 @@ def save_winner(
     model.save_pretrained(folder / WINNER, metrics={name: value / 100 for name, value in metrics.items()})
     if config.task == "classify":
         own = {name.removeprefix(CLASSIFIER): state[name] for name in state if name.startswith(CLASSIFIER)}
-        write_atomic(folder / WINNER / CLASSIFIER_FILE, save(own))
+        write_classifier(folder / WINNER, own)
         write_atomic(folder / WINNER / CLASSES_FILE, json.dumps(list(class_names), indent=1).encode())
     return str(winner)
 
