@@ -12,12 +12,14 @@ Ours: results/frozen_DATA_BACKBONE_SIZE_LOSS.json.
     gspool reproduce frozen --data flowers --like frozen_cub_resnet50_227_pnca ...      # settings chosen elsewhere
     gspool reproduce frozen --data cifar100 --task classify ...
     gspool reproduce frozen --layers "gap,gsp,gsp zsr,gemean+gsp keys,gemean+gsp keys zsr" ...      # ..._zsr.json
+    gspool reproduce frozen --layers "gap,ep wide,delf wide,abmilp wide,gsp groups wide" ...        # ..._wide.json
     gspool reproduce frozen --quick
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,7 +81,7 @@ KEYS = (
 )
 # ZSR: its weight, the factor on its logits, random splits of a batch.
 REGULARISATION = [(0.1, 9.5, 1), (0.3, 9.5, 1), (0.5, 9.5, 1), (0.1, 1.0, 1), (0.1, 9.5, 4), (0.3, 1.0, 4)]
-WITH_ZSR = " zsr"
+WITH_ZSR, WIDE = " zsr", " wide"
 WITH_CLASS_TOKEN = ("gap", "delf", "abmilp", "ep", "gsp", "gsp groups keys")
 Try = tuple[dict[str, Any], dict[str, Any]]
 
@@ -89,7 +91,7 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
 
     Rows of GSP: "gsp" with 8 prototypes, "after" with the embedding after the pooling, "keys" with a key projection,
     "groups" with 32 prototypes in 8 groups. Prototypes start from k-means on tokens. Rows "zsr" vary the regularisation
-    at the settings that were chosen without it.
+    at the settings that were chosen without it. Rows "wide" have 36 tries, see `wide_tries`.
     """
     three, six = [lr / 3, lr, 3 * lr], [lr / 10, lr / 3, lr, 3 * lr, 10 * lr, 30 * lr]
     rows: dict[str, list[Try]] = {name: [({}, {"lr": rate}) for rate in six] for name in PLAIN}
@@ -108,6 +110,8 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
             for mu, epsilon, rate in settings
         ]
 
+    for name, wide in wide_tries(lr, class_token).items():
+        rows[name + WIDE] = wide
     own, with_keys = SELECTION[class_token], KEYS[class_token]
     rows["gsp"] = gsp(own, prototypes=8)
     rows["gsp after"] = gsp(own, prototypes=8, embedding="after")
@@ -138,6 +142,38 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
     return rows
 
 
+def wide_tries(lr: float, class_token: bool) -> dict[str, list[Try]]:
+    """Return 36 tries for GSP and for its strongest rivals, so that no head gains from better placed tries."""
+    factors, rates = (0.1, 1 / 3, 1.0, 3.0, 10.0, 30.0), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    own_rates = itertools.product(factors, rates)
+    rows: dict[str, list[Try]] = {"delf": [({}, {"lr": factor * lr, "rate": rate}) for factor, rate in own_rates]}
+    rows["abmilp"] = rows["delf"]
+    queries, fast = ((8, 16, 32, 64), (30.0, 100.0, 300.0)) if class_token else ((2, 4, 8, 16), (10.0, 30.0, 100.0))
+    rows["ep"] = [
+        ({"queries": count}, {"lr": factor * lr, "rate": rate})
+        for count, factor, rate in itertools.product(queries, (1 / 3, 1.0, 3.0), fast)
+    ]
+
+    def gsp(options: Mapping[str, Any], factor: float, rate: float) -> Try:
+        return dict(options), {"lr": factor * lr, "rate": rate, "prototypes_from": "kmeans"}
+
+    if class_token:
+        splits = ({"prototypes": 32, "groups": 8}, {"prototypes": 32, "groups": 32}, {"prototypes": 64, "groups": 32})
+        rows["gsp groups"] = [
+            gsp({"mu": mu, "epsilon": 20.0, **split}, factor, rate)
+            for split, mu, factor, rate in itertools.product(splits, (0.003, 0.01, 0.03), (1 / 3, 1.0), (30.0, 100.0))
+        ]
+        return rows
+    for name, options in {"gsp": {"prototypes": 8}, "gemean+gsp keys": {"prototypes": 64, "keys": 128}}.items():
+        rows[name] = [
+            gsp({"mu": mu, "epsilon": epsilon, **options}, factor, rate)
+            for mu, epsilon, factor, rate in itertools.product(
+                (0.03, 0.1, 0.3), (5.0, 10.0, 20.0), (1.0, 3.0), (1.0, 10.0)
+            )
+        ]
+    return rows
+
+
 @dataclass(frozen=True)
 class FrozenSettings:
     """Settings of the study.
@@ -151,7 +187,7 @@ class FrozenSettings:
         dim: length of the embedding; 0 keeps the channels of the backbone.
         loss: pnca or c2.
         lr: the learning rate that tries are spread around.
-        layers: names with commas between; all but those with ZSR if none are named.
+        layers: names with commas between; all but those with "zsr" or "wide" if none are named.
         start: how heads start: identity (principal directions where the embedding is shorter) or random.
         batch: pictures in one forward pass of the backbone.
         side: pictures in a row of a collage; 2 has three distractors, 3 has eight.
@@ -244,7 +280,7 @@ def variants_of(options: RunOptions, chosen: FrozenSettings, class_token: bool) 
         elsewhere = json.loads((options.results / f"{chosen.like}.json").read_text())["value"]["chosen"]
         tries = {row: [(each["options"], each["head"])] for row, each in elsewhere.items() if row in tries}
     named = [name.strip() for name in chosen.layers.split(",") if name.strip()]
-    usual = ["gap", "gsp groups"] if options.quick else [name for name in tries if not name.endswith(WITH_ZSR)]
+    usual = ["gap", "gsp groups"] if options.quick else [name for name in tries if not name.endswith((WITH_ZSR, WIDE))]
     named = named or usual
     unknown = [name for name in named if name not in tries]
     if unknown:
@@ -261,12 +297,12 @@ def variants_of(options: RunOptions, chosen: FrozenSettings, class_token: bool) 
 
 
 def result_name(chosen: FrozenSettings) -> str:
-    """Return the name of the result: data, backbone, size and loss; rows with ZSR have one of their own."""
+    """Return the name of the result: data, backbone, size and loss; rows "zsr" and "wide" have one of their own."""
     backbone = {"keras/resnet50": "resnet50"}.get(chosen.backbone, chosen.backbone.split("/")[-1])
     collage = f"{chosen.side}x{chosen.side}" if chosen.data == "cub_collage" else ""
-    zsr = "_zsr" if WITH_ZSR in chosen.layers else ""
+    part = "".join(word.replace(" ", "_") for word in (WITH_ZSR, WIDE) if word in chosen.layers)
     metric = chosen.loss if chosen.task == "embed" else "top1"
-    return f"frozen_{chosen.data}{collage}_{backbone}_{chosen.size}_{metric}{zsr}"
+    return f"frozen_{chosen.data}{collage}_{backbone}_{chosen.size}_{metric}{part}"
 
 
 def seeds_of(options: RunOptions) -> Sequence[int]:
