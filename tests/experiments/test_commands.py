@@ -148,7 +148,6 @@ def test_tables_are_drawn_where_the_numbers_count(
 # Studies that nobody has run yet: `tests/experiments` makes their tables from tiny runs.
 NOT_MEASURED = {
     "collage_heads",
-    "frozen_cub_resnet50_227_pnca_zsr",
     "tuned_cub_resnet50_227_pnca",
     "tuned_cub_resnet50_227_c2",
     "tuned_cub_resnet50_448_pnca",

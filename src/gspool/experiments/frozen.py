@@ -510,9 +510,12 @@ RESULTS = {
     "resnet50_227": "frozen_cub_resnet50_227_pnca",
     "resnet50_227_c2": "frozen_cub_resnet50_227_c2",
     "resnet50_448": "frozen_cub_resnet50_448_pnca",
+    "resnet50_448_c2": "frozen_cub_resnet50_448_c2",
     "flowers": "frozen_flowers_resnet50_227_pnca",
+    "flowers_dinov2": "frozen_flowers_vit_small_patch14_dinov2_224_pnca",
     "dinov2": "frozen_cub_vit_small_patch14_dinov2_224_pnca",
     "collage": "frozen_cub_collage2x2_vit_small_patch14_dinov2_448_pnca",
+    "collage_3x3": "frozen_cub_collage3x3_vit_small_patch14_dinov2_448_pnca",
 }
 
 ZSR_RESULT = "frozen_cub_resnet50_227_pnca_zsr"
