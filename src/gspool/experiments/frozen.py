@@ -24,6 +24,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from gspool import data
@@ -158,11 +159,15 @@ def wide_tries(lr: float, class_token: bool) -> dict[str, list[Try]]:
         return dict(options), {"lr": factor * lr, "rate": rate, "prototypes_from": "kmeans"}
 
     if class_token:
-        splits = ({"prototypes": 32, "groups": 8}, {"prototypes": 32, "groups": 32}, {"prototypes": 64, "groups": 32})
-        rows["gsp groups"] = [
-            gsp({"mu": mu, "epsilon": 20.0, **split}, factor, rate)
-            for split, mu, factor, rate in itertools.product(splits, (0.003, 0.01, 0.03), (1 / 3, 1.0), (30.0, 100.0))
-        ]
+        splits = ({"prototypes": 32, "groups": 8}, {"prototypes": 64, "groups": 16})
+        for name, keys, epsilons, own in (
+            ("gsp groups", {}, (20.0, 40.0, 80.0), (10.0, 30.0)),
+            ("gsp groups keys", {"keys": 128}, (10.0, 20.0, 40.0), (1.0, 3.0)),
+        ):
+            rows[name] = [
+                gsp({"mu": mu, "epsilon": epsilon, **split, **keys}, 1.0, rate)
+                for split, mu, epsilon, rate in itertools.product(splits, (0.001, 0.003, 0.01), epsilons, own)
+            ]
         return rows
     for name, options in {"gsp": {"prototypes": 8}, "gemean+gsp keys": {"prototypes": 64, "keys": 128}}.items():
         rows[name] = [
@@ -194,6 +199,7 @@ class FrozenSettings:
         draws: collages of every training picture.
         like: name of a result whose chosen settings are used unchanged, without tries.
         steps: steps of a training at most.
+        precision: of the heads on a GPU; a CPU computes in float32.
     """
 
     data: str = "cub"
@@ -211,6 +217,7 @@ class FrozenSettings:
     draws: int = 3
     like: str | None = None
     steps: int = 400
+    precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed"
 
 
 def config_of(options: RunOptions, chosen: FrozenSettings) -> CompareConfig:
@@ -223,7 +230,7 @@ def config_of(options: RunOptions, chosen: FrozenSettings) -> CompareConfig:
     )
     steps.progress, steps.accelerator = False, "gpu" if options.device.startswith("cuda") else "cpu"
     # Tokens are stored in bf16, and products of 128 x 64 x 2048 tokens in full float32 would take most of the time.
-    steps.precision = "bf16-mixed" if steps.accelerator == "gpu" else "32-true"
+    steps.precision = chosen.precision if steps.accelerator == "gpu" else "32-true"
     name, preset = ("glyphs" if quick else chosen.data), None
     if chosen.data in ("cub", "cub_collage") and not quick:
         preset = "cub"
@@ -386,6 +393,7 @@ def write_record(
         "dim": chosen.dim or layout.channels,
         "tokens": layout.tokens,
         "start": chosen.start,
+        "precision": chosen.precision if options.device.startswith("cuda") else "32-true",
         "tries": max(map(len, rows.values())),
         "like": chosen.like,
         "chosen": {
@@ -426,8 +434,10 @@ def chosen_runs(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def heads_table(record: Record) -> str:
     """Write the heads, best validation first, with paired 95 % intervals against learned average pooling."""
-    lines = summary(chosen_runs(record["value"]))
-    chosen = record["value"]["chosen"]
+    runs, chosen = chosen_runs(record["value"]), record["value"]["chosen"]
+    best_steps: dict[str, list[int]] = {}
+    for run in runs:
+        best_steps.setdefault(run["asked"]["row"], []).append(run["found"]["best_step"])
     metric = METRIC_NAMES[record["value"].get("task", "embed")]
     return markdown_table(
         [
@@ -439,9 +449,10 @@ def heads_table(record: Record) -> str:
                 **({} if line["p@1"] is None else {"P@1": f"{line['p@1']:.1f}"}),
                 "against gap": with_interval(line["against_gap"]),
                 "entropy": "" if line["entropy"] is None else f"{line['entropy']:.3f}",
+                "best step": f"{fmean(best_steps[line['row']]):.0f}",
                 "parameters": f"{line['parameters']:,}",
             }
-            for line in lines
+            for line in summary(runs)
         ],
         text_columns=2,
     )
