@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Set by the process that launches others, so that they know whose children they are.
 LAUNCHER = "GSPOOL_LAUNCHER"
-# `lightning` contains Fabric; `pytorch-lightning` brings it as a package of its own.
-NAMES = ("lightning.fabric", "lightning_fabric")
 
 
 class TrainingInterruptedError(RuntimeError):
@@ -105,15 +103,16 @@ def leave_with_launcher() -> None:
 
 
 def import_fabric() -> ModuleType:
-    """Import Lightning Fabric under whichever of its two names is installed."""
-    for name in NAMES:
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            # If a dependency of Lightning is missing, its own message is the better one.
-            if error.name not in (name, name.split(".")[0]):
-                raise
-    raise ImportError("training needs Lightning, which is not installed; install it with: pip install 'gspool[train]'")
+    """Import Lightning Fabric: by itself, because `lightning` imports torchmetrics and transformers with it."""
+    try:
+        return importlib.import_module("lightning_fabric")
+    except ModuleNotFoundError as error:
+        # If a dependency of Fabric is missing, its own message is the better one.
+        if error.name != "lightning_fabric":
+            raise
+    raise ImportError(
+        "training needs Lightning Fabric, which is not installed; install it with: pip install 'gspool[train]'"
+    )
 
 
 def make_fabric(
@@ -125,7 +124,7 @@ def make_fabric(
 
     Raises:
         ValueError: if this machine does not have the accelerator, the devices or the precision.
-        ImportError: if Lightning is not installed.
+        ImportError: if Lightning Fabric is not installed.
     """
     strategy = "auto"
     if trainer.devices * trainer.num_nodes > 1:
@@ -172,7 +171,7 @@ def launch(fabric: Any, request: StopRequest) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence Lightning's banners, and its hints about choices that are not open here."""
-    loggers = [logging.getLogger(name) for name in (*NAMES, "lightning.pytorch", "lightning_utilities")]
+    loggers = [logging.getLogger(name) for name in ("lightning_fabric", "lightning_utilities")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         for message in (
