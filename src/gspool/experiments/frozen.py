@@ -159,10 +159,10 @@ def wide_tries(lr: float, class_token: bool) -> dict[str, list[Try]]:
         return dict(options), {"lr": factor * lr, "rate": rate, "prototypes_from": "kmeans"}
 
     if class_token:
-        splits = ({"prototypes": 32, "groups": 8}, {"prototypes": 64, "groups": 16})
+        splits = [{"prototypes": count, "groups": groups} for count, groups in ((32, 8), (64, 16), (32, 32))]
         for name, keys, epsilons, own in (
-            ("gsp groups", {}, (20.0, 40.0, 80.0), (10.0, 30.0)),
-            ("gsp groups keys", {"keys": 128}, (10.0, 20.0, 40.0), (1.0, 3.0)),
+            ("gsp groups", {}, (20.0, 40.0), (10.0, 30.0)),
+            ("gsp groups keys", {"keys": 128}, (10.0, 20.0), (1.0, 3.0)),
         ):
             rows[name] = [
                 gsp({"mu": mu, "epsilon": epsilon, **split, **keys}, 1.0, rate)
