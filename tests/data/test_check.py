@@ -22,7 +22,7 @@ def test_sound_images_pass(class_folders: Path) -> None:
 
 
 def test_stop_names_and_counts_the_broken(damaged: Path) -> None:
-    with pytest.raises(ValueError, match="5 of 30 images cannot be read; repair or remove") as problem:
+    with pytest.raises(ValueError, match="5 of 30 images cannot be read") as problem:
         check_images(whole(damaged), "stop")
     told = str(problem.value)
     for name, reason in (("class 1/0.jpg", "damaged"), ("class 2/1.PNG", "not one of"), ("class 3/2.webp", "is empty")):
@@ -54,7 +54,7 @@ def test_a_long_list_is_cut_short(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="25 of 25 images") as problem:
         check_images(data.create("folder", table))
     assert "... and 15 more" in str(problem.value)
-    with pytest.raises(ValueError, match="25 of 25 images cannot be read; repair or remove them:"):
+    with pytest.raises(ValueError, match="(?s)25 of 25 images cannot be read.*Repair or remove them$"):
         check_images(data.create("folder", table), "skip")
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gspool.data.download import Archive, fetch, unpack
 from gspool.data.image_set import GALLERY, QUERY, ImageSet, Split
 from gspool.data.image_source import FileImages
-from gspool.data.splits import class_fold
+from gspool.data.splits import Fold, class_fold
 from gspool.files import lock
 
 
@@ -65,6 +65,15 @@ class Published(NamedTuple):
             f"{self.name} was not found in {root} nor in {root / self.folder} (looked for "
             f"{' or '.join(self.marks)}); {remedy}. Expected layout:\n{self.layout}"
         )
+
+    def check_count(self, part: str, found: Count, expected: Count, folder: Path, allow_partial: bool) -> None:
+        """Refuse other counts than the published ones, unless ``allow_partial`` is set and there is an image."""
+        if found != expected and not (found.images and allow_partial):
+            raise ValueError(
+                f"{self.name}/{part} must have {expected}, {folder} has {found}; complete it, or use what is there "
+                "with allow_partial=True (in a run: --data.options.allow_partial true). Expected layout:\n"
+                + self.layout
+            )
 
 
 @dataclass(frozen=True)
@@ -131,10 +140,15 @@ class Benchmark:
             split=split,
             roles=[entry.role for entry in entries if entry.role is not None] or None,
         )
-        if part == "test" or fold is None:
-            return images
-        both = class_fold(images, fold, folds)
-        return both.train if split == "train" else both.validation
+        return part_of_fold(images, fold, folds, class_fold)
+
+
+def part_of_fold(images: ImageSet, fold: int | None, folds: int, cut: Callable[[ImageSet, int, int], Fold]) -> ImageSet:
+    """Return the side of a fold that the split of a set names; a test set, and one without a fold, stays whole."""
+    if images.split == "test" or fold is None:
+        return images
+    both = cut(images, fold, folds)
+    return both.train if images.split == "train" else both.validation
 
 
 def present(what: str, entries: Sequence[Entry], expected: Count, allow_partial: bool) -> list[Entry]:

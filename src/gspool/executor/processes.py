@@ -22,8 +22,8 @@ from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from gspool.executor.signals import Noted, blocked_signals, noted_signals
 from gspool.executor.worker import AHEAD, TRIES, Failure, attempt
+from gspool.terminal.signals import Noted, blocked_signals, noted_signals
 
 # Seconds between the request to stop and the end by force: long enough to write a checkpoint.
 PATIENCE = 15.0
