@@ -184,7 +184,7 @@ def _list_splits(
 
 
 def _equal_files(sets: Mapping[Split, ImageSet]) -> list[Problem]:
-    """Tell of equal files in several classes, or in several splits."""
+    """Return the problem of equal files in several classes, or in several splits."""
     rows = [(split, row) for split, images in sets.items() for row in range(len(images))]
     paths = [sets[split].describe(row) for split, row in rows]
     across: dict[str, list[str]] = {"classes": [], "splits": []}
@@ -202,7 +202,7 @@ def _equal_files(sets: Mapping[Split, ImageSet]) -> list[Problem]:
 
 
 def _unreadable(found: Sequence[ImageCheck], stops: bool) -> list[Problem]:
-    """Tell of images that cannot be read, of links that lead nowhere, and of the classes that are lost with them."""
+    """Return the problems of broken images, of links that lead nowhere, and of classes that are lost with them."""
     reasons: dict[str, list[str]] = {"images cannot be read": [], "links lead nowhere": []}
     for one in chain.from_iterable(check.broken for check in found):
         path = one.reason.split(": ")[0]
