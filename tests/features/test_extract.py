@@ -92,9 +92,9 @@ def test_memory_holds_the_tokens_of_the_disk_and_does_not_travel_to_another_proc
 def test_nothing_is_computed_twice_and_changes_are_computed_again(pictures, extracted):
     backbone = Counting()
 
-    def computed(name="net"):
+    def computed(name="net", view="centre"):
         before = backbone.seen
-        extracted(pictures, backbone, name=name, views=["centre"])
+        extracted(pictures, backbone, name=name, views=[view])
         # One blank picture tells the layout.
         return backbone.seen - before - 1
 
@@ -103,12 +103,13 @@ def test_nothing_is_computed_twice_and_changes_are_computed_again(pictures, extr
     os.utime(pictures.images.paths[4], ns=(1, 1))
     assert computed() == 1
     assert computed("another") == 10
+    assert computed(view="mirror") == 10
     backbone.blocks = (1, 3)
     assert computed() == 10
     del backbone.blocks
     assert computed() == 0
     with torch.no_grad():
-        backbone.scale += 1
+        backbone.scale += 1e-6
     assert computed() == 10
     backbone.blocks = (5, 11)  # other blocks of the same weights
     assert computed() == 10
