@@ -199,8 +199,7 @@ def published_cub(cub_tree, monkeypatch):
 
     def publish(address):
         archive = archive_of(content.getvalue(), f"{address}/CUB_200_2011.tgz")
-        published = cub.cub.published._replace(archive=archive)
-        monkeypatch.setattr(cub, "cub", dataclasses.replace(cub.cub, published=published))
+        monkeypatch.setattr(cub, "cub", dataclasses.replace(cub.cub, archive=archive))
         return content.getvalue()
 
     return publish

@@ -33,7 +33,8 @@ class Entry(NamedTuple):
     number: int = 0
 
 
-class Published(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Published:
     """A published data set: its folder, files that identify it, its layout, page and archive."""
 
     name: str
@@ -76,19 +77,17 @@ class Published(NamedTuple):
             )
 
 
-@dataclass(frozen=True)
-class Benchmark:
+@dataclass(frozen=True, kw_only=True)
+class Benchmark(Published):
     """A published data set of image files; calling it returns one split.
 
     Args:
-        published: where it is.
         counts: what ``train`` and ``test``, or ``query`` and ``gallery``, must hold.
         read: takes the folder and ``train`` or ``test``, and returns the lines of the official list.
         train_classes: where lists do not name the part, classes up to this number are for training; then ``read``
             returns the lines of both parts.
     """
 
-    published: Published
     counts: dict[str, Count]
     read: Callable[[Path, str], Iterable[Entry]]
     train_classes: int | None = None
@@ -118,9 +117,8 @@ class Benchmark:
             ValueError: if images are missing and ``allow_partial`` is not set, a line of a list is not as published, or
                 validation is requested without a fold.
         """
-        name = self.published.name
-        part = official_part(name, split, fold, "classes")
-        listed = list(self.read(self.published.locate(root, download), part))
+        part = official_part(self.name, split, fold, "classes")
+        listed = list(self.read(self.locate(root, download), part))
         if self.train_classes is not None:
             listed = [entry for entry in listed if (entry.number <= self.train_classes) == (part == "train")]
             # By class, so that folds and labels do not depend on the layout of the files.
@@ -129,14 +127,14 @@ class Benchmark:
         entries: list[Entry] = []
         for group in groups:
             own = [entry for entry in listed if len(groups) == 1 or entry.role == group]
-            entries += present(f"{name}/{group}", own, self.counts[group], allow_partial)
+            entries += present(f"{self.name}/{group}", own, self.counts[group], allow_partial)
         # Classes are numbered in the order in which they first appear.
         number = {label: row for row, label in enumerate(dict.fromkeys(entry.class_name for entry in entries))}
         images = ImageSet(
             FileImages([entry.path for entry in entries]),
             [number[entry.class_name] for entry in entries],
             tuple(number),
-            name=name,
+            name=self.name,
             split=split,
             roles=[entry.role for entry in entries if entry.role is not None] or None,
         )
