@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from gspool.data.check import ImageCheck, check_images, first_lines, in_memory, some
 from gspool.data.image_set import SPLITS, ImageSet, Split
 from gspool.data.registry import create
+from gspool.files import sha256_of
 
 OPTION = "data.options."
 
@@ -141,10 +141,9 @@ def equal_files(paths: Sequence[str | os.PathLike[str]]) -> list[list[int]]:
     for position, path in enumerate(paths):
         if os.path.isfile(path):
             by_size.setdefault(os.path.getsize(path), []).append(position)
-    groups: dict[bytes, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for position in chain.from_iterable(rows for size, rows in by_size.items() if size and len(rows) > 1):
-        with Path(paths[position]).open("rb") as file:
-            groups.setdefault(hashlib.file_digest(file, "sha256").digest(), []).append(position)
+        groups.setdefault(sha256_of(Path(paths[position])), []).append(position)
     return [sorted(group) for group in groups.values() if len(group) > 1]
 
 
