@@ -18,31 +18,32 @@ def labelled_paths(part):
     return [(part.class_names[label], Path(part.describe(row)).name) for row, label in enumerate(part.labels.tolist())]
 
 
+def flower(label, number):
+    """The files of flowers are in another order than their classes."""
+    first = {102: 1, 51: 3, 1: 5, 52: 7}
+    return f"image_{first[label] + number:05d}.jpg"
+
+
 @pytest.mark.parametrize(
     ("name", "tree", "class_name", "file", "train", "test"),
     [
-        ("cub", "cub_tree", "{:03d}.Bird", "Bird_{}_{}.jpg", (1, 2, 100), (101, 200)),
-        ("sop", "sop_tree", "product {}", "{}_{}.JPG", (1, 2, 3, 4), (5, 6)),
-        ("cars196", "cars_tree", "Car {}", "{:06d}_{}.jpg", (1, 98), (99, 196)),
+        ("cub", "cub_tree", "{:03d}.Bird", "Bird_{}_{}.jpg".format, (1, 2, 100), (101, 200)),
+        ("sop", "sop_tree", "product {}", "{}_{}.JPG".format, (1, 2, 3, 4), (5, 6)),
+        ("cars196", "cars_tree", "Car {}", "{:06d}_{}.jpg".format, (1, 98), (99, 196)),
         # Its own split of images is ignored.
-        ("cars196", "cars_devkit_tree", "Car {}", "{:05d}.jpg", (1, 98), (99, 196)),
-        ("flowers", "flowers_tree", "{}", "image_{:05d}.jpg", (1, 51), (52, 102)),
-        ("flowers", "flowers_folders", "{}", "image_{:05d}.jpg", (1, 51), (52, 102)),
+        ("cars196", "cars_devkit_tree", "Car {}", "{:05d}.jpg".format, (1, 98), (99, 196)),
+        ("flowers", "flowers_tree", "{}", flower, (1, 51), (52, 102)),
+        ("flowers", "flowers_folders", "{}", flower, (1, 51), (52, 102)),
     ],
 )
 def test_official_layouts_are_read_in_the_order_of_classes(request, name, tree, class_name, file, train, test):
     for split, classes in (("train", train), ("test", test)):
         part = data.create(name, request.getfixturevalue(tree), split, allow_partial=True)
-        first_file = {1: 5, 51: 3, 52: 7, 102: 1}
-        expected = [
-            (class_name.format(label), file.format(first_file[label] + n if name == "flowers" else label, n))
-            for label in classes
-            for n in (0, 1)
-        ]
-        assert labelled_paths(part) == expected
+        rows = [(label, number) for label in classes for number in (0, 1)]
+        assert labelled_paths(part) == [(class_name.format(label), file(label, number)) for label, number in rows]
         # The grey of a picture is the number of its class, or one more in another folder.
         greys = [float(image.float().mean().round()) for image, _ in part]
-        assert greys == pytest.approx([label for label in classes for _ in range(2)], abs=3)
+        assert greys == pytest.approx([label for label, _ in rows], abs=3)
         if tree == "cars_devkit_tree":
             assert [part.describe(index).split("/")[-2] for index in (0, 1)] == ["cars_train", "cars_test"]
 
