@@ -14,7 +14,7 @@ import time
 from contextlib import closing
 
 from gspool.executor import Executor, run_tasks
-from gspool.executor.signals import exit_with_line
+from gspool.terminal.signals import exit_with_line
 
 
 def make_worker():

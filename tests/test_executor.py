@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -9,11 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,22 +23,25 @@ from gspool.executor.worker import TRIES
 TESTS = Path(__file__).resolve().parent
 
 
-def made(worker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def made(worker):
     """Return a worker that needs no making."""
     return worker
 
 
-def squares() -> Callable[[int], int]:
-    return lambda number: number**2
+def square(number):
+    return number**2
 
 
-def refuses_odd(number: int) -> int:
+squares = partial(made, square)
+
+
+def refuses_odd(number):
     if number % 2:
         raise ValueError(f"{number} is odd")
     return number
 
 
-def waits_for_others(marks: Path, number: int) -> int:
+def waits_for_others(marks, number):
     """Finish task 0 when tasks 1 to 3 have finished."""
     (marks / f"{number}").touch()
     end = time.monotonic() + 60
@@ -48,91 +50,85 @@ def waits_for_others(marks: Path, number: int) -> int:
     return number
 
 
-def make_pids() -> Callable[[int], int]:
-    return lambda number: os.getpid()
+def pid(number):
+    return os.getpid()
 
 
-def broken_worker() -> Callable[[int], int]:
+def broken_worker():
     raise FileNotFoundError("there is no data set")
 
 
-def kill_once(marks: Path, number: int) -> int:
+def kill_once(mark, number):
     """Kill this process in the task 0 of the first process that does it."""
-    mark = marks / f"{number}"
     if number == 0 and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
-def kill_always(number: int) -> int:
+def kill_always(number):
     if number == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
-def dies_while_it_answers(number: int) -> bytes:
+def dies_while_it_answers(number):
     """Return far more than a pipe holds, and die while it is written."""
     if number == 0:
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-        return Slow(b"x" * 200_000_000)
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        return b"x" * 200_000_000
     return b""
 
 
-class Slow(bytes):
-    """Bytes whose pickle takes long to write."""
-
-
-def make_sum() -> Callable[[Any], tuple[int, float]]:
+def make_sum():
     import torch
 
-    return lambda tensor: (torch.get_num_threads(), float(tensor.sum()))
+    return lambda tensor: (torch.get_num_threads(), multiprocessing.get_start_method(), float(tensor.sum()))
 
 
-def make_unpicklable() -> Callable[[int], Any]:
-    return lambda number: (lambda: number) if number else number
+def unpicklable(number):
+    return (lambda: number) if number else number
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_every_task_is_done_once(workers: int) -> None:
+def test_every_task_is_done_once(workers):
     found = list(run_tasks(squares, range(7), Executor(workers)))
     assert sorted(found) == [(number, number**2) for number in range(7)]
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_results_come_as_they_are_ready_or_in_order(ordered: bool, tmp_path: Path) -> None:
-    found = [
-        task
-        for task, _ in run_tasks(
-            partial(made, partial(waits_for_others, tmp_path)), range(4), Executor(2), ordered=ordered
-        )
-    ]
+def test_results_come_as_they_are_ready_or_in_order(ordered, tmp_path):
+    worker = partial(made, partial(waits_for_others, tmp_path))
+    found = [task for task, _ in run_tasks(worker, range(4), Executor(2), ordered=ordered)]
     assert sorted(found) == [0, 1, 2, 3]
     assert ordered == (found == [0, 1, 2, 3])
 
 
-def test_tasks_are_read_as_workers_become_free() -> None:
-    taken: list[int] = []
+def test_tasks_are_read_as_workers_become_free_and_leaving_early_ends_the_processes():
+    taken = []
 
-    def tasks() -> Iterator[int]:
+    def tasks():
         for number in range(100):
             taken.append(number)
             yield number
 
-    with closing(run_tasks(squares, tasks(), Executor(2))) as results:
-        next(results)
+    with closing(run_tasks(partial(made, pid), tasks(), Executor(2))) as results:
+        pids = {next(results)[1]}
         assert len(taken) <= 5
+        pids |= {next(results)[1], next(results)[1]}
+    assert not any(map(lives, pids))
 
 
-def test_several_processes_have_one_thread_each_and_take_tensors() -> None:
+def test_several_processes_have_one_thread_each_start_processes_as_this_one_and_take_tensors():
     import torch
 
     tensors = [torch.ones(3), torch.ones(5)]
     found = [result for _, result in run_tasks(make_sum, tensors, Executor(2), ordered=True)]
-    assert found == [(1, 3.0), (1, 5.0)]
+    method = multiprocessing.get_start_method()
+    assert found == [(1, method, 3.0), (1, method, 5.0)]
 
 
-def test_no_task_starts_no_process() -> None:
+def test_no_task_starts_no_process():
     assert list(run_tasks(broken_worker, [], Executor(2))) == []
 
 
@@ -141,53 +137,44 @@ def test_no_task_starts_no_process() -> None:
     [
         (partial(made, refuses_odd), "{} is odd", (1, 3)),
         (broken_worker, "there is no data set", (0, 1, 2, 3)),
-        (make_unpicklable, "pickle", (1, 2, 3)),
+        (partial(made, unpicklable), "pickle", (1, 2, 3)),
     ],
 )
-def test_what_a_task_raises_is_its_result_and_the_others_go_on(make_worker, message: str, failing) -> None:
+def test_what_a_task_raises_is_its_result_and_the_others_go_on(make_worker, message, failing):
     found = dict(run_tasks(make_worker, range(4), Executor(2)))
     assert {number for number, result in found.items() if isinstance(result, Failure)} == {*failing}
     assert all(message.format(number) in found[number].message for number in failing)
 
 
-def test_in_this_process_it_is_raised() -> None:
+def test_in_this_process_it_is_raised_and_a_worker_that_cannot_be_sent_always():
     with pytest.raises(ValueError, match="1 is odd"):
         list(run_tasks(partial(made, refuses_odd), range(4)))
-
-
-def test_a_worker_that_cannot_be_sent_is_raised() -> None:
     with pytest.raises((AttributeError, TypeError), match=r"pickle|local"):
-        list(run_tasks(lambda: lambda number: number, range(3), Executor(2)))
+        list(run_tasks(lambda: square, range(3), Executor(2)))
 
 
-def test_the_task_of_a_killed_process_is_done_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = dict(run_tasks(partial(made, partial(kill_once, tmp_path)), range(4), Executor(2)))
+def test_the_task_of_a_killed_process_is_done_again(tmp_path, capfd):
+    found = dict(run_tasks(partial(made, partial(kill_once, tmp_path / "killed")), range(4), Executor(2)))
     assert found == {number: number for number in range(4)}
     assert "exit code -9" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_task_that_kills_its_process_fails_alone(ordered: bool) -> None:
+def test_a_task_that_kills_its_process_fails_alone(ordered):
     found = dict(run_tasks(partial(made, kill_always), range(5), Executor(3), ordered=ordered))
     assert f"died {TRIES} times" in found.pop(0).message
     assert found == {number: number for number in range(1, 5)}
 
 
-def test_a_process_that_dies_in_the_middle_of_its_answer_blocks_nobody() -> None:
+def test_a_process_that_dies_in_the_middle_of_its_answer_blocks_nobody():
     found = dict(run_tasks(partial(made, dies_while_it_answers), range(4), Executor(2)))
     # Where memory is fast the answer is through before the kill.
     assert isinstance(found[0], Failure | bytes)
     assert all(found[number] == b"" for number in range(1, 4))
 
 
-def test_leaving_early_ends_the_processes() -> None:
-    with closing(run_tasks(make_pids, range(50), Executor(2))) as results:
-        pids = {pid for _, pid in (next(results), next(results), next(results))}
-    assert not any(map(lives, pids))
-
-
-def test_tasks_run_outside_the_main_thread_too() -> None:
-    found: list[Any] = []
+def test_tasks_run_outside_the_main_thread_too():
+    found = []
     thread = threading.Thread(target=lambda: found.extend(run_tasks(squares, range(3), Executor(2), ordered=True)))
     thread.start()
     thread.join(60)
@@ -195,7 +182,7 @@ def test_tasks_run_outside_the_main_thread_too() -> None:
 
 
 @contextmanager
-def at_work(*words: str) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
+def at_work(*words):
     """Start the program in a process group of its own, as a shell does; yield it and the pids of its workers so far."""
     paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
@@ -207,7 +194,7 @@ def at_work(*words: str) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
         env=environment,
         start_new_session=True,
     )
-    pids: set[int] = set()
+    pids = set()
     try:
         yield program, pids
     finally:
@@ -217,32 +204,32 @@ def at_work(*words: str) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
         program.communicate()
 
 
-def read_until(program: subprocess.Popen[str], pids: set[int], word: str) -> None:
-    """Read what the program prints until a line starts with a word; remember the pids of its
-    processes."""
-    assert program.stdout is not None
+def read_until(program, pids, word):
+    """Read what the program prints until a line starts with a word; remember the pids of its processes."""
     for line in program.stdout:
         if line.startswith("begun"):
             pids.add(int(line.split()[1]))
         if line.startswith(word):
             pids |= children_of(program.pid)
             return
-    pytest.fail(f"no {word!r}: {program.stderr and program.stderr.read()}")
+    pytest.fail(f"no {word!r}: {program.stderr.read()}")
 
 
-def children_of(pid: int) -> set[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return {int(word) for word in found.stdout.split()}
+def ps(*words):
+    return subprocess.run(["ps", "-o", *words], capture_output=True, text=True, check=False).stdout
 
 
-def lives(pid: int) -> bool:
+def children_of(pid):
+    return {int(word) for word in ps("pid=", "--ppid", str(pid)).split()}
+
+
+def lives(pid):
     """Whether a process runs; one that has ended and that nobody has asked about does not."""
-    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return found.stdout.strip()[:1] not in ("", "Z")
+    return ps("stat=", "-p", str(pid)).strip()[:1] not in ("", "Z")
 
 
-def gone(pids: set[int], seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
+def gone(pids):
+    end = time.monotonic() + 60
     while any(map(lives, pids)) and time.monotonic() < end:
         time.sleep(0.05)
     return not any(map(lives, pids))
@@ -258,7 +245,7 @@ def gone(pids: set[int], seconds: float = 60.0) -> bool:
     ],
     ids=["Ctrl-C", "kill -INT", "kill -TERM", "timeout"],
 )
-def test_a_signal_ends_all_processes_and_keeps_what_is_finished(number: int, group: bool, status: int) -> None:
+def test_a_signal_ends_all_processes_and_keeps_what_is_finished(number, group, status):
     with at_work("100") as (program, pids):
         read_until(program, pids, "kept 0")
         (os.killpg if group else os.kill)(program.pid, number)
@@ -270,7 +257,7 @@ def test_a_signal_ends_all_processes_and_keeps_what_is_finished(number: int, gro
 
 
 @pytest.mark.parametrize("attempt", range(6))
-def test_a_signal_at_any_moment_ends_everything_in_time(attempt: int) -> None:
+def test_a_signal_at_any_moment_ends_everything_in_time(attempt):
     """While processes start and import, while tasks begin and end: there is no moment at which it waits for ever."""
     chance = random.Random(attempt)
     number, status = chance.choice([(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -288,7 +275,7 @@ def test_a_signal_at_any_moment_ends_everything_in_time(attempt: int) -> None:
         assert gone(pids)
 
 
-def test_a_signal_that_does_not_wake_the_main_thread_is_heard() -> None:
+def test_a_signal_that_does_not_wake_the_main_thread_is_heard():
     with at_work("100", "elsewhere") as (program, pids):
         read_until(program, pids, "kept 0")
         time.sleep(0.5)  # by now it waits for a result
@@ -298,12 +285,11 @@ def test_a_signal_that_does_not_wake_the_main_thread_is_heard() -> None:
         assert gone(pids)
 
 
-def test_a_second_ctrl_c_kills_tasks_that_do_not_stop() -> None:
+def test_a_second_ctrl_c_kills_tasks_that_do_not_stop():
     with at_work("100", "stubborn") as (program, pids):
         read_until(program, pids, "kept 0")
         time.sleep(0.5)
         program.send_signal(signal.SIGINT)
-        assert program.stderr is not None
         assert "Ctrl-C again" in program.stderr.readline()
         program.send_signal(signal.SIGINT)
         start = time.monotonic()
@@ -314,34 +300,33 @@ def test_a_second_ctrl_c_kills_tasks_that_do_not_stop() -> None:
         assert gone(pids)
 
 
-def test_processes_end_when_their_parent_is_killed() -> None:
+def test_processes_end_when_their_parent_is_killed():
     with at_work("100") as (program, pids):
         read_until(program, pids, "kept 0")
         program.kill()
         assert gone(pids)
 
 
-def test_a_grid_on_ray_finds_what_one_process_finds(tmp_path: Path) -> None:
+def test_a_grid_on_ray_finds_what_one_process_finds(tmp_path):
     """A real cluster of this machine: fractional cores, failures, a killed worker, the order of tasks."""
     executor = Executor(workers=3, ray="local", cpus=0.5)
-    numbers = list(run_tasks(partial(made, partial(mixed, tmp_path)), range(8), executor, ordered=True))
-    assert [task for task, _ in numbers] == [*range(8)]
-    assert [result for task, result in numbers if task != 3] == [0, 1, 4, 16, 25, 36, 49]
-    assert "three" in numbers[3][1].message
+    worker = partial(made, partial(mixed, tmp_path / "killed"))
+    tasks, results = zip(*run_tasks(worker, range(8), executor, ordered=True), strict=True)
+    assert tasks == (*range(8),)
+    assert "three" in results[3].message
+    assert (*results[:3], *results[4:]) == (0, 1, 4, 16, 25, 36, 49)
     assert (tmp_path / "killed").exists()
 
 
-def mixed(marks: Path, number: int) -> int:
-    mark = marks / "killed"
-    if number == 5 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+def mixed(mark, number):
     if number == 3:
         raise ValueError("three")
+    if number == 5:
+        kill_once(mark, 0)
     return number**2
 
 
-def test_an_address_without_a_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_cluster_is_told(monkeypatch):
     with pytest.raises(ValueError, match=r"no Ray cluster at '127.0.0.1:1'"):
         list(run_tasks(squares, [1], Executor(ray="127.0.0.1:1")))
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from gspool.terminal.signals import TERMINATED, Terminated, exit_on_signals
+from gspool.terminal.signals import TERMINATED, TerminatedError, exit_on_signals
 from gspool.version import __version__
 
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module = import_module(found.module)
         with exit_on_signals(), short_warnings():
             status: int = module.run(command, rest)
-    except Terminated:
+    except TerminatedError:
         return TERMINATED
     except ModuleNotFoundError as error:
         # Not a library: a bug of ours.

@@ -9,7 +9,6 @@ import resource
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -24,14 +23,7 @@ MAX_PIXELS = 2_000_000
 HOSTILE = (b"\x00\x00\x00\x00", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x00\x00\x40\x00", b"\x00\x40\x00\x00")
 
 
-class Outcome(NamedTuple):
-    read: int
-    refused: int
-    slowest: float
-    megabytes: float
-
-
-def seeds() -> list[bytes]:
+def seeds():
     """Sound pictures of every format, in every mode that it has, with EXIF and several frames where it can."""
     pixels = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 31, 3), dtype=np.uint8))
     exif = Image.Exif()
@@ -50,7 +42,7 @@ def seeds() -> list[bytes]:
     return found
 
 
-def mutated(sound: bytes, other: bytes, rng: np.random.Generator) -> bytes:
+def mutated(sound, other, rng):
     """Damage a picture in one of six ways."""
     content = bytearray(sound)
     kind, place = rng.integers(6), int(rng.integers(len(sound)))
@@ -71,11 +63,12 @@ def mutated(sound: bytes, other: bytes, rng: np.random.Generator) -> bytes:
     return bytes(content)
 
 
-def fuzz(count: int) -> Outcome:
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of damage that it can live with
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_a_damaged_picture_is_read_or_refused(count):
     rng = np.random.default_rng(0)
     sound = seeds()
-    read = refused = 0
-    slowest = 0.0
+    read, slowest, begun = 0, 0.0, time.perf_counter()
     for content in sound:  # Pillow loads its plugins now
         with suppress(BrokenImageError):
             open_image(content)
@@ -83,37 +76,18 @@ def fuzz(count: int) -> Outcome:
     for number in range(count):
         content = mutated(sound[number % len(sound)], sound[rng.integers(len(sound))], rng)
         start = time.process_time()
-        try:
+        with suppress(BrokenImageError):
             image = open_image(content, max_pixels=MAX_PIXELS)
-        except BrokenImageError:
-            refused += 1
-        else:
-            read += 1
             assert image.mode == "RGB"
             assert image.width * image.height <= MAX_PIXELS
+            read += 1
         slowest = max(slowest, time.process_time() - start)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return Outcome(read, refused, slowest, grown)
-
-
-@pytest.mark.filterwarnings("ignore")  # Pillow warns of damage that it can live with
-def test_a_damaged_picture_is_read_or_refused() -> None:
-    outcome = fuzz(300)
-    assert outcome.read > 30
-    assert outcome.refused > 100
-    assert outcome.slowest < 5
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_ten_thousand_damaged_pictures_are_read_or_refused() -> None:
-    start = time.perf_counter()
-    outcome = fuzz(10_000)
-    if figures := os.environ.get("GSPOOL_FIGURES"):
-        record = {"pictures": 10_000, **outcome._asdict(), "seconds": time.perf_counter() - start}
+    if count > 1_000 and (figures := os.environ.get("GSPOOL_FIGURES")):
+        record = {"pictures": count, "read": read, "refused": count - read, "slowest": slowest, "megabytes": grown}
+        record["seconds"] = time.perf_counter() - begun
         Path(figures).write_text(json.dumps({"decode_fuzz": record}, indent=1))
-    assert outcome.read > 1_000
-    assert outcome.refused > 3_000
+    assert count / 10 < read < count * 2 / 3
+    assert slowest < 5
     # Two million pixels at twelve bytes each are 24 MB; what is left is Pillow's and Python's own.
-    assert outcome.slowest < 5
-    assert outcome.megabytes < 100
+    assert grown < 100

@@ -49,10 +49,26 @@ def test_selection_of_equal_entries_gives_distinct_columns(columns, k):
     assert torch.equal(scores.gather(1, chosen.columns), chosen.values)
 
 
+def drawn(rows, dim, dtype=torch.float32):
+    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(rows), dtype=dtype)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("rows", "dim", "depth"), [(3, 1, 2), (300, 2, 1), (300, 7, 65), (1030, 3, 5)])
-def test_neighbours_equal_a_loop(loop_ranking, dtype, rows, dim, depth):
-    vectors = torch.randn(rows, dim, generator=torch.Generator().manual_seed(rows))
+@pytest.mark.parametrize(
+    ("vectors", "depth"),
+    [
+        (drawn(3, 1), 2),
+        (drawn(300, 2), 1),
+        (drawn(300, 7), 65),
+        (drawn(1030, 3), 5),
+        # All vectors agree to ten digits or more: float32 scores of the raw vectors could tell none of them apart.
+        (5.0 + 1e-10 * drawn(500, 4, torch.float64), 6),
+        (5.0 + 1e-14 * drawn(500, 4, torch.float64), 6),
+        # One far outlier does not blur the rest.
+        (drawn(400, 4).index_fill(0, torch.tensor([17]), 1e6), 6),
+    ],
+)
+def test_neighbours_equal_a_loop(loop_ranking, vectors, depth, dtype):
     expected = expected_neighbours(loop_ranking, vectors, vectors, depth, own=True)
     assert neighbours(MetricSpace(vectors, dtype=dtype), depth) == expected
 
@@ -88,26 +104,10 @@ def test_asked_for_hits_a_search_measures_only_what_decides_their_ranks(loop_ran
     assert 0 < for_hits < (sum(measured) - for_hits) / 2
 
 
-@pytest.mark.parametrize("spread", [1e-10, 1e-14])
-def test_differences_below_float32_are_seen(loop_ranking, spread):
-    # All vectors agree to ten digits or more: float32 scores of the raw vectors could tell none of them apart.
-    draws = torch.Generator().manual_seed(0)
-    vectors = 5.0 + spread * torch.randn(500, 4, generator=draws, dtype=torch.float64)
-    expected = expected_neighbours(loop_ranking, vectors, vectors, 6, own=True)
-    assert neighbours(MetricSpace(vectors), 6) == expected
-
-
-def test_one_far_outlier_does_not_blur_the_rest(loop_ranking):
-    vectors = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
-    vectors[17] = 1e6
-    expected = expected_neighbours(loop_ranking, vectors, vectors, 6, own=True)
-    assert neighbours(MetricSpace(vectors), 6) == expected
-
-
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_coarse_products_change_nothing(loop_ranking, precision):
     """With reduced precision allowed, scores may be off by the rounding of their inputs; the order must not be."""
-    vectors = torch.randn(700, 6, generator=torch.Generator().manual_seed(2))
+    vectors = drawn(700, 6)
     expected = expected_neighbours(loop_ranking, vectors, vectors, 5, own=True)
     before = torch.backends.mkldnn.matmul.fp32_precision
     torch.backends.mkldnn.matmul.fp32_precision = precision
@@ -124,8 +124,7 @@ def test_coarse_products_change_nothing(loop_ranking, precision):
 
 def test_the_error_bound_holds_and_is_not_idle():
     for dim, dtype in itertools.product((1, 8, 300), (torch.float32, torch.float64)):
-        vectors = torch.randn(256, dim, generator=torch.Generator().manual_seed(dim), dtype=torch.float64)
-        space = MetricSpace(vectors, dtype=dtype)
+        space = MetricSpace(drawn(256, dim, torch.float64), dtype=dtype)
         rows = torch.arange(256)
         scored = space.scores(rows, out=torch.empty(256, 256, dtype=dtype))
         approximate = scored.squared_norms[:, None] - 2 * scored.scores.double()

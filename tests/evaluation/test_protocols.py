@@ -98,8 +98,6 @@ def killed_at(moment, folder):
     run_protocol("fair", run, folder, LABELS)
 
 
-# Python 3.12 and later warn when a process with threads forks.
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("moment", ["while training", "before the rename", "between the two files"])
 def test_a_killed_protocol_resumes_to_the_same_numbers(tmp_path, moment):
     folder = tmp_path / "runs"

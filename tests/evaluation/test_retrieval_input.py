@@ -11,6 +11,7 @@ from gspool.evaluation import nearest_neighbours, retrieval_metrics
 
 GOOD = torch.arange(12.0).view(6, 2)
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2])
+ZERO = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
 
 
 @pytest.mark.parametrize(
@@ -43,26 +44,13 @@ def test_embeddings_that_are_not_finite_are_counted_and_named(bad):
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (LABELS.float(), r"integers, got torch.float32.*long\(\)"),
-        (LABELS[:5], "each of the 6 embeddings, got 5"),
-        (LABELS[:, None], r"shape \[N\].*got \(6, 1\)"),
-        (["cat"] * 6, "number the classes"),
-        (None, "got NoneType"),
-    ],
-)
-def test_labels_of_a_wrong_kind(labels, message):
-    with pytest.raises(ValueError, match=message):
-        retrieval_metrics(GOOD, labels)
-
-
-ZERO = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
-
-
-@pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
+        ((GOOD, LABELS.float()), {}, r"integers, got torch.float32.*long\(\)"),
+        ((GOOD, LABELS[:5]), {}, "each of the 6 embeddings, got 5"),
+        ((GOOD, LABELS[:, None]), {}, r"shape \[N\].*got \(6, 1\)"),
+        ((GOOD, ["cat"] * 6), {}, "number the classes"),
+        ((GOOD, None), {}, "got NoneType"),
         ((GOOD, LABELS, GOOD), {}, "gallery_labels is missing"),
         ((GOOD, LABELS, None, LABELS), {}, "but gallery is missing"),
         ((GOOD, LABELS, torch.ones(6, 3), LABELS), {}, "queries have 2 columns and the gallery has 3"),
@@ -72,23 +60,13 @@ ZERO = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
         ((ZERO, [0, 0]), {"distance": "cosine"}, "row 1 of the queries is zero"),
         ((GOOD[1:], LABELS[1:], ZERO, [0, 1]), {"distance": "cosine"}, "row 1 of the gallery is zero"),
         ((GOOD, LABELS), {"distance": "L1"}, "'l2' or 'cosine', got 'L1'"),
+        *(((GOOD, LABELS), {"ks": ks}, "integer") for ks in [(0,), (1, -2), (1.5,), (True,), 4, "48"]),
+        *(((GOOD, LABELS), {"memory": memory}, "number of bytes") for memory in [0, -1, 1.5, True, "1GB"]),
     ],
 )
-def test_sides_that_do_not_fit_and_nothing_to_find(arguments, options, message):
+def test_labels_sides_and_numbers_that_do_not_fit(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         retrieval_metrics(*arguments, **options)
-
-
-@pytest.mark.parametrize("ks", [(0,), (1, -2), (1.5,), (True,), 4, "48"])
-def test_ranks_that_are_none(ks):
-    with pytest.raises(ValueError, match="integer"):
-        retrieval_metrics(GOOD, LABELS, ks=ks)
-
-
-@pytest.mark.parametrize("memory", [0, -1, 1.5, True, "1GB"])
-def test_memory_that_is_no_number_of_bytes(memory):
-    with pytest.raises(ValueError, match="number of bytes"):
-        retrieval_metrics(GOOD, LABELS, memory=memory)
 
 
 def test_too_little_memory_says_how_much_is_needed():

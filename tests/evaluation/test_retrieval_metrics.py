@@ -109,66 +109,50 @@ def test_equals_pytorch_metric_learning_with_gallery_and_lone_queries(clusters):
     assert {key: ours[key] for key in theirs} == pytest.approx(theirs, abs=REFERENCE)
 
 
-def test_perfect_and_hopeless_embeddings():
-    labels = torch.arange(20) // 2
-    perfect = retrieval_metrics(labels[:, None].double(), labels)
-    assert set(perfect.values()) == {1.0}
-    # Each point's pair lies on the far side of all others.
-    hopeless = retrieval_metrics(torch.tensor([[0.0], [1.0], [10.0], [11.0]]), torch.tensor([0, 1, 0, 1]), ks=(1, 3))
-    assert dict(hopeless) == {"p@1": 0.0, "p@r": 0.0, "map@r": 0.0, "r@1": 0.0, "r@3": 1.0}
+POINTS = [0.0, 1.0, 2.0, 3.0]
 
 
-def test_average_precision_counts_the_rank_of_each_hit():
-    # Query 0 has R = 2 relevant rows, found at ranks 2 and 3: only rank 2 counts, with precision 1/2.
-    query, gallery = torch.tensor([[0.0]]), torch.tensor([[1.0], [2.0], [3.0], [4.0]])
-    metrics = retrieval_metrics(query, [7], gallery, [0, 7, 7, 0], ks=(1, 2))
-    assert dict(metrics) == {"p@1": 0.0, "p@r": 0.5, "map@r": 0.25, "r@1": 0.0, "r@2": 1.0}
+@pytest.mark.parametrize(
+    ("sides", "expected", "counts"),
+    [
+        # A perfect embedding, and a hopeless one: each point's pair lies on the far side of all others.
+        (([0.0, 0.0, 1.0, 1.0], [4, 4, 7, 7]), (1, 1, 1, 1, 1), (4, 0, 4)),
+        (([0.0, 1.0, 10.0, 11.0], [0, 1, 0, 1]), (0, 0, 0, 0, 1), (4, 0, 4)),
+        # R = 2 relevant rows, found at ranks 2 and 3: only rank 2 counts, with precision 1/2.
+        (([-1.0], [7], POINTS, [0, 7, 7, 0]), (0, 0.5, 0.25, 0, 1), (1, 0, 4)),
+        # A query never finds itself, but does find its twin.
+        (([0.0, 0.0, 9.0, 9.0], [0, 1, 0, 1]), (0, 0, 0, 0, 1), (4, 0, 4)),
+        # In a gallery nothing is left out.
+        ((POINTS, [0, 1, 2, 3], POINTS, [0, 1, 2, 3]), (1, 1, 1, 1, 1), (4, 0, 4)),
+        # A lone query is left out but stays in the gallery, here between the pair.
+        (([0.0, 2.0, 1.0], [0, 0, 1]), (0, 0, 0, 0, 1), (2, 1, 3)),
+    ],
+)
+def test_metrics_by_hand(sides, expected, counts):
+    sides = [torch.tensor(side)[:, None] if place % 2 == 0 else side for place, side in enumerate(sides)]
+    metrics = retrieval_metrics(*sides, ks=(1, 3))
+    assert dict(metrics) == dict(zip(("p@1", "p@r", "map@r", "r@1", "r@3"), expected, strict=True))
+    assert (metrics.queries, metrics.lone_queries, metrics.gallery) == counts
 
 
-def test_a_query_never_finds_itself_but_does_find_its_twin():
-    twins = torch.tensor([[1.0, 2.0], [1.0, 2.0], [5.0, 5.0], [5.0, 5.0]])
-    assert retrieval_metrics(twins, [0, 0, 1, 1])["p@1"] == 1.0
-    assert retrieval_metrics(twins, [0, 1, 0, 1])["p@1"] == 0.0
-
-
-def test_in_a_gallery_nothing_is_left_out():
-    embeddings, labels = torch.eye(3), [0, 1, 2]
-    assert retrieval_metrics(embeddings, labels, embeddings, labels)["p@1"] == 1.0
-
-
-def test_lone_queries_are_left_out_but_stay_in_the_gallery():
-    # Row 2 is alone in its class and lies between the pair.
-    metrics = retrieval_metrics(torch.tensor([[0.0], [2.0], [1.0]]), [0, 0, 1], ks=(1, 2))
-    assert (metrics.queries, metrics.lone_queries, metrics.gallery) == (2, 1, 3)
-    assert dict(metrics) == {"p@1": 0.0, "p@r": 0.0, "map@r": 0.0, "r@1": 0.0, "r@2": 1.0}
-
-
-def test_recall_grows_with_k_and_begins_at_p1(clusters):
-    metrics = retrieval_metrics(*clusters(300, 60, 8), ks=(8, 1, 2, 4, 2))
-    recalls = [metrics[f"r@{k}"] for k in (1, 2, 4, 8)]
-    assert list(metrics) == ["p@1", "p@r", "map@r", "r@1", "r@2", "r@4", "r@8"]
+def test_recall_grows_with_k_begins_at_p1_and_may_go_beyond_the_gallery(clusters):
+    metrics = retrieval_metrics(*clusters(300, 60, 8), ks=(8, 1, 2, 4, 2, 299, 10_000))
+    assert list(metrics) == ["p@1", "p@r", "map@r", "r@1", "r@2", "r@4", "r@8", "r@299", "r@10000"]
+    recalls = [*metrics.values()][3:]
     assert recalls == sorted(recalls)
     assert metrics["p@1"] == metrics["r@1"]
     assert metrics["map@r"] <= metrics["p@r"]
-
-
-def test_ranks_may_be_none_or_beyond_the_gallery(clusters):
+    assert metrics["r@299"] == metrics["r@10000"] == 1.0
     assert list(retrieval_metrics(*clusters(30, 3, 4), ks=())) == ["p@1", "p@r", "map@r"]
-    metrics = retrieval_metrics(*clusters(30, 3, 4), ks=(1, 29, 30, 10_000))
-    assert metrics["r@29"] == metrics["r@30"] == metrics["r@10000"] == 1.0
 
 
-def test_order_of_the_rows_does_not_matter(clusters):
+def test_moving_scaling_and_renaming_change_nothing_and_the_order_of_rows_does_not_matter(clusters):
     embeddings, labels = clusters(500, 80, 8)
+    expected = retrieval_metrics(embeddings, labels)
+    assert retrieval_metrics(embeddings.double() * 2.0**-20 + 3.0, 1000 - 7 * labels) == expected
     order = torch.randperm(500, generator=torch.Generator().manual_seed(1))
     shuffled = retrieval_metrics(embeddings[order], labels[order])
-    assert dict(shuffled) == pytest.approx(dict(retrieval_metrics(embeddings, labels)), abs=ROUNDING)
-
-
-def test_moving_scaling_and_renaming_change_nothing(clusters):
-    embeddings, labels = clusters(500, 80, 8)
-    moved = retrieval_metrics(embeddings.double() * 2.0**-20 + 3.0, 1000 - 7 * labels)
-    assert moved == retrieval_metrics(embeddings, labels)
+    assert dict(shuffled) == pytest.approx(dict(expected), abs=ROUNDING)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from gspool.data.image_set import mixed_seed
-from gspool.executor.signals import blocked_signals
+from gspool.terminal.signals import blocked_signals
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -88,6 +88,11 @@ class ClassBalancedBatches(Sampler[list[int]]):
         self.next_batch = 0
         self._first_batch = 0
         self._check()
+        if classes_per_batch % self.world_size:
+            raise ValueError(
+                f"a batch of {classes_per_batch} is divided among the ranks and must be a multiple of their number, "
+                f"{self.world_size}; change data.classes_per_batch, or data.batch_size of shuffled batches"
+            )
         whole = max(len(self.labels) // (classes_per_batch * images_per_class), 1)
         self.batches_per_epoch = whole if batches_per_epoch is None else batches_per_epoch
         if self.batches_per_epoch < 1:
@@ -105,11 +110,6 @@ class ClassBalancedBatches(Sampler[list[int]]):
                 f"a batch holds different classes, but {self.classes_per_batch} classes a batch were requested and the "
                 f"data has {len(self.rows)}; lower classes_per_batch (raise images_per_class to keep the batch size), "
                 f"in a run: --data.classes_per_batch {len(self.rows)} --data.images_per_class {same_size}"
-            )
-        if self.classes_per_batch % self.world_size:
-            raise ValueError(
-                f"classes_per_batch={self.classes_per_batch} is divided among the ranks and must be a multiple of "
-                f"their number, {self.world_size}"
             )
 
     def __len__(self) -> int:
@@ -203,11 +203,6 @@ class ShuffledBatches(ClassBalancedBatches):
         size = self.classes_per_batch
         if not 1 <= size <= len(self.labels):
             raise ValueError(f"{len(self.labels)} images do not fill a batch of {size}; lower the size of the batch")
-        if size % self.world_size:
-            raise ValueError(
-                f"a batch of {size} images is divided among the ranks and must be a multiple of their number, "
-                f"{self.world_size}"
-            )
 
     def plan(self) -> Int64[Tensor, "batches P 1"]:
         """Return the images of every batch of this epoch, for all ranks."""
@@ -290,11 +285,11 @@ def _class_stream(classes: int, per_batch: int, batches: int, generator: Generat
 
 def _deal(images: int, group: int, visits: int, generator: Generator) -> Int64[Tensor, "V m"]:
     """Draw groups of different images, reshuffled when fewer than a group are left."""
-    if images < group:
-        copies = -(-group // images)
-        hands = [torch.randperm(images, generator=generator).repeat(copies)[:group] for _ in range(visits)]
-        return torch.stack(hands) if hands else torch.empty(0, group, dtype=torch.int64)
-    hands_a_pass = images // group
-    passes = -(-visits // hands_a_pass)
-    dealt = [torch.randperm(images, generator=generator)[: hands_a_pass * group].view(-1, group) for _ in range(passes)]
-    return torch.cat(dealt)[:visits] if dealt else torch.empty(0, group, dtype=torch.int64)
+    groups = max(images // group, 1)
+    # A class with fewer images than a group repeats them.
+    copies = -(-group // images)
+    dealt = [torch.empty(0, group, dtype=torch.int64)]
+    for _ in range(0, visits, groups):
+        order = torch.randperm(images, generator=generator).repeat(copies)
+        dealt.append(order[: groups * group].view(groups, group))
+    return torch.cat(dealt)[:visits]

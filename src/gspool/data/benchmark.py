@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gspool.data.download import Archive, fetch, unpack
 from gspool.data.image_set import GALLERY, QUERY, ImageSet, Split
 from gspool.data.image_source import FileImages
-from gspool.data.splits import class_fold
+from gspool.data.splits import Fold, class_fold
 from gspool.files import lock
 
 
@@ -33,7 +33,8 @@ class Entry(NamedTuple):
     number: int = 0
 
 
-class Published(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Published:
     """A published data set: its folder, files that identify it, its layout, page and archive."""
 
     name: str
@@ -66,20 +67,27 @@ class Published(NamedTuple):
             f"{' or '.join(self.marks)}); {remedy}. Expected layout:\n{self.layout}"
         )
 
+    def check_count(self, part: str, found: Count, expected: Count, folder: Path, allow_partial: bool) -> None:
+        """Refuse other counts than the published ones, unless ``allow_partial`` is set and there is an image."""
+        if found != expected and not (found.images and allow_partial):
+            raise ValueError(
+                f"{self.name}/{part} must have {expected}, {folder} has {found}; complete it, or use what is there "
+                "with allow_partial=True (in a run: --data.options.allow_partial true). Expected layout:\n"
+                + self.layout
+            )
 
-@dataclass(frozen=True)
-class Benchmark:
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark(Published):
     """A published data set of image files; calling it returns one split.
 
     Args:
-        published: where it is.
         counts: what ``train`` and ``test``, or ``query`` and ``gallery``, must hold.
         read: takes the folder and ``train`` or ``test``, and returns the lines of the official list.
         train_classes: where lists do not name the part, classes up to this number are for training; then ``read``
             returns the lines of both parts.
     """
 
-    published: Published
     counts: dict[str, Count]
     read: Callable[[Path, str], Iterable[Entry]]
     train_classes: int | None = None
@@ -109,9 +117,8 @@ class Benchmark:
             ValueError: if images are missing and ``allow_partial`` is not set, a line of a list is not as published, or
                 validation is requested without a fold.
         """
-        name = self.published.name
-        part = official_part(name, split, fold, "classes")
-        listed = list(self.read(self.published.locate(root, download), part))
+        part = official_part(self.name, split, fold, "classes")
+        listed = list(self.read(self.locate(root, download), part))
         if self.train_classes is not None:
             listed = [entry for entry in listed if (entry.number <= self.train_classes) == (part == "train")]
             # By class, so that folds and labels do not depend on the layout of the files.
@@ -120,21 +127,26 @@ class Benchmark:
         entries: list[Entry] = []
         for group in groups:
             own = [entry for entry in listed if len(groups) == 1 or entry.role == group]
-            entries += present(f"{name}/{group}", own, self.counts[group], allow_partial)
+            entries += present(f"{self.name}/{group}", own, self.counts[group], allow_partial)
         # Classes are numbered in the order in which they first appear.
         number = {label: row for row, label in enumerate(dict.fromkeys(entry.class_name for entry in entries))}
         images = ImageSet(
             FileImages([entry.path for entry in entries]),
             [number[entry.class_name] for entry in entries],
             tuple(number),
-            name=name,
+            name=self.name,
             split=split,
             roles=[entry.role for entry in entries if entry.role is not None] or None,
         )
-        if part == "test" or fold is None:
-            return images
-        both = class_fold(images, fold, folds)
-        return both.train if split == "train" else both.validation
+        return part_of_fold(images, fold, folds, class_fold)
+
+
+def part_of_fold(images: ImageSet, fold: int | None, folds: int, cut: Callable[[ImageSet, int, int], Fold]) -> ImageSet:
+    """Return the side of a fold that the split of a set names; a test set, and one without a fold, stays whole."""
+    if images.split == "test" or fold is None:
+        return images
+    both = cut(images, fold, folds)
+    return both.train if images.split == "train" else both.validation
 
 
 def present(what: str, entries: Sequence[Entry], expected: Count, allow_partial: bool) -> list[Entry]:

@@ -19,7 +19,7 @@ import numpy as np
 import PIL
 import torch
 
-from gspool.data.decode import Interpolation, decode, printable
+from gspool.data.decode import Interpolation, decode
 from gspool.data.image_set import ImageSet
 from gspool.data.image_source import FileImages, SelectedImages
 from gspool.data.registry import data_root
@@ -51,7 +51,7 @@ def cached(
 
     The cache fills as images are read, survives the run, and is shared by all processes and all sets. Its key is the
     path of an image with the size and time of the file, the resize, and the version of Pillow, so nothing stale is
-    returned. A set whose images are in memory is returned unchanged.
+    returned. A set whose images are in memory, or in a cache already, is returned unchanged.
 
     Args:
         images: the set.
@@ -75,7 +75,7 @@ def cached(
     """
     source = images.images
     files = source.source if isinstance(source, SelectedImages) else source
-    if not isinstance(files, FileImages):
+    if not isinstance(files, FileImages) or isinstance(files, CachedImages):
         return images
     if min(max_bytes, folder_bytes) < 0:
         raise ValueError(
@@ -96,7 +96,7 @@ def cached(
     return result
 
 
-class CachedImages:
+class CachedImages(FileImages):
     """Images of files, stored decoded in a folder; see `cached`.
 
     Any number of processes may read, write and remove without a lock: a file is written aside and renamed, two
@@ -111,9 +111,9 @@ class CachedImages:
         interpolation: Interpolation,
         max_bytes: int,
     ) -> None:
-        self.paths, self.folder = paths, folder
+        super().__init__(paths)
+        self.folder, self.max_bytes = folder, max_bytes
         self.shorter_side, self.interpolation = shorter_side, interpolation
-        self.max_bytes = max_bytes
         # In shared memory, so that the workers of a loader count together.
         self._stored = torch.zeros((), dtype=torch.int64).share_memory_()
         self._is_full = False
@@ -143,9 +143,6 @@ class CachedImages:
                     excess -= size
         self._stored.fill_(stored)
 
-    def __len__(self) -> int:
-        return len(self.paths)
-
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 H W"]:
         file = self._file(self.paths[index])
         image = None if file is None else _read(file)
@@ -154,10 +151,6 @@ class CachedImages:
             if file is not None:
                 self._write(file, image)
         return image
-
-    def describe(self, index: int) -> str:
-        """Return the path, in printable form."""
-        return printable(self.paths[index])
 
     def count(self) -> int:
         """Count the images in the cache."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gspool.data.benchmark import Benchmark, Count, Entry, Published, read_matlab
+from gspool.data.benchmark import Benchmark, Count, Entry, read_matlab
 
 
 def _entries(folder: Path, part: str) -> Iterator[Entry]:
@@ -39,16 +39,14 @@ def _from_devkit(folder: Path) -> Iterator[Entry]:
 
 
 cars196 = Benchmark(
-    Published(
-        name="cars196",
-        folder="stanford_cars",
-        marks=("cars_annos.mat", "devkit/cars_train_annos.mat"),
-        layout="  either  cars_annos.mat and car_ims/*.jpg\n"
-        "  or      devkit/cars_meta.mat, devkit/cars_train_annos.mat, cars_test_annos_withlabels.mat,\n"
-        "          cars_train/*.jpg and cars_test/*.jpg",
-        page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (the images were withdrawn there; copies exist)",
-    ),
-    {"train": Count(8_054, 98), "test": Count(8_131, 98)},
-    _entries,
+    name="cars196",
+    folder="stanford_cars",
+    marks=("cars_annos.mat", "devkit/cars_train_annos.mat"),
+    layout="  either  cars_annos.mat and car_ims/*.jpg\n"
+    "  or      devkit/cars_meta.mat, devkit/cars_train_annos.mat, cars_test_annos_withlabels.mat,\n"
+    "          cars_train/*.jpg and cars_test/*.jpg",
+    page="https://ai.stanford.edu/~jkrause/cars/car_dataset.html (the images were withdrawn there; copies exist)",
+    counts={"train": Count(8_054, 98), "test": Count(8_131, 98)},
+    read=_entries,
     train_classes=98,
 )

@@ -11,7 +11,7 @@ import torch
 
 from gspool.data.decode import BrokenImageError
 from gspool.data.image_set import ImageSet
-from gspool.data.image_source import ArrayImages, SelectedImages
+from gspool.data.image_source import ArrayImages, without_selection
 from gspool.terminal.bar import work_bar
 
 SHOWN = 10
@@ -42,11 +42,16 @@ class ImageCheck(NamedTuple):
             + (lost if self.lost_classes else "")
         )
 
+    def error(self) -> ValueError:
+        """Return the error of a set that cannot be used with its broken images."""
+        skip = ", or go on without them: policy=skip (in a run: --data.check skip)"
+        remedy = f"Repair or remove them{skip if len(self.broken) < self.checked else ''}"
+        return ValueError(f"{self.images.name}/{self.images.split}: {self}\n{remedy}")
+
 
 def in_memory(images: ImageSet) -> bool:
     """Return whether the pixels are in memory already, so that none can be broken."""
-    source = images.images.source if isinstance(images.images, SelectedImages) else images.images
-    return isinstance(source, ArrayImages)
+    return isinstance(without_selection(images.images)[0], ArrayImages)
 
 
 def check_images(
@@ -99,19 +104,16 @@ def check_images(
     finally:
         # On Ctrl-C, drop what has not started instead of waiting for all of it.
         pool.shutdown(cancel_futures=True)
+    found = ImageCheck(images, len(images), tuple(broken))
     if not broken:
-        return ImageCheck(images, len(images), ())
+        return found
     if policy == "stop" or len(broken) == len(images):
-        raise ValueError(
-            f"{images.name}/{images.split}: {len(broken):,} of {len(images):,} images cannot be read; repair or remove "
-            f"them{', or continue without them: policy=skip (in a run: --data.check skip)' if policy == 'stop' else ''}"
-            f":\n{first_lines([one.reason for one in broken])}"
-        )
+        raise found.error()
     is_sound = torch.ones(len(images), dtype=torch.bool)
     is_sound[[one.position for one in broken]] = False
     sound = images.subset(is_sound.nonzero().flatten()).without_empty_classes()
     lost = tuple(name for name in images.class_names if name not in {*sound.class_names})
-    return ImageCheck(sound, len(images), tuple(broken), lost)
+    return found._replace(images=sound, lost_classes=lost)
 
 
 def some(names: Sequence[str], shown: int = 5) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from gspool.data.benchmark import Count, Published, official_part
+from gspool.data.benchmark import Count, Published, official_part, part_of_fold
 from gspool.data.download import Archive
 from gspool.data.image_set import ImageSet, Split
 from gspool.data.image_source import ArrayImages
@@ -76,14 +76,11 @@ def cifar10(
         FileNotFoundError: if the data set is not under ``root``.
         ValueError: if a file is damaged or incomplete.
     """
-    files = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
     part = official_part("cifar10", split, fold, "images")
-    folder = CIFAR10.locate(root, download)
-    pixels, labels = read_part([folder / file for file in files[part]], "labels")
-    names = read_names(folder / "batches.meta", "label_names")
-    images = ImageSet(ArrayImages(pixels, "cifar10"), labels["labels"], names, name="cifar10", split=split)
-    _check_count(images, folder, Count(IMAGES[part], 10), allow_partial)
-    return _part_of_fold(images, fold, folds)
+    files = [f"data_batch_{number}" for number in range(1, 6)] if part == "train" else ["test_batch"]
+    expected = Count(IMAGES[part], 10)
+    images = _read_split(CIFAR10, CIFAR10.locate(root, download), split, files, "label", expected, allow_partial)
+    return part_of_fold(images, fold, folds, image_fold)
 
 
 def cifar100(
@@ -105,29 +102,19 @@ def cifar100(
     if classes not in ("fine", "coarse"):
         raise ValueError(f"the classes of CIFAR-100 are 'fine' (100) or 'coarse' (20), got {classes!r}")
     part = official_part("cifar100", split, fold, "images")
-    folder = CIFAR100.locate(root, download)
-    pixels, labels = read_part([folder / part], f"{classes}_labels")
-    names = read_names(folder / "meta", f"{classes}_label_names")
-    images = ImageSet(ArrayImages(pixels, "cifar100"), labels[f"{classes}_labels"], names, name="cifar100", split=split)
-    _check_count(images, folder, Count(IMAGES[part], 100 if classes == "fine" else 20), allow_partial)
-    return _part_of_fold(images, fold, folds)
+    expected, key = Count(IMAGES[part], 100 if classes == "fine" else 20), f"{classes}_label"
+    images = _read_split(CIFAR100, CIFAR100.locate(root, download), split, [part], key, expected, allow_partial)
+    return part_of_fold(images, fold, folds, image_fold)
 
 
-def _check_count(images: ImageSet, folder: Path, expected: Count, allow_partial: bool) -> None:
-    found = Count(len(images), len(images.labels.unique()))
-    if found != expected and not allow_partial:
-        raise ValueError(
-            f"{images.name}/{images.split} must have {expected}, {folder} has {found}; "
-            "unpack the archive again, or pass allow_partial=True to use what is there"
-        )
-
-
-def _part_of_fold(images: ImageSet, fold: int | None, folds: int) -> ImageSet:
-    """Return the part of a fold of images; classes are the same on both sides."""
-    if images.split == "test" or fold is None:
-        return images
-    both = image_fold(images, fold, folds)
-    return both.train if images.split == "train" else both.validation
+def _read_split(
+    published: Published, folder: Path, split: Split, files: list[str], key: str, expected: Count, allow_partial: bool
+) -> ImageSet:
+    pixels, labels = read_part([folder / file for file in files], f"{key}s")
+    found = Count(len(pixels), len(labels[f"{key}s"].unique()))
+    published.check_count(split, found, expected, folder, allow_partial)
+    names = read_names(folder / published.marks[0], f"{key}_names")
+    return ImageSet(ArrayImages(pixels, published.name), labels[f"{key}s"], names, name=published.name, split=split)
 
 
 class CifarPart(NamedTuple):

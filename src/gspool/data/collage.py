@@ -5,6 +5,7 @@ The text says "4x4-stitched"; its figure and the authors' reference implementati
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +59,12 @@ def distilled(root: Path, split: Split, *, download: bool = False) -> ImageSet:
     return ImageSet(images, pool.labels, pool.class_names, name="distilled", split=split)
 
 
+def stitch(tiles: UInt8[Tensor, "T 3 P P"]) -> UInt8[Tensor, "3 H W"]:
+    """Join 4, 9, ... tiles to one image, row by row."""
+    side = math.isqrt(len(tiles))
+    return tiles.unflatten(0, (side, side)).permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2)
+
+
 class CollageImages:
     """Collages stitched on access: one quarter holds the object, the other three a background each."""
 
@@ -78,8 +85,7 @@ class CollageImages:
         return len(self.quarters)
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 64 64"]:
-        quarters = self.tiles[self.quarters[index]].view(2, 2, 3, TILE, TILE)
-        return quarters.permute(2, 0, 3, 1, 4).reshape(3, 2 * TILE, 2 * TILE)
+        return stitch(self.tiles[self.quarters[index]])
 
     def describe(self, index: int) -> str:
         """Return the rows of CIFAR-100 in the collage."""

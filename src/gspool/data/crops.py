@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 10
 
 
-def draw_crops(
-    sizes: Int64[Tensor, "B 2"],
-    generator: Generator,
-    area: tuple[float, float] = AREA,
-    ratio: tuple[float, float] = RATIO,
-) -> Int64[Tensor, "B 4"]:
+def draw_crops(sizes: Int64[Tensor, "B 2"], generator: Generator) -> Int64[Tensor, "B 4"]:
     """Draw one box (top, left, height, width) per image: a random share of its area with a random aspect ratio.
 
     The distribution is that of torchvision's RandomResizedCrop: the first of ten boxes that fits, or the centre of the
@@ -37,22 +32,22 @@ def draw_crops(
     uniform = torch.rand(4, len(sizes), ATTEMPTS, generator=generator, dtype=torch.float64)
     # From here on the first axis is (vertical, horizontal).
     frame = sizes.t().double().unsqueeze(-1)
-    share = (area[0] + (area[1] - area[0]) * uniform[0]) * frame[0] * frame[1]
-    shape = torch.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * uniform[1])
+    share = (AREA[0] + (AREA[1] - AREA[0]) * uniform[0]) * frame[0] * frame[1]
+    shape = torch.exp(math.log(RATIO[0]) + (math.log(RATIO[1]) - math.log(RATIO[0])) * uniform[1])
     extent = torch.stack([share / shape, share * shape]).sqrt_().round_()
     fits = ((extent > 0) & (extent <= frame)).all(0)
     corner = (uniform[2:] * (frame - extent + 1)).floor_()
     some, first = fits.max(1, keepdim=True)
     box = torch.cat([corner, extent]).gather(2, first.expand(4, -1, 1)).squeeze(2)
     if not some.all():
-        box = torch.where(some.t(), box, _largest_centre_box(frame, ratio))
+        box = torch.where(some.t(), box, _largest_centre_box(frame))
     return box.t().long()
 
 
-def _largest_centre_box(frame: Float[Tensor, "2 B 1"], ratio: tuple[float, float]) -> Float[Tensor, "4 B"]:
+def _largest_centre_box(frame: Float[Tensor, "2 B 1"]) -> Float[Tensor, "4 B"]:
     """Return the largest centred box with an allowed aspect ratio."""
     tall, wide = frame
-    extent = torch.minimum(frame, torch.stack([(wide / ratio[0]).round(), (tall * ratio[1]).round()]))
+    extent = torch.minimum(frame, torch.stack([(wide / RATIO[0]).round(), (tall * RATIO[1]).round()]))
     return torch.cat([((frame - extent) / 2).floor(), extent]).squeeze(2)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gspool.data.collage import stitch
 from gspool.data.cub import cub
 from gspool.data.decode import decode, printable
 from gspool.data.image_set import ImageSet, Split
@@ -100,9 +101,7 @@ class StitchedImages:
         return len(self.files)
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 H W"]:
-        tiles = torch.stack([self.cut(decode(path, None)) for path in self.files[index]])
-        rows = tiles.unflatten(0, (self.side, self.side))
-        return rows.permute(2, 0, 3, 1, 4).reshape(3, self.side * self.tile, self.side * self.tile)
+        return stitch(torch.stack([self.cut(decode(path)) for path in self.files[index]]))
 
     def describe(self, index: int) -> str:
         """Return the files in the collage, row by row."""

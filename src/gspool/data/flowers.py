@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gspool.data.benchmark import Benchmark, Count, Entry, Published, read_matlab
+from gspool.data.benchmark import Benchmark, Count, Entry, read_matlab
 
 LABELS = "imagelabels.mat"
 
@@ -24,15 +24,13 @@ def _entries(folder: Path, part: str) -> Iterator[Entry]:
 
 
 flowers = Benchmark(
-    Published(
-        name="flowers",
-        folder="flowers-102",
-        marks=(LABELS, "train/1"),
-        layout="  either  flowers-102/imagelabels.mat and flowers-102/jpg/image_00001.jpg ...\n"
-        "  or      {train,valid,test}/CLASS/*.jpg with classes 1 to 102",
-        page="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
-    ),
-    {"train": Count(3_493, 51), "test": Count(4_696, 51)},
-    _entries,
+    name="flowers",
+    folder="flowers-102",
+    marks=(LABELS, "train/1"),
+    layout="  either  flowers-102/imagelabels.mat and flowers-102/jpg/image_00001.jpg ...\n"
+    "  or      {train,valid,test}/CLASS/*.jpg with classes 1 to 102",
+    page="https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
+    counts={"train": Count(3_493, 51), "test": Count(4_696, 51)},
+    read=_entries,
     train_classes=51,
 )

@@ -236,7 +236,7 @@ def _too_few(
     own_splits: set[Split],
     fractions: tuple[float, float, float],
 ) -> Problem:
-    """Explain why a split cannot be used, and what to change."""
+    """Return why a split cannot be used, and what to change."""
     total = len({picture.label for picture in pictures})
     if total < FEWEST_CLASSES:
         return Problem(f"it has {total} class with images ({some(names)}); metric learning needs at least two")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
@@ -88,13 +88,14 @@ class ArrayImages:
 
 
 class SelectedImages:
-    """Some images of another source, which keeps its one file list and its one cache."""
+    """Some images of another source, which keeps its one file list and its one cache.
+
+    A selection of a selection reads from the first source directly.
+    """
 
     def __init__(self, source: ImageSource, indices: Int64[Tensor, " N"]) -> None:
-        # A selection of a selection reads from the first source directly.
-        inner = source if isinstance(source, SelectedImages) else None
-        self.source: ImageSource = source if inner is None else inner.source
-        self.indices: Int64[Tensor, " N"] = indices if inner is None else inner.indices[indices]
+        self.source, rows = without_selection(source)
+        self.indices: Int64[Tensor, " N"] = rows[indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -105,3 +106,10 @@ class SelectedImages:
     def describe(self, index: int) -> str:
         """Return the name of the image in its source."""
         return self.source.describe(int(self.indices[index]))
+
+
+def without_selection(source: ImageSource) -> tuple[Any, Int64[Tensor, " N"]]:
+    """Return the source that a selection reads from, and the rows that it reads."""
+    if isinstance(source, SelectedImages):
+        return source.source, source.indices
+    return source, torch.arange(len(source))

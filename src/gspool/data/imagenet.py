@@ -33,16 +33,15 @@ LISTS = (
     "ILSVRC2012_validation_ground_truth.txt",
     "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt",
 )
-LAYOUT = """\
-  train/n01440764/*.JPEG           1,000 folders
-  val/n01440764/*.JPEG             or val/*.JPEG and a list of classes (val.txt, LOC_val_solution.csv, the devkit)
-or WebDataset shards, an image and its class number (KEY.jpg, KEY.cls) each:
-  *train*.tar and *val*.tar        or train/*.tar and val/*.tar"""
 PUBLISHED = Published(
     name="imagenet",
     folder="imagenet",
     marks=("train", "ILSVRC/Data/CLS-LOC/train"),
-    layout=LAYOUT,
+    layout="""\
+  train/n01440764/*.JPEG           1,000 folders
+  val/n01440764/*.JPEG             or val/*.JPEG and a list of classes (val.txt, LOC_val_solution.csv, the devkit)
+or WebDataset shards, an image and its class number (KEY.jpg, KEY.cls) each:
+  *train*.tar and *val*.tar        or train/*.tar and val/*.tar""",
     page="https://image-net.org/download.php",
 )
 
@@ -111,11 +110,7 @@ def imagenet(
     part = "val" if split == "test" else "train"
     listed = _list_part(root, part, labels)
     found = Count(len(listed.images), len(listed.labels.unique()))
-    if found != COUNTS[part] and not (found.images and allow_partial):
-        raise ValueError(
-            f"imagenet/{part} must have {COUNTS[part]}, {listed.images.root} has {found}; complete it, or use what is "
-            "there with allow_partial=True (in a run: --data.options.allow_partial true). Expected layout:\n" + LAYOUT
-        )
+    PUBLISHED.check_count(part, found, COUNTS[part], listed.images.root, allow_partial)
     images = ImageSet(*listed, name="imagenet", split=split)
     if split == "test" or (split == "train" and not held_out):
         return images

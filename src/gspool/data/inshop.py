@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gspool.data.benchmark import Benchmark, Count, Entry, Published, lines_of
+from gspool.data.benchmark import Benchmark, Count, Entry, lines_of
 from gspool.data.image_set import GALLERY, QUERY
 
 MARKS = ("list_eval_partition.txt", "Eval/list_eval_partition.txt")
@@ -21,14 +21,12 @@ def _entries(folder: Path, part: str) -> Iterator[Entry]:
 
 
 inshop = Benchmark(
-    Published(
-        name="inshop",
-        folder="In-shop Clothes Retrieval Benchmark",
-        marks=MARKS,
-        layout="  Eval/list_eval_partition.txt (or list_eval_partition.txt)\n"
-        "  Img/img/WOMEN/... and Img/img/MEN/... (or img/WOMEN/...), from the archive img.zip of 256 x 256 images",
-        page="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
-    ),
-    {"train": Count(25_882, 3_997), QUERY: Count(14_218, 3_985), GALLERY: Count(12_612, 3_985)},
-    _entries,
+    name="inshop",
+    folder="In-shop Clothes Retrieval Benchmark",
+    marks=MARKS,
+    layout="  Eval/list_eval_partition.txt (or list_eval_partition.txt)\n"
+    "  Img/img/WOMEN/... and Img/img/MEN/... (or img/WOMEN/...), from the archive img.zip of 256 x 256 images",
+    page="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
+    counts={"train": Count(25_882, 3_997), QUERY: Count(14_218, 3_985), GALLERY: Count(12_612, 3_985)},
+    read=_entries,
 )

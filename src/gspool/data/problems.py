@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from gspool.data.check import ImageCheck, check_images, first_lines, in_memory, some
 from gspool.data.image_set import SPLITS, ImageSet, Split
 from gspool.data.registry import create
+from gspool.files import sha256_of
 
 OPTION = "data.options."
 
@@ -141,10 +141,9 @@ def equal_files(paths: Sequence[str | os.PathLike[str]]) -> list[list[int]]:
     for position, path in enumerate(paths):
         if os.path.isfile(path):
             by_size.setdefault(os.path.getsize(path), []).append(position)
-    groups: dict[bytes, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for position in chain.from_iterable(rows for size, rows in by_size.items() if size and len(rows) > 1):
-        with Path(paths[position]).open("rb") as file:
-            groups.setdefault(hashlib.file_digest(file, "sha256").digest(), []).append(position)
+        groups.setdefault(sha256_of(Path(paths[position])), []).append(position)
     return [sorted(group) for group in groups.values() if len(group) > 1]
 
 
@@ -184,7 +183,7 @@ def _list_splits(
 
 
 def _equal_files(sets: Mapping[Split, ImageSet]) -> list[Problem]:
-    """Tell of equal files in several classes, or in several splits."""
+    """Return the problem of equal files in several classes, or in several splits."""
     rows = [(split, row) for split, images in sets.items() for row in range(len(images))]
     paths = [sets[split].describe(row) for split, row in rows]
     across: dict[str, list[str]] = {"classes": [], "splits": []}
@@ -202,7 +201,7 @@ def _equal_files(sets: Mapping[Split, ImageSet]) -> list[Problem]:
 
 
 def _unreadable(found: Sequence[ImageCheck], stops: bool) -> list[Problem]:
-    """Tell of images that cannot be read, of links that lead nowhere, and of the classes that are lost with them."""
+    """Return the problems of broken images, of links that lead nowhere, and of classes that are lost with them."""
     reasons: dict[str, list[str]] = {"images cannot be read": [], "links lead nowhere": []}
     for one in chain.from_iterable(check.broken for check in found):
         path = one.reason.split(": ")[0]

@@ -65,9 +65,19 @@ def as_ranks(ks: Sequence[int]) -> tuple[int, ...]:
     if isinstance(ks, int | str):
         raise ValueError(f"ks must be a sequence of integers such as (1, 2, 4, 8), got {ks!r}")
     for k in ks:
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"every k of R@K must be an integer of at least 1, got {k!r} in ks={tuple(ks)!r}")
+        check_integer(k, 1, f"every k of R@K must be an integer of at least 1, in ks={tuple(ks)!r}")
     return tuple(sorted(set(ks)))
+
+
+def check_integer(value: Any, least: int, expected: str) -> int:
+    """Return a number.
+
+    Raises:
+        ValueError: if it is not an integer of at least ``least``; the message begins with what is expected.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{expected}, got {value!r}")
+    return value
 
 
 def _as_tensor(values: Any, name: str, expected: str) -> Tensor:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from gspool.evaluation.checked_input import check_integer
 from gspool.evaluation.top_k import GROUP_SIZES, select_largest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Classes(NamedTuple):
     gallery: Int[Tensor, " G"]
 
     def hits(self, rows: Int[Tensor, " B"], columns: Int[Tensor, "B W"]) -> Bool[Tensor, "B W"]:
-        """Whether a gallery row is of the class of its query."""
+        """Return whether a gallery row is of the class of its query."""
         return self.gallery[columns] == self.queries[rows][:, None]
 
 
@@ -72,7 +73,7 @@ def search(
 
 
 def working_memory(space: MetricSpace, memory: int | None) -> int:
-    """Bytes a search may use: ``memory`` if given, else what the space holds and 1 GiB, on a GPU up to 8 GiB.
+    """Return the bytes a search may use: ``memory`` if given, else what the space holds and 1 GiB (GPU: up to 8).
 
     Raises:
         ValueError: if ``memory`` is not a positive number of bytes.
@@ -81,13 +82,11 @@ def working_memory(space: MetricSpace, memory: int | None) -> int:
         if space.device.type != "cuda":
             return space.bytes_held + _GIBIBYTE
         return space.bytes_held + min(8 * _GIBIBYTE, torch.cuda.mem_get_info(space.device)[0] // 2)
-    if isinstance(memory, bool) or not isinstance(memory, int) or memory < 1:
-        raise ValueError(f"memory is a number of bytes, such as 2**30 for one gibibyte, got {memory!r}")
-    return memory
+    return check_integer(memory, 1, "memory is a number of bytes, such as 2**30 for one gibibyte")
 
 
 def _is_border_certain(squared: Float[Tensor, "B W"], depth: int, space: MetricSpace) -> Bool[Tensor, " B"]:
-    """Whether nothing outside the candidates can be among the ``depth`` nearest."""
+    """Return whether nothing outside the candidates can be among the ``depth`` nearest."""
     if squared.shape[1] == space.reachable:
         return torch.ones(len(squared), dtype=torch.bool, device=squared.device)
     return squared[:, -1] - squared[:, depth - 1] > 2 * space.doubt

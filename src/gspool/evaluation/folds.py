@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.evaluation.checked_input import as_labels
+from gspool.evaluation.checked_input import as_labels, check_integer
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -56,10 +56,7 @@ def contiguous_folds(labels: Any, folds: int = 4) -> tuple[Fold, ...]:
         [[5, 6], [7], [8], [9]]
     """
     labels = as_labels(labels, "labels")
-    if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
-        raise ValueError(
-            f"folds must be an integer of at least 2, so that something is left to train on, got {folds!r}"
-        )
+    check_integer(folds, 2, "folds must be an integer of at least 2, so that something is left to train on")
     classes = labels.unique()
     if len(classes) < folds:
         raise ValueError(f"{folds} folds need at least {folds} training classes, got {len(classes)}")

@@ -98,7 +98,7 @@ class MetricSpace:
         return Scored(out, queries.square().sum(1))
 
     def squared_distances(self, rows: Int[Tensor, " P"], columns: Int[Tensor, " P"]) -> Float[Tensor, " P"]:
-        """Squared distances of pairs, difference by difference in float64; equal vectors give equal numbers."""
+        """Compute squared distances of pairs, difference by difference in float64; equal vectors give equal numbers."""
         result = torch.empty(len(rows), dtype=torch.float64, device=self.device)
         for start in range(0, len(rows), self._chunk):
             pairs = slice(start, start + self._chunk)
@@ -137,5 +137,5 @@ def _largest(vectors: Float[Tensor, "N D"]) -> float:
 
 
 def _scale_to_one(size: float) -> float:
-    """The power of two that brings ``size`` into [1/2, 1), as far as its own square stays in range; 1 for zero."""
+    """Return the power of two that brings ``size`` into [1/2, 1), as far as its square stays in range; 1 for zero."""
     return 1.0 if size == 0.0 else math.ldexp(1.0, max(-500, min(500, -math.frexp(size)[1])))

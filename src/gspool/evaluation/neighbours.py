@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gspool.evaluation.checked_input import as_embeddings
+from gspool.evaluation.checked_input import as_embeddings, check_integer
 from gspool.evaluation.exact_search import search, working_memory
 from gspool.evaluation.metric_space import Distance, MetricSpace
 
@@ -57,8 +57,7 @@ def nearest_neighbours(
         >>> nearest_neighbours(torch.tensor([[0.0], [1.0], [3.0]]), k=1).indices.flatten().tolist()
         [1, 0, 1]
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"k is the number of neighbours and must be an integer of at least 1, got {k!r}")
+    check_integer(k, 1, "k is the number of neighbours and must be an integer of at least 1")
     queries = as_embeddings(queries, "queries", device)
     if gallery is not None:
         gallery = as_embeddings(gallery, "gallery", queries.device)

@@ -93,7 +93,7 @@ class ProtocolReport:
     best: Mapping[str, float] | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """Everything as plain numbers, for JSON."""
+        """Return everything as plain numbers, for JSON."""
         return {
             "protocol": self.protocol.name,
             "runs": {f"fold{fold}-repeat{repeat}": dict(metrics) for (fold, repeat), metrics in self.runs.items()},

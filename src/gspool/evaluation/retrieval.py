@@ -55,7 +55,7 @@ class RetrievalMetrics(Mapping[str, float]):
         return len(self.values_by_name)
 
     def as_dict(self) -> dict[str, float | int]:
-        """Everything as plain numbers, for JSON."""
+        """Return everything as plain numbers, for JSON."""
         counts = {"queries": self.queries, "lone_queries": self.lone_queries, "gallery": self.gallery}
         return {**self.values_by_name, **counts}
 
@@ -159,7 +159,7 @@ def _count_relevant(classes: Int[Tensor, " Q"], found_classes: Int[Tensor, " G"]
 
 
 def _scores_by_query(hits: Tensor, relevant: Int[Tensor, " B"], ks: Sequence[int]) -> Float[Tensor, "B S"]:
-    """Each query's P@1, P@R, MAP@R and R@K in float64, from its hits in order of distance."""
+    """Compute each query's P@1, P@R, MAP@R and R@K in float64, from its hits in order of distance."""
     ranks = torch.arange(1, hits.shape[1] + 1, device=hits.device)
     counted = hits & (ranks <= relevant[:, None])
     precision = counted.cumsum(dim=1).double() / ranks

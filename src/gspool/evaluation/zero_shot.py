@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 from gspool.evaluation.averages import MeanStd
-from gspool.evaluation.checked_input import as_embeddings, as_labels
+from gspool.evaluation.checked_input import as_embeddings, as_labels, check_integer
 from gspool.functional import ridge_regression
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ def zero_shot_prediction(
         raise ValueError(f"two classes to fit and two to tell apart make at least 4 classes, got {count}")
     if not ridge > 0:
         raise ValueError(f"ridge must be positive, or fewer classes than attributes leave A undetermined, got {ridge}")
-    if isinstance(splits, bool) or not isinstance(splits, int) or splits < 1:
-        raise ValueError(
-            f"splits is how many class splits are drawn and must be an integer of at least 1, got {splits!r}"
-        )
+    check_integer(splits, 1, "splits is how many class splits are drawn and must be an integer of at least 1")
     z, means = _class_means(histograms, classes, count), _class_means(vectors, classes, count)
     # Drawn on the CPU, so that every device sees the same splits.
     draws = torch.Generator().manual_seed(seed)
@@ -100,7 +97,7 @@ def _class_means(rows: Float[Tensor, "N D"], classes: Int[Tensor, " N"], count: 
 
 
 def _rank_of_own(distance: Float[Tensor, "U U"]) -> Float[Tensor, " U"]:
-    """The rank, from 1, of each row's own column (the diagonal); of equal distances the lower column comes first."""
+    """Return the rank, from 1, of each row's own column, the diagonal; of equal distances the lower column is first."""
     own = distance.diagonal()[:, None]
     earlier = torch.ones_like(distance, dtype=torch.bool).tril(-1)
     return 1.0 + ((distance < own) | ((distance == own) & earlier)).sum(dim=1).double()

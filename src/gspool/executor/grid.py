@@ -11,8 +11,8 @@ from typing import Any
 
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.executor.run_store import RunStore
-from gspool.executor.signals import exit_with_line
 from gspool.terminal.bar import work_bar
+from gspool.terminal.signals import exit_with_line
 
 Asked = Mapping[str, Any]
 # Takes what is asked for and the seconds left (0: no limit); returns what it found, None if time ran out before.

@@ -22,8 +22,8 @@ from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from gspool.executor.signals import Noted, blocked_signals, noted_signals
 from gspool.executor.worker import AHEAD, TRIES, Failure, attempt
+from gspool.terminal.signals import Noted, blocked_signals, noted_signals
 
 # Seconds between the request to stop and the end by force: long enough to write a checkpoint.
 PATIENCE = 15.0
@@ -160,7 +160,8 @@ class _Process:
         context: Any = multiprocessing.get_context("spawn")
         self.pipe, other = context.Pipe()
         # Not daemonic: a worker may have processes of its own, to load data.
-        self.process = context.Process(target=_serve, args=(make_worker, other, os.getpid()))
+        start_method = multiprocessing.get_start_method(allow_none=True)
+        self.process = context.Process(target=_serve, args=(make_worker, other, os.getpid(), start_method))
         with blocked_signals():
             self.process.start()
         # Only the process itself holds it now, so that the pipe ends with it.
@@ -187,8 +188,10 @@ class _Process:
         return code
 
 
-def _serve(make_worker: Callable[[], Any], pipe: Any, parent: int) -> None:
+def _serve(make_worker: Callable[[], Any], pipe: Any, parent: int, start_method: str | None) -> None:
     """Take tasks from the pipe until it is closed."""
+    # A spawned process spawns its own: every loader would import torch again, which takes seconds.
+    multiprocessing.set_start_method(start_method, force=True)
     if hasattr(signal, "pthread_sigmask"):
         # Ctrl-C stays blocked, whatever handler a worker sets: the parent answers it.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
-from gspool.executor.signals import noted_signals
 from gspool.executor.worker import AHEAD, TRIES, Executor, Failure, attempt
+from gspool.terminal.signals import noted_signals
 
 LOCAL = "local"
 _END = object()

@@ -72,8 +72,12 @@ class RunStore:
         line = json.dumps(run._asdict(), allow_nan=False).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: the line is one write, which the operating system appends as a whole.
-        with self.path.open("ab", buffering=0) as file:
-            file.write(line if _ends_whole(self.path) else b"\n" + line)
+        with self.path.open("a+b", buffering=0) as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                # A crash may have cut the last line short.
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            file.write(line)
             os.fsync(file.fileno())
         self._runs[_key(asked)] = run
 
@@ -114,11 +118,3 @@ def _of_result(path: Path | None) -> list[Run]:
     if is_quick(record) or not isinstance(runs, list) or not all("asked" in run and "found" in run for run in runs):
         return []
     return [Run(run["asked"], run["found"], run.get("origin") or origin_of(record)) for run in runs]
-
-
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"

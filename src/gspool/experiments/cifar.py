@@ -24,12 +24,12 @@ from torch import nn
 from gspool import data
 from gspool.data.collage import SHARED
 from gspool.executor import Failure, run_tasks
-from gspool.executor.signals import exit_with_line
 from gspool.experiments.runs import on_engine, training_folder
 from gspool.files import write_atomic
 from gspool.models import FeatureMapEmbedder
 from gspool.models.cifar_resnet import Flavour, ResNet20
 from gspool.models.pixels import PixelNormalisation
+from gspool.terminal.signals import exit_with_line
 from gspool.training import FitResult, TrainConfig, TrainerConfig, fit
 from gspool.training.classify import ClassificationConfig, train_classifier
 from gspool.training.gpu_data import TensorSet, load_tensors

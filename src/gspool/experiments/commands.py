@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gspool.data.splits import LARGEST_SEED
-from gspool.executor.signals import exit_with_line
 from gspool.experiments import registry
 from gspool.experiments.experiment import RunOptions, numbers_of
 from gspool.experiments.plots import draw_plots
@@ -17,6 +16,7 @@ from gspool.experiments.tables import read_table
 from gspool.provenance import is_quick, read_result
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
+from gspool.terminal.signals import exit_with_line
 from gspool.terminal.status import WrongArgumentsError, checking_arguments, run_told
 
 if TYPE_CHECKING:

@@ -162,21 +162,14 @@ def _token_set(
         sound = [place for place, each in enumerate(fingerprints) if each not in reasons]
         found = ImageCheck(images, len(images), tuple(Broken(place, reasons[each]) for place, each in bad))
         if policy == "stop" or not sound:
-            raise ValueError(
-                f"{images.name}/{images.split}: {found}\nRepair or remove them"
-                + (", or go on without them (--data.check skip)" if sound else "")
-            )
+            raise found.error()
         warnings.warn(f"{images.name}/{images.split} goes on without broken images: {found}", stacklevel=3)
         images, fingerprints = images.subset(sound), [fingerprints[place] for place in sound]
     return TokenSet(images, store, [known[each] for each in fingerprints])
 
 
-def check_budget(layout: TokenLayout, pictures: int, budget: float, folder: Path) -> int:
-    """Return the bytes that the tokens of so many pictures take.
-
-    Raises:
-        ValueError: if they exceed the budget in gigabytes, or the free space of the disk.
-    """
+def check_budget(layout: TokenLayout, pictures: int, budget: float, folder: Path) -> None:
+    """Refuse tokens of so many pictures that exceed the budget in gigabytes, or the free space of the disk."""
     needed = layout.picture_bytes * pictures
     size = f"{needed / GIGABYTE:.1f} GB of tokens for {pictures:,} pictures x {layout.views} views"
     fewer = "fewer by --features.views [centre], --features.precision int8, a smaller image size or fewer pictures"
@@ -188,7 +181,6 @@ def check_budget(layout: TokenLayout, pictures: int, budget: float, folder: Path
             f"{size} do not fit on the disk of {folder}, which has {free / GIGABYTE:.1f} GB free; choose another "
             f"--features.folder, or take {fewer}"
         )
-    return needed
 
 
 def _fingerprints(images: ImageSet) -> list[str]:

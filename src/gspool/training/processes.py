@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from gspool.executor.signals import SIGNALS, TerminatedError, blocked_signals
-from gspool.terminal.signals import handle_signals
+from gspool.terminal.signals import SIGNALS, TerminatedError, blocked_signals, handle_signals
 
 if TYPE_CHECKING:
     from jaxtyping import Float
