@@ -61,22 +61,6 @@ def test_k_center_takes_vectors_tokens_and_maps(shape):
     assert torch.isfinite(pool(torch.randn(2, 9, 6))).all()
 
 
-@pytest.mark.parametrize(
-    ("x", "mask", "message"),
-    [
-        (torch.rand(6, 3, 3), None, "made for 6 channels"),
-        (torch.rand(2, 5, 3, 3), None, "axis 1"),
-        (torch.rand(6), None, r"x\[None\]"),
-        ([[1.0]], None, "torch.Tensor"),
-        (torch.rand(2, 6, 3, 3), torch.ones(2, 3, 3), r"mask.bool\(\)"),
-        (torch.rand(2, 6, 3, 3), torch.ones(2, 8, dtype=torch.bool), r"\(2, 3, 3\) or \(2, 9\)"),
-    ],
-)
-def test_refuses_wrong_features(x, mask, message):
-    with pytest.raises(ValueError, match=message):
-        GSP(6, prototypes=4)(x, mask=mask)
-
-
 def test_refuses_features_that_cannot_become_prototypes():
     pool = GSP(6, prototypes=4)
     with pytest.raises(ValueError, match="collect more features"):

@@ -9,9 +9,7 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype
 from gspool.functional.results import Pooled
-from gspool.pooling.attention_weights import attention_weights
-from gspool.pooling.embedding import without_padding
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, attention_weights, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -59,9 +57,8 @@ class AIM(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Attend to the real tokens, head by head."""
-        valid = as_token_mask(mask, x)
-        tokens = without_padding(as_tokens(x, self.dim), valid).to(self.key.weight.dtype)
-        tokens = self._normalised(tokens, valid)
+        tokens, valid = real_tokens(x, mask, self.dim)
+        tokens = self._normalised(tokens.to(self.key.weight.dtype), valid)
         heads = (self.num_heads, -1)
         queries = self.queries.unflatten(1, heads).transpose(0, 1)
         keys, values = (part(tokens).unflatten(2, heads).transpose(1, 2) for part in (self.key, self.value))
