@@ -133,8 +133,7 @@ class Comparison(NamedTuple):
     @property
     def largest(self) -> float:
         """The largest of them; NaN if any of them is."""
-        values = list(self.differences.values())
-        return float("nan") if any(value != value for value in values) else max(values)
+        return torch.tensor([*self.differences.values()], dtype=torch.float64).max().item()
 
 
 def compare_with_onnx(
@@ -171,9 +170,8 @@ def compare_with_onnx(
 def default_shapes(model: Embedder, size: Sequence[int] | None) -> list[tuple[int, int, int]]:
     """Choose batches of 1, 2 and 5, and other sizes than the traced one where the graph takes any."""
     height, width = size or model.pixels.crop
-    if size is not None:
-        return [(1, height, width), (2, height, width), (5, height, width)]
-    return [(1, height, width), (2, 2 * height, width), (5, height, 2 * width)]
+    other = 1 if size else 2
+    return [(1, height, width), (2, other * height, width), (5, height, other * width)]
 
 
 def open_session(path: str | Path) -> Any:
