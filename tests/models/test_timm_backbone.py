@@ -197,28 +197,11 @@ class Announced(nn.Module):
     num_prefix_tokens = 1
 
 
-@pytest.mark.parametrize(
-    ("network", "shape", "size", "form"),
-    [
-        (Announced(), (1, 6, 2, 3), (64, 96), FeatureForm("NCHW", 6)),
-        (Announced(), (1, 2, 3, 6), (64, 96), FeatureForm("NHWC", 6)),
-        (Announced(), (1, 7, 6), (64, 96), FeatureForm("tokens", 6, 1, (32.0, 32.0))),
-        (Announced(), (1, 8, 6), (64, 96), FeatureForm("tokens", 6, 1, None)),
-        (nn.Identity(), (1, 17, 6), (64, 64), FeatureForm("tokens", 6, 1, (16.0, 16.0))),
-        (nn.Identity(), (1, 16, 6), (64, 64), FeatureForm("tokens", 6, 0, (16.0, 16.0))),
-        (nn.Identity(), (1, 6), (64, 64), None),
-        (Announced(), (1, 2, 6), (64, 64), None),
-    ],
-)
-def test_the_form_of_features_is_read_from_their_shape(
-    network: nn.Module, shape: tuple[int, ...], size: tuple[int, int], form: FeatureForm | None
-) -> None:
-    assert form_of(network, shape, size) == form
-
-
 def test_tokens_without_a_grid_stay_tokens() -> None:
     tokens = torch.randn(2, 8, 6)
-    assert torch.equal(FeatureForm("tokens", 6, 1, None).as_map(tokens, (64, 96)), tokens[:, 1:])
+    form = form_of(Announced(), (1, 8, 6), (64, 96))
+    assert form == FeatureForm("tokens", 6, 1, None)
+    assert torch.equal(form.as_map(tokens, (64, 96)), tokens[:, 1:])
     # A grid is known, but an image of this size does not give that many tokens.
     assert FeatureForm("tokens", 6, 1, (16.0, 16.0)).as_map(tokens, (64, 64)).shape == (2, 7, 6)
 

@@ -300,15 +300,6 @@ def test_exports_as_one_graph_for_maps_of_any_size(name):
         assert_close(program.module()(x), layer(x), **EXACT)
 
 
-@every_learned_layer
-def test_weights_travel_through_a_state_dict(name):
-    layer, other = make(name, seed=0).eval(), make(name, seed=9).eval()
-    x = features(2, DIM, 3, 4)
-    assert not torch.allclose(other(x), layer(x))
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(other(x), layer(x))
-
-
 @every_layer
 def test_wrong_features_are_refused_in_words(name):
     layer = make(name)
