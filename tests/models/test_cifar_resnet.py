@@ -90,8 +90,3 @@ def test_a_pretrained_classifier_loads_without_its_head(tmp_path: Path) -> None:
     save_file(file, tmp_path / "cifar.safetensors")
     loaded = create_backbone("resnet20", weights=tmp_path / "cifar.safetensors")
     assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), loaded.parameters(), strict=True))
-
-
-def test_an_unknown_flavour_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of postactivation, preactivation-bottleneck, got 'vanilla'"):
-        create_backbone("resnet20", flavour="vanilla")

@@ -18,27 +18,21 @@ def test_own_and_timms_names_are_listed_once_and_in_patterns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "options", "words"),
     [
-        ("resnet50", "did you mean timm/resnet50"),
-        ("bn-inception", "did you mean bninception"),
-        ("keras/resnet5", "did you mean keras/resnet50"),
-        ("§", r"no backbone '§'; gspool.models.list_backbones\(\) lists all"),
+        ("resnet50", {}, "did you mean timm/resnet50"),
+        ("bn-inception", {}, "did you mean bninception"),
+        ("keras/resnet5", {}, "did you mean keras/resnet50"),
+        ("§", {}, r"no backbone '§'; gspool.models.list_backbones\(\) lists all"),
+        (50, {}, "named by a string such as 'timm/resnet50', got int"),
+        ("resnet20", {"depth": 56}, "has no option depth; its options are flavour, weights, pixels"),
+        ("resnet20", {"flavour": "vanilla"}, "one of postactivation, preactivation-bottleneck, got 'vanilla'"),
+        *(("small_cnn", {"width": width}, f"width is .*got {width}") for width in (0, -1, 1.5, True)),
     ],
 )
-def test_wrong_names_get_a_suggestion(name: str, words: str) -> None:
+def test_wrong_names_and_options_get_the_right_ones(name: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        create_backbone(name)
-
-
-def test_a_name_is_a_string() -> None:
-    with pytest.raises(ValueError, match="named by a string such as 'timm/resnet50', got int"):
-        create_backbone(50)  # type: ignore[arg-type]
-
-
-def test_wrong_options_get_the_right_ones() -> None:
-    with pytest.raises(ValueError, match="has no option depth; its options are flavour, weights, pixels"):
-        create_backbone("resnet20", depth=56)
+        create_backbone(name, **options)
 
 
 def test_pixels_can_be_changed_in_part_or_given_in_full() -> None:

@@ -28,9 +28,3 @@ def test_it_is_known_by_name_and_reads_its_weights(tmp_path):
     second = create_backbone("small_cnn", width=2, weights=tmp_path / "weights.safetensors")
     for name, value in first.state_dict().items():
         assert torch.equal(value, second.state_dict()[name]), name
-
-
-@pytest.mark.parametrize("width", [0, -1, 1.5, True])
-def test_a_width_that_is_none_is_refused(width):
-    with pytest.raises(ValueError, match="width"):
-        SmallCNN(width)
