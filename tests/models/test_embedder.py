@@ -115,11 +115,6 @@ def test_a_backbone_of_ones_own_may_give_tokens() -> None:
     assert out.grid is None
 
 
-def test_options_belong_to_named_backbones() -> None:
-    with pytest.raises(ValueError, match="for a backbone given by name"):
-        Embedder(Patches(), pooling="gap", backbone_options={"side": 4})
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -128,6 +123,7 @@ def test_options_belong_to_named_backbones() -> None:
         ({"dim": 0}, "length of the embedding"),
         ({"pooling": "gsp", "pooling_options": {"m": 3}}, "has no option 'm'"),
         ({"freeze": "head"}, "freeze must be one of"),
+        ({"backbone": Patches(), "backbone_options": {"side": 4}}, "for a backbone given by name"),
     ],
 )
 def test_wrong_settings_are_refused_in_words(arguments: dict, words: str) -> None:
