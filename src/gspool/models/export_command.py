@@ -46,6 +46,9 @@ def export_command(arguments: Sequence[str]) -> None:
     if not any(options[name] for name in ("onnx", "torch", "folder", "push")):
         raise WrongArgumentsError("name what to write: --onnx FILE, --torch FILE, --folder DIR or --push OWNER/NAME")
     refuse_below(1, size=None if options["size"] is None else min(options["size"]))
+    unknown = [name for name in options["outputs"] or () if name not in OUTPUTS]
+    if unknown:
+        raise WrongArgumentsError(f"--outputs are {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
     # Wrong names are refused before the minutes of tracing.
     for name, suffix in (("onnx", ".onnx"), ("torch", ".pt2")):
         if options[name]:
@@ -86,7 +89,6 @@ def _parse(arguments: Sequence[str]) -> Any:
     parser.add_argument(
         "--outputs",
         nargs="+",
-        choices=OUTPUTS,
         metavar="NAME",
         help="Outputs: embedding, weights, attributes; by default all that the pooling layer has.",
     )

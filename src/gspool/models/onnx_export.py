@@ -90,7 +90,7 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
     about = exported.description
     axes = {0: "batch"} if exported.size else {0: "batch", 2: "height", 3: "width"}
     try:
-        translated = torch.onnx.export(
+        translated: Any = torch.onnx.export(
             without_missing_operators(exported.program),
             dynamo=True,
             verbose=False,
@@ -104,9 +104,7 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
         raise ValueError(
             f"this model cannot be written as ONNX: {' '.join(reason.split())[:300]}; export it with --torch instead"
         ) from error
-    if translated is None:
-        raise ValueError("torch.onnx returned no program; update torch, or export with --torch instead")
-    graph: Any = translated.model
+    graph = translated.model
     graph.producer_name, graph.producer_version = "gspool", __version__
     graph.doc_string = f"{about['model']['pooling']} on {about['model']['backbone']}: images to unit vectors."
     graph.metadata_props[KEY] = json.dumps(about, default=str)
