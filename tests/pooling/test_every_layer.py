@@ -27,7 +27,7 @@ LEARNED = {
     "delf": {"hidden": 6},
     "delf, normalized": {"hidden": 6, "normalize": True},
     "gsop": {"attention_dim": 5, "grid": 3},
-    "otp": {"prototypes": 3, "token_dim": 4},
+    "otp": {"prototypes": 3, "token_dim": 4, "iterations": 3},
     "solar": {"reduction": 2},
     "vlad": {"prototypes": 3, "token_dim": 4},
     "tfm": {"layers": 2, "mlp_ratio": 2.0},
