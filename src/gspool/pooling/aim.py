@@ -9,7 +9,7 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, attention_weights, real_tokens
+from gspool.pooling.layer import PoolingLayer, attention_weights, check_heads, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -47,8 +47,7 @@ class AIM(PoolingLayer):
             raise ValueError(
                 f"queries is the number of learned queries and must be a positive integer, got {queries!r}"
             )
-        if not isinstance(num_heads, int) or num_heads < 1 or dim % num_heads:
-            raise ValueError(f"num_heads share the {dim} channels equally and must divide them, got {num_heads!r}")
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         self.norm = nn.BatchNorm1d(dim, affine=False, eps=1e-6)
         self.queries = nn.Parameter(torch.randn(queries, dim) * 0.02)

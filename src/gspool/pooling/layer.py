@@ -125,6 +125,12 @@ def check_plane(x: Float[Tensor, "B C H W"], needs: str) -> None:
         )
 
 
+def check_heads(dim: int, num_heads: int) -> None:
+    """Refuse a number of heads that does not divide the channels."""
+    if not isinstance(num_heads, int) or num_heads < 1 or dim % num_heads:
+        raise ValueError(f"num_heads must divide the {dim} channels, got {num_heads!r}; set the option num_heads")
+
+
 def attention_weights(
     scores: Float[Tensor, "B Q N"], valid: Bool[Tensor, "B N"] | None = None
 ) -> Float[Tensor, "B Q N"]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_tokens, check_plane, real_tokens
+from gspool.pooling.layer import PoolingLayer, as_tokens, check_heads, check_plane, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -252,9 +252,3 @@ def refuse_mask(mask: Bool[Tensor, "B H W"] | None, name: str) -> None:
         raise ValueError(
             f"{name} is timm's own module, which takes no mask; leave it out, or take gap+gmp, gemean or attention"
         )
-
-
-def check_heads(dim: int, num_heads: int) -> None:
-    """Refuse a number of heads that does not divide the channels."""
-    if num_heads < 1 or dim % num_heads:
-        raise ValueError(f"num_heads must divide the {dim} channels, got {num_heads}; set the option num_heads")
