@@ -30,18 +30,19 @@ class AvgMax(PoolingLayer):
     """
 
     embedding = "after"
+    pool_type = "avgmax"
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
-        self.timm = timm_layer("SelectAdaptivePool2d")(pool_type="avgmax", flatten=True)
+        self.timm = timm_layer("SelectAdaptivePool2d")(pool_type=self.pool_type, flatten=True)
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Pool with timm's module."""
-        refuse_mask(mask, "avgmax")
+        refuse_mask(mask, self.pool_type)
         return Pooled(self.timm(as_map(x, self.dim)))
 
 
-class CatAvgMax(PoolingLayer):
+class CatAvgMax(AvgMax):
     """timm's ``catavgmax``: the average and the maximum, one after the other, so twice as long.
 
     Raises:
@@ -52,17 +53,11 @@ class CatAvgMax(PoolingLayer):
         tensor([[ 2., -2.,  3.,  0.]])
     """
 
-    embedding = "after"
+    pool_type = "catavgmax"
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
         self.out_dim = 2 * dim
-        self.timm = timm_layer("SelectAdaptivePool2d")(pool_type="catavgmax", flatten=True)
-
-    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
-        """Pool with timm's module."""
-        refuse_mask(mask, "catavgmax")
-        return Pooled(self.timm(as_map(x, self.dim)))
 
 
 class AttentionPool(PoolingLayer):
