@@ -170,12 +170,3 @@ def test_its_weights_fit_torchvision_and_mean_something_else_there() -> None:
         ours, theirs = backbone(pixels), trunk(pixels)
     assert ours.shape == theirs.shape
     assert (ours - theirs).norm() > 0.1 * ours.norm()
-
-
-def test_map_and_pixels() -> None:
-    backbone = create_backbone("keras/resnet50").eval()
-    with torch.no_grad():
-        assert backbone(torch.zeros(1, 3, 227, 227)).shape == (1, 2048, 8, 8)
-    pixels = backbone.pixels
-    assert (pixels.channel_order, pixels.range, pixels.crop, pixels.resize) == ("BGR", "0-255", (227, 227), 256)
-    assert (pixels.mean, pixels.std) == ((103.939, 116.779, 123.68), (1.0, 1.0, 1.0))
