@@ -40,8 +40,8 @@ _LAYERS = {
     "lse": "timm_pools:LSE",
     "ep": "ep:EP",
     "abmilp": "abmilp:ABMILP",
-    "map": "timm_pools:MAP",
-    "clip": "timm_pools:CLIPPool",
+    "map": "latent_attention:MAP",
+    "clip": "clip:CLIPPool",
     "aim": "aim:AIM",
 }
 # Besides them: the class token of a transformer alone, and, by this ending, added to what any layer pools.

@@ -10,7 +10,7 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_tokens, check_heads, check_plane, real_tokens
+from gspool.pooling.layer import PoolingLayer, as_tokens, check_heads, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -94,29 +94,6 @@ class AttentionPool(PoolingLayer):
         return Pooled(self.timm(tokens, attn_mask=bias).to(x.dtype))
 
 
-class MAP(AttentionPool):
-    """Multi-head attention pooling (Zhai et al., CVPR 2022): a learned query attends; layer norm and an MLP follow.
-
-    Args:
-        dim: number of channels.
-        num_heads: number of attention heads; it divides ``dim``.
-        mlp_ratio: width of the MLP relative to ``dim``.
-
-    Raises:
-        ValueError: if ``num_heads`` does not divide ``dim``.
-
-    Example:
-        >>> MAP(dim=16, num_heads=4)(torch.rand(2, 16, 3, 5)).shape
-        torch.Size([2, 16])
-    """
-
-    def __init__(self, dim: int, num_heads: int = 8, mlp_ratio: float = 4.0) -> None:
-        super().__init__(dim, num_heads, mlp_ratio)
-        self.timm = timm_layer("AttentionPoolLatent")(
-            dim, num_heads=num_heads, mlp_ratio=mlp_ratio, norm_layer=nn.LayerNorm
-        )
-
-
 class SimPool(PoolingLayer):
     """timm's ``SimPool``: the average of the tokens attends to them ("Keep It SimPool", Psomas et al., 2023).
 
@@ -176,45 +153,6 @@ class LSE(PoolingLayer):
         """Pool with timm's module, in float32 at least."""
         refuse_mask(mask, "lse")
         return Pooled(self.timm(as_tokens(x, self.dim).to(computing_dtype(x))).to(x.dtype))
-
-
-class CLIPPool(PoolingLayer):
-    """timm's ``AttentionPool2d``, the pooling of CLIP's ResNets (Radford et al., ICML 2021).
-
-    Args:
-        dim: number of feature channels.
-        out_dim: length of the output; None keeps ``dim``.
-        size: side of the map that the positions are made for; other maps get them interpolated.
-        num_heads: attention heads, a divisor of ``dim``.
-
-    Raises:
-        ValueError: if a size does not fit, for tokens without a grid, and for a mask.
-
-    Example:
-        >>> CLIPPool(64, out_dim=16)(torch.randn(2, 64, 7, 7)).shape
-        torch.Size([2, 16])
-    """
-
-    embedding = "inside"
-
-    def __init__(self, dim: int, out_dim: int | None = None, size: int = 7, num_heads: int = 8) -> None:
-        super().__init__(dim, out_dim)
-        check_heads(dim, num_heads)
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"size is the side of the feature map and must be a positive integer, got {size!r}")
-        self.timm = timm_layer("AttentionPool2d")(
-            dim, feat_size=size, out_features=self.out_dim, num_heads=num_heads, head_dim=None
-        )
-
-    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
-        """Pool a map with timm's module."""
-        refuse_mask(mask, "clip")
-        as_tokens(x, self.dim)
-        check_plane(x, "clip has positions")
-        # timm cannot reshape an empty batch; a graph must not depend on the size of one.
-        if not torch.compiler.is_compiling() and not len(x):
-            return Pooled(x.sum((2, 3))[:, :1].expand(-1, self.out_dim))
-        return Pooled(self.timm(x).to(x.dtype))
 
 
 def timm_layer(name: str) -> type[nn.Module]:
