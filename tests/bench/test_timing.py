@@ -24,10 +24,11 @@ CPU = torch.device("cpu")
 
 
 def test_all_take_turns_so_that_a_slow_moment_hits_all_of_them():
-    calls = []
+    calls, told = [], []
     runs = {name: lambda name=name: calls.append(name) for name in "abc"}
-    in_turns(runs, CPU, repeats=4)
+    in_turns(runs, CPU, repeats=4, progress=told.append)
     assert "".join(calls) == "abc" * (WARM_UP + 4)
+    assert told == [0.0, 0.25, 0.5, 0.75]
 
 
 def test_the_first_rounds_are_not_counted():
@@ -66,12 +67,6 @@ def test_milliseconds_are_milliseconds():
     assert 20 <= milliseconds(lambda: time.sleep(0.02), CPU) < 2000
 
 
-def test_progress_goes_from_nothing_towards_all():
-    told = []
-    in_turns({"it": lambda: None}, CPU, repeats=4, progress=told.append)
-    assert told == [0.0, 0.25, 0.5, 0.75]
-
-
 def test_the_spread_is_that_of_the_middle_and_order_does_not_matter():
     times = [float(number) for number in range(101)]
     assert Spread.of(times[::-1]) == Spread(50.0, 10.0, 90.0)
@@ -107,12 +102,9 @@ def test_a_training_step_leaves_the_gradients_of_one_step_however_often_it_is_ma
     step.forget()
     assert step.inputs.grad is None
     assert layer.weight.grad is None
-
-
-def test_images_of_a_network_want_no_gradient():
-    step = Step(nn.Linear(5, 3), torch.randn(4, 5), inputs_learn=False)
-    step()
-    assert step.inputs.grad is None
+    images = Step(layer, inputs, inputs_learn=False)
+    images()
+    assert images.inputs.grad is None
 
 
 @pytest.mark.parametrize(

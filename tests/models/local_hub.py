@@ -83,13 +83,7 @@ class _Answers(BaseHTTPRequestHandler):
             )
         elif file.partition("/")[2] in self.server.repositories.get(name, {}):
             content = self.server.repositories[name][file.partition("/")[2]]
-            self.send_response(200)
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", f'"{_digest(content)}"')
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
+            self._answer(content, {"X-Repo-Commit": COMMIT, "ETag": f'"{_digest(content)}"'})
         else:
             self._refuse()
 
@@ -102,19 +96,19 @@ class _Answers(BaseHTTPRequestHandler):
             self.rfile.readline()
 
     def _json(self, answer: Any) -> None:
-        content = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self._answer(json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _refuse(self) -> None:
         self.server.unknown.append(f"{self.command} {self.path}")
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
-        self.send_header("X-Error-Code", "RepoNotFound")
+        self._answer(b"", {"X-Error-Code": "RepoNotFound"}, 404)
+
+    def _answer(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
         self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
         """Keep the output of the tests clean."""

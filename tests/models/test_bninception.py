@@ -107,15 +107,6 @@ def test_names_and_shapes_are_those_of_the_published_weights() -> None:
     } == published_shapes()
 
 
-@pytest.mark.parametrize(
-    ("size", "grid"), [((227, 227), (8, 8)), ((224, 224), (7, 7)), ((33, 66), (2, 3)), ((1, 1), (1, 1))]
-)
-def test_map_sizes(size: tuple[int, int], grid: tuple[int, int]) -> None:
-    backbone = create_backbone("bninception").eval()
-    with torch.no_grad():
-        assert backbone(torch.zeros(1, 3, *size)).shape == (1, 1024, *grid)
-
-
 @pytest.mark.parametrize("form", ["flat", "rows", "safetensors", "wrapped"])
 def test_published_files_load_and_compute_the_caffe_network(form: str, tmp_path: Path) -> None:
     weights = random_weights()
@@ -132,12 +123,6 @@ def test_published_files_load_and_compute_the_caffe_network(form: str, tmp_path:
     expected = by_hand(pixels, {name: value.double() for name, value in weights.items()})
     with torch.no_grad():
         torch.testing.assert_close(backbone(pixels), expected, rtol=1e-8, atol=1e-8)
-
-
-def test_pixels_are_those_of_the_caffe_weights() -> None:
-    pixels = BNInception().pixels
-    assert (pixels.channel_order, pixels.range, pixels.crop) == ("BGR", "0-255", (227, 227))
-    assert pixels.mean == (104.0, 117.0, 128.0)
 
 
 def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:

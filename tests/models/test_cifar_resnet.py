@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from gspool.models import create_backbone
@@ -75,23 +71,3 @@ def test_preactivation_flavour_is_the_reference_network() -> None:
     with torch.no_grad():
         torch.testing.assert_close(backbone(pixels), x, rtol=1e-4, atol=1e-4)
     assert x.shape == (2, backbone.channels, 8, 8) == (2, 256, 8, 8)
-
-
-@pytest.mark.parametrize("flavour", ["postactivation", "preactivation-bottleneck"])
-def test_collages_of_64_pixels_and_odd_images_have_maps(flavour: str) -> None:
-    backbone = create_backbone("resnet20", flavour=flavour).eval()
-    assert backbone(torch.zeros(1, 3, 64, 64)).shape[2:] == (16, 16)
-    assert backbone(torch.zeros(1, 3, 33, 7)).shape[2:] == (9, 2)
-
-
-def test_a_pretrained_classifier_loads_without_its_head(tmp_path: Path) -> None:
-    trained = create_backbone("resnet20")
-    file = {**trained.state_dict(), "fc.weight": torch.zeros(100, 64), "fc.bias": torch.zeros(100)}
-    save_file(file, tmp_path / "cifar.safetensors")
-    loaded = create_backbone("resnet20", weights=tmp_path / "cifar.safetensors")
-    assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), loaded.parameters(), strict=True))
-
-
-def test_an_unknown_flavour_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of postactivation, preactivation-bottleneck, got 'vanilla'"):
-        create_backbone("resnet20", flavour="vanilla")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_an_embedding_is_the_pooled_features_at_length_one() -> None:
 
 
 @pytest.mark.parametrize("name", pooling.list())
-def test_every_pooling_layer_embeds_as_unit_vectors(name: str) -> None:
+def test_every_pooling_layer_embeds_as_unit_vectors_and_comes_back_from_a_folder(name: str, tmp_path: Path) -> None:
     model = small(name)
     with torch.no_grad():
         out = model.embed(some_images())
@@ -56,6 +57,9 @@ def test_every_pooling_layer_embeds_as_unit_vectors(name: str) -> None:
             torch.testing.assert_close(shares.sum(dim=1), torch.ones(2))
     assert out.weights is None or out.weights.shape == (2, 64)
     assert out.attributes is not None or "gsp" not in name
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(Embedder.from_pretrained(tmp_path)(some_images()), out.embedding)
 
 
 def test_without_normalisation_the_pixels_are_taken_as_they_are() -> None:
@@ -111,11 +115,6 @@ def test_a_backbone_of_ones_own_may_give_tokens() -> None:
     assert out.grid is None
 
 
-def test_options_belong_to_named_backbones() -> None:
-    with pytest.raises(ValueError, match="for a backbone given by name"):
-        Embedder(Patches(), pooling="gap", backbone_options={"side": 4})
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -124,6 +123,7 @@ def test_options_belong_to_named_backbones() -> None:
         ({"dim": 0}, "length of the embedding"),
         ({"pooling": "gsp", "pooling_options": {"m": 3}}, "has no option 'm'"),
         ({"freeze": "head"}, "freeze must be one of"),
+        ({"backbone": Patches(), "backbone_options": {"side": 4}}, "for a backbone given by name"),
     ],
 )
 def test_wrong_settings_are_refused_in_words(arguments: dict, words: str) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
+from torchvision.models import resnet50
 
 from gspool.models import create_backbone
 from gspool.models.keras_weights import expected_shapes, main, units
@@ -156,3 +157,16 @@ def test_the_command_tells_an_error_in_one_line(
     error = capsys.readouterr().err
     assert error.startswith("python -m gspool.models.keras_weights: there is no file absent.h5")
     assert error.count("\n") == 1
+
+
+def test_its_weights_fit_torchvision_and_mean_something_else_there() -> None:
+    torch.manual_seed(0)
+    backbone, stock = create_backbone("keras/resnet50").eval(), resnet50().eval()
+    told = stock.load_state_dict(backbone.state_dict(), strict=False)
+    assert (set(told.missing_keys), told.unexpected_keys) == ({"fc.weight", "fc.bias"}, [])
+    trunk = torch.nn.Sequential(*list(stock.children())[:-2])
+    pixels = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        ours, theirs = backbone(pixels), trunk(pixels)
+    assert ours.shape == theirs.shape
+    assert (ours - theirs).norm() > 0.1 * ours.norm()

@@ -130,7 +130,11 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         Embedder.from_pretrained("nobody/nothing", local_files_only=True, cache_dir=tmp_path)
 
 
-def test_options_that_json_cannot_hold_are_refused_before_anything_is_lost(tmp_path: Path) -> None:
+def test_a_model_that_could_not_be_loaded_again_is_refused_before_anything_is_lost(tmp_path: Path) -> None:
+    model = Embedder("timm/test_resnet", pooling="gap", backbone_options={"block_args": {}})
+    with pytest.raises(ValueError, match=r"cannot be saved, .*'block_args'"):
+        model.save_pretrained(tmp_path)
+    assert list(tmp_path.iterdir()) == []
     model = Embedder("resnet20", pooling="gap")
     model.save_pretrained(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import timm
@@ -36,15 +37,58 @@ def layer_of(model: nn.Module) -> PoolingLayer:
 # ---------------------------------------------------------------- what the layer sees, against a second computation
 
 
+def swap_and_compare(
+    model: nn.Module, images: Tensor, pooled: Tensor, head: Callable[[Tensor], Tensor], **options: Any
+) -> None:
+    """Swap GSP in, and compare the outputs with the GSP of the features that were pooled, read by the head."""
+    tokens = pooled if pooled.ndim == 3 else pooled.flatten(2).mT
+    pool = GSP(tokens.shape[2], prototypes=4, mu=0.3)
+    replace_pooling(model, pool, **options)
+    torch.testing.assert_close(model(images), head(gsp_pool(tokens, pool.prototypes, 0.3, 5.0).pooled))
+
+
 def test_resnet_classifies_the_gsp_of_its_last_map() -> None:
-    model = vision.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5).eval()
-    pool = GSP(512, prototypes=4, mu=0.3)
-    replace_pooling(model, pool)
-    images = torch.randn(2, 3, 96, 64)
+    model, images = vision.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5).eval(), torch.randn(2, 3, 96, 64)
     x = model.maxpool(model.relu(model.bn1(model.conv1(images))))
     features = model.layer4(model.layer3(model.layer2(model.layer1(x))))
-    expected = model.fc(gsp_pool(features.flatten(2).mT, pool.prototypes, 0.3, 5.0).pooled)
-    torch.testing.assert_close(model(images), expected)
+    swap_and_compare(model, images, features, model.fc)
+
+
+def test_densenet_pools_behind_its_relu() -> None:
+    model, images = vision.DenseNet(8, (2, 2), 16, num_classes=5).eval(), torch.randn(2, 3, 96, 64)
+    swap_and_compare(model, images, torch.relu(model.features(images)), model.classifier)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "prefix", "tokens"),
+    [
+        ("vit_tiny_patch16_224", {"global_pool": "avg"}, 1, None),
+        ("vit_tiny_patch16_224", {"global_pool": "avg", "reg_tokens": 3}, 4, None),
+        ("beit_base_patch16_224", {}, 1, None),
+        # Instead of reading the class token.
+        ("vit_tiny_patch16_224", {"reg_tokens": 2}, 3, "patches"),
+    ],
+)
+def test_a_transformer_of_timm_pools_its_patch_tokens_only(
+    name: str, options: dict[str, Any], prefix: int, tokens: str | None
+) -> None:
+    model, images = timm.create_model(name, **options, **TINY_VIT).eval(), torch.randn(2, 3, 64, 64)
+    features = model.forward_features(images)
+    assert features.shape[1] == prefix + 16
+    swap_and_compare(model, images, features[:, prefix:], nn.Sequential(model.fc_norm, model.head), tokens=tokens)
+
+
+def test_patches_instead_of_the_class_token_torchvision() -> None:
+    model, images = vision.VisionTransformer(64, 16, 2, 2, 32, 48, num_classes=5).eval(), torch.randn(2, 3, 64, 64)
+    nn.init.normal_(model.heads.head.weight)
+    tokens = model.encoder(torch.cat((model.class_token.expand(2, -1, -1), model._process_input(images)), dim=1))
+    swap_and_compare(model, images, tokens[:, 1:], model.heads, tokens="patches")
+
+
+def test_video() -> None:
+    model = nn.Sequential(nn.Conv3d(3, 6, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 2))
+    clips = torch.randn(2, 3, 4, 8, 8)
+    swap_and_compare(model, clips, model[0](clips), model[3], example=clips)
 
 
 class WithMetadata(Classifier):
@@ -69,61 +113,6 @@ def test_networks_with_several_inputs(form: str) -> None:
     replace_pooling(model, "gsp", mu=1.0, prototypes=4, example=example)
     torch.testing.assert_close(model(images.double(), category, scale.double(), True), before)
     assert layer_of(model).dim == 6
-
-
-def test_densenet_pools_behind_its_relu() -> None:
-    model = vision.DenseNet(8, (2, 2), 16, num_classes=5).eval()
-    images = torch.randn(2, 3, 96, 64)
-    features = torch.relu(model.features(images))
-    pool = GSP(features.shape[1], prototypes=4, mu=0.3)
-    replace_pooling(model, pool)
-    expected = model.classifier(gsp_pool(features.flatten(2).mT, pool.prototypes, 0.3, 5.0).pooled)
-    torch.testing.assert_close(model(images), expected)
-
-
-@pytest.mark.parametrize("registers", [0, 3])
-def test_vit_pools_its_patch_tokens_only(registers: int) -> None:
-    model = timm.create_model("vit_tiny_patch16_224", global_pool="avg", reg_tokens=registers, **TINY_VIT).eval()
-    pool = GSP(32, prototypes=4, mu=0.3)
-    replace_pooling(model, pool)
-    images = torch.randn(2, 3, 64, 64)
-    tokens = model.forward_features(images)
-    assert tokens.shape[1] == 1 + registers + 16
-    patches = tokens[:, 1 + registers :]
-    expected = model.head(model.fc_norm(gsp_pool(patches, pool.prototypes, 0.3, 5.0).pooled))
-    torch.testing.assert_close(model(images), expected)
-
-
-def test_beit_keeps_its_class_token_out_of_the_pooling() -> None:
-    model = timm.create_model("beit_base_patch16_224", **TINY_VIT).eval()
-    images = torch.randn(2, 3, 64, 64)
-    tokens = model.forward_features(images)
-    pool = GSP(32, prototypes=4, mu=0.3)
-    replace_pooling(model, pool)
-    expected = model.head(model.fc_norm(gsp_pool(tokens[:, 1:], pool.prototypes, 0.3, 5.0).pooled))
-    torch.testing.assert_close(model(images), expected)
-
-
-def test_patches_instead_of_the_class_token_timm() -> None:
-    model = timm.create_model("vit_tiny_patch16_224", reg_tokens=2, **TINY_VIT).eval()
-    pool = GSP(32, prototypes=4, mu=0.3)
-    replace_pooling(model, pool, tokens="patches")
-    images = torch.randn(2, 3, 64, 64)
-    patches = model.forward_features(images)[:, 3:]
-    expected = model.head(model.fc_norm(gsp_pool(patches, pool.prototypes, 0.3, 5.0).pooled))
-    torch.testing.assert_close(model(images), expected)
-
-
-def test_patches_instead_of_the_class_token_torchvision() -> None:
-    model = vision.VisionTransformer(64, 16, 2, 2, 32, 48, num_classes=5).eval()
-    nn.init.normal_(model.heads.head.weight)
-    images = torch.randn(2, 3, 64, 64)
-    x = model._process_input(images)
-    tokens = model.encoder(torch.cat((model.class_token.expand(2, -1, -1), x), dim=1))
-    pool = GSP(32, prototypes=4, mu=0.3)
-    replace_pooling(model, pool, tokens="patches")
-    expected = model.heads(gsp_pool(tokens[:, 1:], pool.prototypes, 0.3, 5.0).pooled)
-    torch.testing.assert_close(model(images), expected)
 
 
 # ------------------------------------------------------------------------------------------ which call is the pooling
@@ -169,11 +158,8 @@ def test_a_function_is_found_and_the_layer_goes_behind_its_source(kind: type[Cla
         before = model(IMAGES)
     handle.remove()
     features = torch.relu(maps[0]) if kind is Rectified else maps[0]
-    pool = GSP(6, prototypes=3, mu=0.4)
-    replace_pooling(model, pool, example=IMAGES)
+    swap_and_compare(model, IMAGES, features, model.head, example=IMAGES)
     assert isinstance(model.conv.global_pooling, SwappedPooling)
-    expected = model.head(gsp_pool(features.flatten(2).mT, pool.prototypes, 0.4, 5.0).pooled)
-    torch.testing.assert_close(model(IMAGES), expected)
     if kind is not MeanOfAverageAndMaximum:
         replace_pooling(model, GSP(6, prototypes=3, mu=1.0))
         torch.testing.assert_close(model(IMAGES), before)
@@ -264,16 +250,6 @@ def test_a_network_without_classifier() -> None:
         before = model(images)
         torch.testing.assert_close(replace_pooling(model, "gsp", mu=1.0)(images), before)
     assert isinstance(model.head.global_pool, SwappedPooling)
-
-
-def test_video() -> None:
-    model = nn.Sequential(nn.Conv3d(3, 6, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 2))
-    clips = torch.randn(2, 3, 4, 8, 8)
-    features = model[0](clips)
-    pool = GSP(6, prototypes=3, mu=0.4)
-    replace_pooling(model, pool, example=clips)
-    expected = model[3](gsp_pool(features.flatten(2).mT, pool.prototypes, 0.4, 5.0).pooled)
-    torch.testing.assert_close(model(clips), expected)
 
 
 def test_a_named_module_is_replaced_whatever_it_computes() -> None:

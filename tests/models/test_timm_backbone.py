@@ -185,6 +185,14 @@ def test_images_of_another_size_are_refused_with_the_way_out() -> None:
         ("timm/resnet18", {"colour": 1}, "does not take these options"),
         ("timm/pit_ti_224", {}, "no single feature map to pool"),
         ("timm/crossvit_tiny_240", {}, "no single feature map to pool"),
+        ("timm/resnet18", {"layers": [0, 1]}, "layers are blocks of a vision transformer.* timm/resnet18 is none"),
+        ("timm/test_convnext", {"layers": [-1]}, "timm/test_convnext is none"),
+        ("timm/test_vit", {"layers": [0, 6]}, r"6 blocks, so layers lie from 0 to 5, or from -6 to -1; got \[6\]"),
+        ("timm/test_vit", {"layers": [-7]}, r"got \[-7\]"),
+        ("timm/test_vit", {"layers": [5, -1]}, r"names a block twice: \[5, -1\] are the blocks \[5, 5\]"),
+        ("timm/test_vit", {"layers": []}, r"a list of block indices such as \[2, 5\], got \[\]"),
+        ("timm/test_vit", {"layers": [True]}, "a list of block indices"),
+        ("timm/test_vit", {"layers": 2}, "a list of block indices"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_words(name: str, options: dict, words: str) -> None:
@@ -197,28 +205,11 @@ class Announced(nn.Module):
     num_prefix_tokens = 1
 
 
-@pytest.mark.parametrize(
-    ("network", "shape", "size", "form"),
-    [
-        (Announced(), (1, 6, 2, 3), (64, 96), FeatureForm("NCHW", 6)),
-        (Announced(), (1, 2, 3, 6), (64, 96), FeatureForm("NHWC", 6)),
-        (Announced(), (1, 7, 6), (64, 96), FeatureForm("tokens", 6, 1, (32.0, 32.0))),
-        (Announced(), (1, 8, 6), (64, 96), FeatureForm("tokens", 6, 1, None)),
-        (nn.Identity(), (1, 17, 6), (64, 64), FeatureForm("tokens", 6, 1, (16.0, 16.0))),
-        (nn.Identity(), (1, 16, 6), (64, 64), FeatureForm("tokens", 6, 0, (16.0, 16.0))),
-        (nn.Identity(), (1, 6), (64, 64), None),
-        (Announced(), (1, 2, 6), (64, 64), None),
-    ],
-)
-def test_the_form_of_features_is_read_from_their_shape(
-    network: nn.Module, shape: tuple[int, ...], size: tuple[int, int], form: FeatureForm | None
-) -> None:
-    assert form_of(network, shape, size) == form
-
-
 def test_tokens_without_a_grid_stay_tokens() -> None:
     tokens = torch.randn(2, 8, 6)
-    assert torch.equal(FeatureForm("tokens", 6, 1, None).as_map(tokens, (64, 96)), tokens[:, 1:])
+    form = form_of(Announced(), (1, 8, 6), (64, 96))
+    assert form == FeatureForm("tokens", 6, 1, None)
+    assert torch.equal(form.as_map(tokens, (64, 96)), tokens[:, 1:])
     # A grid is known, but an image of this size does not give that many tokens.
     assert FeatureForm("tokens", 6, 1, (16.0, 16.0)).as_map(tokens, (64, 64)).shape == (2, 7, 6)
 
@@ -253,21 +244,3 @@ def test_blocks_after_the_last_layer_are_removed_also_with_a_file_of_weights(tmp
     assert torch.equal(backbone.network.blocks[1].mlp.fc1.weight, classifier.blocks[1].mlp.fc1.weight)
     backbone(torch.randn(2, 3, 160, 160)).square().sum().backward()
     assert [name for name, parameter in backbone.named_parameters() if parameter.grad is None] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "layers", "words"),
-    [
-        ("resnet18", [0, 1], "layers are blocks of a vision transformer.* timm/resnet18 is none"),
-        ("test_convnext", [-1], "timm/test_convnext is none"),
-        ("test_vit", [0, 6], r"has 6 blocks, so layers lie from 0 to 5, or from -6 to -1; got \[6\]"),
-        ("test_vit", [-7], r"got \[-7\]"),
-        ("test_vit", [5, -1], r"names a block twice: \[5, -1\] are the blocks \[5, 5\]"),
-        ("test_vit", [], r"a list of block indices such as \[2, 5\], got \[\]"),
-        ("test_vit", [True], "a list of block indices"),
-        ("test_vit", 2, "a list of block indices"),
-    ],
-)
-def test_wrong_layers_are_refused(name: str, layers: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        create_backbone(f"timm/{name}", layers=layers)

@@ -358,33 +358,6 @@ def aim(image, layer):
     return Pooled(sum(vectors) / len(vectors), sum(weights) / len(weights))
 
 
-REFERENCES = {
-    "gap": gap,
-    "gmp": gmp,
-    "gap+gmp": gap_gmp,
-    "gemean": gemean,
-    "gemax": gemax,
-    "cbam": cbam,
-    "crow": crow,
-    "delf": delf,
-    "gsop": gsop,
-    "otp": otp,
-    "solar": solar,
-    "tsmk": tsmk,
-    "vlad": vlad,
-    "weldon": weldon,
-    "tfm": tfm,
-    "gsp": gsp,
-    "gmp+gsp": gmp_gsp,
-    "gemean+gsp": gemean_gsp,
-    "avgmax": avgmax,
-    "catavgmax": catavgmax,
-    "attention": latent_attention,
-    "simpool": simpool,
-    "lse": lse,
-    "ep": ep,
-    "abmilp": abmilp,
-    "map": latent_attention,
-    "clip": clip,
-    "aim": aim,
-}
+def reference(name):
+    """Find the formula of a layer: the function of its name, with _ for +."""
+    return latent_attention if name in ("attention", "map") else globals()[name.replace("+", "_")]

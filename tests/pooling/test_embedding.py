@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gspool.pooling import registry
-from gspool.pooling.embedding import EmbedThenPool, LocalEmbedding, PoolThenEmbed, create_embedding
+from gspool.pooling.embedding import LocalEmbedding, create_embedding
 
 
 def test_local_embedding_is_one_matrix_for_maps_tokens_and_vectors() -> None:
@@ -31,42 +31,26 @@ def test_local_embedding_starts_glorot_uniform_without_bias() -> None:
     assert LocalEmbedding(400, 200, bias=True).bias.abs().max() == 0
 
 
-def test_before_means_that_embedded_features_are_pooled() -> None:
-    head = create_embedding("weldon", dim=6, out_dim=4, k=2)
-    assert isinstance(head, EmbedThenPool)
-    x = torch.randn(2, 6, 3, 3)
-    torch.testing.assert_close(head(x), registry.create("weldon", dim=4, k=2)(head.embed(x)))
-
-
-def test_after_means_that_the_pooled_vector_is_embedded() -> None:
-    head = create_embedding("gmp", dim=6, out_dim=4)
-    assert isinstance(head, PoolThenEmbed)
-    x = torch.randn(2, 6, 3, 3)
-    torch.testing.assert_close(head(x), x.amax((2, 3)) @ head.embed.weight.T)
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("weldon", {"k": 2}, lambda head, x: registry.create("weldon", dim=4, k=2)(head.embed(x))),
+        ("gmp", {}, lambda head, x: x.amax((2, 3)) @ head.embed.weight.T),
+        # Both are linear, so the place does not matter.
+        ("gap", {}, lambda head, x: head.embed(x).mean((2, 3))),
+        ("gmp", {"embedding": "before"}, lambda head, x: head.embed(x).amax((2, 3))),
+        # The weights do not look at the embedded features.
+        ("gsp", {"embedding": "after", "prototypes": 5}, lambda head, x: head.embed(head.layer(x))),
+    ],
+)
+def test_the_embedding_stands_where_the_layer_or_the_caller_puts_it(name, options, expected) -> None:
+    head, x = create_embedding(name, dim=6, out_dim=4, **options), torch.randn(2, 6, 3, 3)
+    torch.testing.assert_close(head(x), expected(head, x))
 
 
 def test_inside_means_that_the_layer_embeds_by_itself() -> None:
     head = create_embedding("tsmk", dim=6, out_dim=4, kernel_size=5)
     assert (type(head), head.kernel_size, head.out_dim) == (registry.layer_class("tsmk"), 5, 4)
-
-
-def test_average_pooling_does_not_care_for_the_place() -> None:
-    head = create_embedding("gap", dim=6, out_dim=4)
-    x = torch.randn(2, 6, 3, 3)
-    torch.testing.assert_close(head(x), head.embed(x).mean((2, 3)))
-
-
-def test_the_embedding_may_stand_on_the_other_side() -> None:
-    x = torch.randn(2, 6, 3, 3)
-    after = create_embedding("gsp", dim=6, out_dim=4, embedding="after", prototypes=5)
-    assert isinstance(after, PoolThenEmbed)
-    assert after.layer.dim == 6
-    weights = after.pool(x).weights
-    # The weights do not look at the embedded features.
-    torch.nn.init.normal_(after.embed.weight)
-    torch.testing.assert_close(after.pool(x).weights, weights)
-    before = create_embedding("gmp", dim=6, out_dim=4, embedding="before")
-    torch.testing.assert_close(before(x), before.embed(x).amax((2, 3)))
 
 
 def test_a_place_that_is_none_is_refused() -> None:

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from gspool.pooling import registry
 from oracle import EXACT
-from pooling.references import REFERENCES
+from pooling.references import reference
 
 DIM = 8
 # Options that the formula of a layer knows, beside those of LAYERS.
@@ -77,7 +77,7 @@ def test_a_layer_is_its_formula_written_in_loops(name, options):
         x = torch.tensor([0.1, 3.0]).view(2, 1, 1, 1) * torch.randn(2, DIM, *size, dtype=torch.float64)
         out = layer.pool(x)
         for index, image in enumerate(x):
-            expected = REFERENCES[name](image.numpy(), layer)
+            expected = reference(name)(image.numpy(), layer)
             for ours, theirs in zip(out, expected, strict=True):
                 assert (ours is None) == (theirs is None), expected._fields
                 if theirs is not None:

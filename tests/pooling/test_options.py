@@ -48,7 +48,7 @@ WRONG_VALUES = [
     ("ep", "queries", "divide", (4,)),
     ("abmilp", "hidden", "hidden", (0,)),
     ("aim", "num_heads", "divide", (4,)),
-    ("clip", "num_heads", "divide", (4,)),
+    ("clip", "num_heads", "divide", (4, 2.0)),
     ("map", "num_heads", "divide", (4,)),
     ("gap+cls", "queries", "queries", (3,)),
     ("gsp", "prototypes", "prototypes", (0, 2.5)),

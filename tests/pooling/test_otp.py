@@ -48,21 +48,3 @@ def test_a_sharp_plan_is_the_unsmoothed_optimum():
     plan = balanced_transport(cost[None], epsilon=2000.0, iterations=5000)[0]
     assert plan.isfinite().all()
     assert abs((plan * cost).sum().item() - optimum) < 1e-3
-
-
-def test_blocks_add_up_to_average_pooling():
-    """Nothing is left out: the law that the supplement draws from the marginals."""
-    torch.manual_seed(0)
-    layer = OTP(6, prototypes=5, token_dim=4).double()
-    x = torch.randn(2, 6, 3, 4, dtype=torch.float64)
-    average = layer.embed(x.flatten(2).transpose(1, 2)).mean(1)
-    torch.testing.assert_close(layer(x).view(2, 5, 4).sum(1), 5**0.5 * average, **EXACT)
-
-
-def test_tokens_that_sit_on_prototypes_have_finite_gradients():
-    layer = OTP(4, prototypes=3, token_dim=4).double()
-    torch.nn.init.eye_(layer.embed.weight)
-    x = layer.prototypes.detach()[None].clone().requires_grad_()
-    layer(x).square().sum().backward()
-    assert x.grad.isfinite().all()
-    assert layer.prototypes.grad.isfinite().all()

@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import normalize
 from torch.testing import assert_close
 
@@ -152,3 +154,26 @@ def test_the_sizes_of_a_dictionary_complete_each_other(name, options):
     assert layer.prototypes.shape == (prototypes, token_dim)
     assert layer.out_dim == prototypes * token_dim == layer(torch.randn(2, 6, 3, 3)).shape[1]
     assert f"{prototypes} x {token_dim}" in repr(layer)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    prototypes=st.integers(1, 20), tokens=st.integers(1, 60), scale=st.floats(1e-3, 1e3), seed=st.integers(0, 10_000)
+)
+def test_rows_of_vlad_are_of_unit_length_and_attributes_sum_to_one(prototypes, tokens, scale, seed):
+    torch.manual_seed(seed)
+    layer = registry.create("vlad", 6, prototypes=prototypes, token_dim=4)
+    out = layer.pool(scale * torch.randn(2, tokens, 6))
+    rows = out.pooled.view(2, prototypes, 4)
+    torch.testing.assert_close(rows.norm(dim=2), torch.ones(2, prototypes))
+    torch.testing.assert_close(out.attributes.sum(1), torch.ones(2))
+
+
+def test_frozen_batch_norms_of_solar_keep_their_statistics_under_a_mask():
+    layer = registry.create("solar", 6)
+    layer.query_norm.eval()
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    mask[0, 5:] = False
+    layer(torch.randn(2, 12, 6), mask)
+    assert layer.query_norm.running_mean.count_nonzero() == 0
+    assert layer.key_norm.running_mean.count_nonzero() == 6

@@ -145,22 +145,22 @@ class Embedder(nn.Module, ModelHubMixin):
         normalise: bool = True,
     ) -> None:
         super().__init__()
-        if isinstance(backbone, Backbone) and backbone_options:
-            raise ValueError(
-                "backbone_options are for a backbone given by name; pass yours where you create your own backbone"
-            )
-        own = isinstance(backbone, Backbone)
+        if isinstance(backbone, Backbone):
+            if backbone_options:
+                raise ValueError(
+                    "backbone_options are for a backbone given by name; pass yours where you create your own backbone"
+                )
+            self.backbone, name = backbone, None
+        else:
+            self.backbone, name = create_backbone(backbone, **(backbone_options or {})), backbone
         self.settings = Settings(
-            backbone=None if own else str(backbone),
+            backbone=name,
             backbone_options=portable(backbone_options or {}),
             pooling=pooling,
             pooling_options=dict(pooling_options or {}),
             dim=dim,
             freeze=freeze,
             normalise=normalise,
-        )
-        self.backbone = (
-            backbone if isinstance(backbone, Backbone) else create_backbone(backbone, **(backbone_options or {}))
         )
         self.normalisation = PixelNormalisation(self.backbone.pixels) if normalise else nn.Identity()
         self.head = create_embedding(pooling, self.backbone.channels, dim, **(pooling_options or {}))
@@ -292,6 +292,5 @@ class Embedder(nn.Module, ModelHubMixin):
         Raises:
             ValueError: if a file is missing or damaged, or config and weights do not fit together.
         """
-        return pretrained.load(
-            cls, pretrained.local_folder(pretrained_model_name_or_path, hub_options), backbone
-        ).eval()
+        folder = pretrained.local_folder(pretrained_model_name_or_path, hub_options)
+        return pretrained.load(cls, folder, backbone).eval()

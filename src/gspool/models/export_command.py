@@ -51,10 +51,9 @@ def export_command(arguments: Sequence[str]) -> None:
         raise WrongArgumentsError(f"--outputs are {', '.join(OUTPUTS)}, got {', '.join(unknown)}")
     # Wrong names are refused before the minutes of tracing.
     for name, suffix in (("onnx", ".onnx"), ("torch", ".pt2")):
-        if options[name] and Path(options[name]).suffix != suffix:
-            raise WrongArgumentsError(f"--{name} writes a {suffix} file, got {options[name]}; name it NAME{suffix}")
-    for name in ("onnx", "torch"):
         if options[name]:
+            if Path(options[name]).suffix != suffix:
+                raise WrongArgumentsError(f"--{name} writes a {suffix} file, got {options[name]}; name it NAME{suffix}")
             check_file_writable(options[name], f"--{name}")
     if options["folder"]:
         check_writable(Path(options["folder"]), "--folder")

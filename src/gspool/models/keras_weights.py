@@ -36,7 +36,7 @@ NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "movin
 def units() -> dict[str, tuple[str, str]]:
     """Return PyTorch's names of each convolution and its batch norm by Keras' name without _conv or _bn."""
     names = {"conv1": ("conv1", "bn1")}
-    for stage, (name, _, blocks, _) in enumerate(STAGES, start=2):
+    for stage, (name, blocks) in enumerate(STAGES.items(), start=2):
         for index in range(blocks):
             keras, own = f"conv{stage}_block{index + 1}", f"{name}.{index}"
             if index == 0:

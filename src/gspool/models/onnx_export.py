@@ -90,7 +90,7 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
     about = exported.description
     axes = {0: "batch"} if exported.size else {0: "batch", 2: "height", 3: "width"}
     try:
-        translated = torch.onnx.export(
+        translated: Any = torch.onnx.export(
             without_missing_operators(exported.program),
             dynamo=True,
             verbose=False,
@@ -104,9 +104,7 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
         raise ValueError(
             f"this model cannot be written as ONNX: {' '.join(reason.split())[:300]}; export it with --torch instead"
         ) from error
-    if translated is None:
-        raise ValueError("torch.onnx returned no program; update torch, or export with --torch instead")
-    graph: Any = translated.model
+    graph = translated.model
     graph.producer_name, graph.producer_version = "gspool", __version__
     graph.doc_string = f"{about['model']['pooling']} on {about['model']['backbone']}: images to unit vectors."
     graph.metadata_props[KEY] = json.dumps(about, default=str)
@@ -133,8 +131,7 @@ class Comparison(NamedTuple):
     @property
     def largest(self) -> float:
         """The largest of them; NaN if any of them is."""
-        values = list(self.differences.values())
-        return float("nan") if any(value != value for value in values) else max(values)
+        return torch.tensor([*self.differences.values()], dtype=torch.float64).max().item()
 
 
 def compare_with_onnx(
@@ -171,9 +168,8 @@ def compare_with_onnx(
 def default_shapes(model: Embedder, size: Sequence[int] | None) -> list[tuple[int, int, int]]:
     """Choose batches of 1, 2 and 5, and other sizes than the traced one where the graph takes any."""
     height, width = size or model.pixels.crop
-    if size is not None:
-        return [(1, height, width), (2, height, width), (5, height, width)]
-    return [(1, height, width), (2, 2 * height, width), (5, height, 2 * width)]
+    other = 1 if size else 2
+    return [(1, height, width), (2, other * height, width), (5, height, other * width)]
 
 
 def open_session(path: str | Path) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -67,13 +67,9 @@ class Pixels:
             raise ValueError(
                 f"Pixels.std divides the pixels and must be positive, at least {SMALLEST_DEVIATION}, got {self.std}"
             )
-        choices: dict[str, tuple[str, ...]] = {
-            "channel_order": ("RGB", "BGR"),
-            "range": ("0-1", "0-255"),
-            "interpolation": ("bilinear", "bicubic"),
-        }
-        for name, allowed in choices.items():
-            if not isinstance(getattr(self, name), str) or getattr(self, name) not in allowed:
+        kinds = {"channel_order": ChannelOrder, "range": PixelRange, "interpolation": Literal["bilinear", "bicubic"]}
+        for name, kind in kinds.items():
+            if getattr(self, name) not in (allowed := get_args(kind)):
                 raise ValueError(f"Pixels.{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if isinstance(self.size, list):
             object.__setattr__(self, "size", tuple(self.size))

@@ -22,16 +22,7 @@ from gspool.models.backbone import Backbone
 from gspool.models.create import OWN, TIMM
 from gspool.models.freezing import Freeze, check_freeze
 from gspool.models.pixels import Pixels
-from gspool.models.weights import (
-    CHECKSUM,
-    check_checksum,
-    check_fit,
-    copy_weights,
-    file_forms,
-    read_weights,
-    renamed_together,
-    write_weights,
-)
+from gspool.models.weights import CHECKSUM, check_fit, copy_weights, read_weights, renamed_together, write_weights
 from gspool.pooling import registry
 from gspool.version import __version__
 
@@ -297,15 +288,15 @@ def load(model_class: type[Model], folder: Path, backbone: Backbone | None) -> M
     The model is first built on the meta device, where tensors have shapes and take no memory.
     """
     settings, checksum = read_config(folder / CONFIG)
-    path = folder / WEIGHTS
-    check_checksum(path, checksum, CONFIG)
     arguments = settings.arguments(backbone, folder)
+    path = folder / WEIGHTS
+    weights = read_weights(path, checksum)
     with torch.device("meta"):
         # Not frozen, so that a backbone of the user's own keeps what it can learn for the second construction.
         plan = _build(model_class, {**arguments, "freeze": "none"}, folder).eval()
         if backbone is None:
             _check_image_size(plan, folder)
-    check_fit(plan, file_forms(path), source=str(path))
+    check_fit(plan, weights, source=str(path))
     size = sum(value.numel() * value.element_size() for value in (*plan.parameters(), *plan.buffers()))
     if size > 2 * path.stat().st_size + ROOM_FOR_BUFFERS:
         raise ValueError(
@@ -313,7 +304,7 @@ def load(model_class: type[Model], folder: Path, backbone: Backbone | None) -> M
         )
     del plan
     model = _build(model_class, arguments, folder)
-    copy_weights(model, read_weights(path), source=str(path))
+    copy_weights(model, weights, source=str(path))
     return model
 
 

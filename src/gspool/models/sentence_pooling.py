@@ -11,15 +11,7 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Module
 
 from gspool.functional.checks import computing_dtype
-from gspool.models.weights import (
-    CHECKSUM,
-    check_checksum,
-    check_fit,
-    copy_weights,
-    file_forms,
-    read_weights,
-    write_weights,
-)
+from gspool.models.weights import CHECKSUM, check_fit, copy_weights, read_weights, write_weights
 from gspool.pooling.gsp import GSP
 
 if TYPE_CHECKING:
@@ -89,17 +81,9 @@ class GSPPooling(Module):
             raise ValueError(f"special_tokens are ids of tokens, such as [101, 102], got {special_tokens!r}")
         self.special_tokens = list(special_tokens)
         self.embedding_dimension, self.include_prompt = embedding_dimension, include_prompt
-        self.gsp = GSP(
-            embedding_dimension,
-            prototypes=prototypes,
-            mu=mu,
-            epsilon=epsilon,
-            learn_mu=learn_mu,
-            learn_epsilon=learn_epsilon,
-            warm_start=warm_start,
-        )
         self.prototypes, self.mu, self.epsilon = prototypes, mu, epsilon
         self.learn_mu, self.learn_epsilon, self.warm_start = learn_mu, learn_epsilon, warm_start
+        self.gsp = GSP(embedding_dimension, prototypes, mu, epsilon, learn_mu, learn_epsilon, warm_start=warm_start)
 
     @classmethod
     def for_transformer(cls, transformer: Any, **options: Any) -> Self:
@@ -196,31 +180,25 @@ class GSPPooling(Module):
         Raises:
             ValueError: if a file is missing or damaged, or config and weights do not fit together.
         """
-        where: dict[str, Any] = {
-            "model_name_or_path": model_name_or_path,
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        config = {**(init_defaults or {}), **cls.load_config(**where)}
-        found = cls.load_file_path(filename=WEIGHTS, **where)
+        where = {"subfolder": subfolder, "local_files_only": local_files_only}
+        where |= {"token": token, "cache_folder": cache_folder, "revision": revision}
+        config = {**(init_defaults or {}), **cls.load_config(model_name_or_path, **where)}
+        found = cls.load_file_path(model_name_or_path, filename=WEIGHTS, **where)
         if found is None:
             raise ValueError(
                 f"{model_name_or_path}/{subfolder} holds no {WEIGHTS}; pickled weights are never loaded here"
             )
         path = Path(found)
-        check_checksum(path, config.pop(CHECKSUM, None), cls.config_file_name)
+        weights = read_weights(path, config.pop(CHECKSUM, None))
         unknown = sorted(set(config) - set(cls.config_keys))
         if unknown:
             raise ValueError(f"the config of {path.parent} has unknown keys {unknown}; it has {cls.config_keys}")
         try:
             # On the meta device first, where no size takes memory.
             with torch.device("meta"):
-                check_fit(cls(**config), file_forms(path), source=str(path))
+                check_fit(cls(**config), weights, source=str(path))
             module = cls(**config)
         except (TypeError, RuntimeError, OverflowError) as error:
             raise ValueError(f"the config of {path.parent} describes no GSPPooling: {error}") from error
-        copy_weights(module, read_weights(path), source=str(path))
+        copy_weights(module, weights, source=str(path))
         return module

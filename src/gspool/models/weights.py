@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 CHECKSUM = "weights_sha256"
 # A counter that older files lack and nothing in these networks reads.
 COUNTER = "num_batches_tracked"
-# The types of safetensors that a network here may have.
-TYPES = {
-    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
-    **{"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool},
-}
 
 
 @contextmanager
@@ -57,20 +52,19 @@ def write_weights(module: nn.Module, path: Path) -> str:
     return sha256_of(path)
 
 
-def check_checksum(path: Path, checksum: str | None, config: str) -> None:
-    """Compare a weights file with the SHA-256 in its config; None, in older models, is not compared."""
-    if checksum is not None and sha256_of(path) != checksum:
-        raise ValueError(
-            f"{path} is damaged: its SHA-256 is not the one in {config}. Download or save the model again "
-            f"(if you changed the weights on purpose, remove {CHECKSUM} from {config})"
-        )
+def read_weights(path: str | Path, checksum: str | None = None) -> dict[str, Tensor]:
+    """Read named tensors from a .safetensors file, or from a PyTorch file that holds tensors and nothing else.
 
-
-def read_weights(path: str | Path) -> dict[str, Tensor]:
-    """Read named tensors from a .safetensors file, or from a PyTorch file that holds tensors and nothing else."""
+    ``checksum`` is the SHA-256 that the config beside the file states; older models have none.
+    """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no weights file at {path}; pass the path of a .safetensors or .pth file")
+    if checksum is not None and sha256_of(path) != checksum:
+        raise ValueError(
+            f"{path} is damaged: its SHA-256 is not the one in config.json. Download or save the model again "
+            f"(if you changed the weights on purpose, remove {CHECKSUM} from config.json)"
+        )
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
@@ -124,23 +118,8 @@ def copy_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
         raise ValueError(f"the weights of {source} do not fit {type(network).__name__}: {error}") from error
 
 
-def file_forms(path: Path) -> dict[str, Tensor]:
-    """Read the header of a .safetensors file: its tensors on the meta device; none is loaded."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            return {
-                name: torch.empty(each.get_shape(), dtype=TYPES[each.get_dtype()], device="meta")
-                for name, each in header.items()
-            }
-    except KeyError as error:
-        raise ValueError(f"{path} holds a tensor of another type than {', '.join(TYPES)}: {error}") from error
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a readable safetensors file ({error}); download or save it again") from error
-
-
 def check_fit(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Check names, shapes and types against a network; either may be on the meta device.
+    """Check names, shapes and types against a network, which may be on the meta device.
 
     Raises:
         ValueError: if names are missing or left over, or a shape or type differs; the first few are named.

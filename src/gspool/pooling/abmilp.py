@@ -8,9 +8,7 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype, full_precision
 from gspool.functional.results import Pooled
-from gspool.pooling.attention_weights import attention_weights
-from gspool.pooling.embedding import without_padding
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, attention_weights, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -50,8 +48,7 @@ class ABMILP(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Score the real tokens and take their weighted mean."""
-        valid = as_token_mask(mask, x)
-        tokens = without_padding(as_tokens(x, self.dim), valid)
+        tokens, valid = real_tokens(x, mask, self.dim)
         precise = computing_dtype(x)
         raw = tokens.to(self.score.weight.dtype)
         hidden = self.features(raw).tanh()

@@ -9,9 +9,7 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype
 from gspool.functional.results import Pooled
-from gspool.pooling.attention_weights import attention_weights
-from gspool.pooling.embedding import without_padding
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, attention_weights, check_heads, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -49,8 +47,7 @@ class AIM(PoolingLayer):
             raise ValueError(
                 f"queries is the number of learned queries and must be a positive integer, got {queries!r}"
             )
-        if not isinstance(num_heads, int) or num_heads < 1 or dim % num_heads:
-            raise ValueError(f"num_heads share the {dim} channels equally and must divide them, got {num_heads!r}")
+        check_heads(dim, num_heads)
         self.num_heads = num_heads
         self.norm = nn.BatchNorm1d(dim, affine=False, eps=1e-6)
         self.queries = nn.Parameter(torch.randn(queries, dim) * 0.02)
@@ -59,9 +56,8 @@ class AIM(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Attend to the real tokens, head by head."""
-        valid = as_token_mask(mask, x)
-        tokens = without_padding(as_tokens(x, self.dim), valid).to(self.key.weight.dtype)
-        tokens = self._normalised(tokens, valid)
+        tokens, valid = real_tokens(x, mask, self.dim)
+        tokens = self._normalised(tokens.to(self.key.weight.dtype), valid)
         heads = (self.num_heads, -1)
         queries = self.queries.unflatten(1, heads).transpose(0, 1)
         keys, values = (part(tokens).unflatten(2, heads).transpose(1, 2) for part in (self.key, self.value))

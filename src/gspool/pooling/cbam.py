@@ -10,7 +10,8 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype, full_precision
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.gmp import token_maximum
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, check_plane, without_padding
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -61,21 +62,12 @@ class CBAM(PoolingLayer):
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Gate the channels, gate the places, take the average over the real places."""
         tokens = as_tokens(x, self.dim)
-        if x.ndim != 4:
-            raise ValueError(
-                f"CBAM needs the plane for its spatial convolution: give it a map [B, C, H, W], got {tuple(x.shape)}; "
-                "tokens of an H x W grid become one by x.transpose(1, 2).unflatten(2, (H, W))"
-            )
+        check_plane(x, "CBAM needs the plane for its spatial convolution")
         valid = as_token_mask(mask, x)
         tokens = tokens.to(computing_dtype(x))
-        if valid is None:
-            count: int | Tensor = tokens.shape[1]
-            highest = tokens.amax(1)
-        else:
-            count = valid.sum(1, keepdim=True)
-            highest = tokens.masked_fill(~valid[..., None], -torch.inf).amax(1)
-            # What stands in the padding must not matter, not even if it is infinite: 0 * inf is NaN.
-            tokens = tokens.masked_fill(~valid[..., None], 0.0)
+        highest = token_maximum(tokens, valid)
+        tokens = without_padding(tokens, valid)
+        count = tokens.shape[1] if valid is None else valid.sum(1, keepdim=True)
         gated = tokens * self.channel_gate(tokens.sum(1) / count, highest)[:, None]
 
         summary = torch.stack((gated.mean(2), gated.amax(2)), 1).unflatten(2, x.shape[2:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from gspool.functional.results import Pooled
@@ -22,7 +23,6 @@ class ClassToken(PoolingLayer):
         ValueError: when called without a class token.
 
     Example:
-        >>> import torch
         >>> ClassToken(8).pool(torch.rand(2, 8, 4, 4), class_token=torch.ones(2, 8)).pooled.shape
         torch.Size([2, 8])
     """
@@ -55,7 +55,6 @@ class WithClassToken(PoolingLayer):
         ValueError: when called without a class token.
 
     Example:
-        >>> import torch
         >>> from gspool.pooling.gap import GAP
         >>> layer = WithClassToken(GAP(8), dim=8)
         >>> layer.pool(torch.rand(2, 8, 4, 4), class_token=torch.ones(2, 8)).pooled.shape
@@ -66,8 +65,6 @@ class WithClassToken(PoolingLayer):
     takes_class_token = True
 
     def __init__(self, layer: PoolingLayer, dim: int, start: float = 0.3) -> None:
-        import torch
-
         super().__init__(dim, layer.out_dim)
         self.layer = layer
         self.project = LocalEmbedding(dim, layer.out_dim)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_tokens
+from gspool.pooling.layer import PoolingLayer, as_tokens, check_heads, check_plane
 from gspool.pooling.timm_pools import refuse_mask, timm_layer
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class CLIPPool(PoolingLayer):
 
     def __init__(self, dim: int, out_dim: int | None = None, size: int = 7, num_heads: int = 8) -> None:
         super().__init__(dim, out_dim)
-        if not isinstance(num_heads, int) or num_heads < 1 or dim % num_heads:
-            raise ValueError(f"num_heads share the {dim} channels equally and must divide them, got {num_heads!r}")
+        check_heads(dim, num_heads)
         if not isinstance(size, int) or size < 1:
             raise ValueError(f"size is the side of the feature map and must be a positive integer, got {size!r}")
         self.timm = timm_layer("AttentionPool2d")(
@@ -50,8 +49,7 @@ class CLIPPool(PoolingLayer):
         """Pool a map with timm's module."""
         refuse_mask(mask, "clip")
         as_tokens(x, self.dim)
-        if x.ndim != 4:
-            raise ValueError(f"clip has positions and needs a map [B, C, H, W], got tokens {tuple(x.shape)}")
+        check_plane(x, "clip has positions")
         # timm cannot reshape an empty batch; a graph must not depend on the size of one.
         if not torch.compiler.is_compiling() and not len(x):
             return Pooled(x.sum((2, 3))[:, :1].expand(-1, self.out_dim))

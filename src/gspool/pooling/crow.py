@@ -9,7 +9,7 @@ import torch
 from gspool.functional.checks import computing_dtype
 from gspool.functional.results import Pooled
 from gspool.pooling.gap import token_average, uniform_weights
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -48,10 +48,8 @@ class CroW(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Weigh the real tokens by their saliency, then the channels by their rarity."""
-        tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
+        tokens, token_mask = real_tokens(x, mask, self.dim)
         features = tokens.to(computing_dtype(x)).relu()
-        if token_mask is not None:
-            features = features.masked_fill(~token_mask.unsqueeze(2), 0.0)
         saliency = spatial_saliency(features)
         rarity = channel_rarity(features, token_mask)
         pooled = rarity * token_average(saliency.unsqueeze(2) * features, token_mask)

@@ -11,7 +11,7 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype, full_precision
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -58,11 +58,7 @@ class DeLF(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Score the tokens and take the mean; ``weights`` are the scores divided by their sum."""
-        tokens = as_tokens(x, self.dim)
-        valid = as_token_mask(mask, x)
-        if valid is not None:
-            # What stands in the padding must not matter, not even if it is infinite: 0 * inf is NaN.
-            tokens = tokens.masked_fill(~valid[..., None], 0.0)
+        tokens, valid = real_tokens(x, mask, self.dim)
         precise = computing_dtype(x)
         logits = self.score(F.relu(self.features(tokens.to(self.score.weight.dtype)))).squeeze(2)
         log_scores = log_softplus(logits.to(precise))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 from torch.nn.functional import conv2d, linear
 
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, without_padding
 from gspool.pooling.registry import PATCH_SCALE, check_options, layer_class, without_class_token
 
 if TYPE_CHECKING:
@@ -101,14 +101,6 @@ class LocalEmbedding(nn.Linear):
         if x.ndim == 4:
             return conv2d(x, self.weight[:, :, None, None], self.bias)
         return linear(x, self.weight, self.bias)
-
-
-def without_padding(x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B C H W"]:
-    """Put zeros where a map or tokens are padded: no layer looks there, but the embedding's gradient is 0 times it."""
-    if mask is None:
-        return x
-    real = mask.unflatten(1, x.shape[2:]).unsqueeze(1) if x.ndim == 4 else mask.unsqueeze(2)
-    return x.masked_fill(~real, 0.0)
 
 
 class EmbedThenPool(PoolingLayer):

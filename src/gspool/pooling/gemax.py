@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from gspool.functional.checks import full_precision, values_can_be_read
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -48,10 +48,8 @@ class GeMax(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Solve the ridge regression of ones on the real tokens."""
-        tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
-        if token_mask is not None:
-            # A token of zeros adds nothing to either Gram matrix.
-            tokens = tokens.masked_fill(~token_mask.unsqueeze(2), 0.0)
+        # A token of zeros adds nothing to either Gram matrix.
+        tokens, _ = real_tokens(x, mask, self.dim)
         with full_precision(x):
             pooled = ridge_of_ones(tokens.to(solver_dtype(x.device)), self.ridge)
         return Pooled(pooled.to(x.dtype))

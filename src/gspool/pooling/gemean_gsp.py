@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, cast
 from torch import nn
 
 from gspool.functional.results import Pooled
-from gspool.pooling.embedding import LocalEmbedding, without_padding
+from gspool.pooling.embedding import LocalEmbedding
 from gspool.pooling.gemean import generalized_mean, starting_power
 from gspool.pooling.gsp import GSP
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -84,8 +84,7 @@ class GeMeanGSP(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Weigh the real tokens by GSP, take their generalized mean, embed it."""
-        token_mask = as_token_mask(mask, x)
-        tokens = without_padding(as_tokens(x, self.dim), token_mask)
+        tokens, token_mask = real_tokens(x, mask, self.dim)
         selected = self.gsp.pool(tokens if self.embed is None else self.embed(tokens), token_mask, tokens)
         count = tokens.shape[1] if token_mask is None else token_mask.sum(1, keepdim=True)
         relative = count * cast("Tensor", selected.weights)

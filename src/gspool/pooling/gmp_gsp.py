@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gspool.functional.results import Pooled
-from gspool.pooling.embedding import LocalEmbedding, without_padding
+from gspool.pooling.embedding import LocalEmbedding
 from gspool.pooling.gmp import token_maximum
 from gspool.pooling.gsp import GSP
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -69,8 +69,7 @@ class GMPGSP(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Add the embedded maximum of the real tokens to what GSP selects among the embedded ones."""
-        token_mask = as_token_mask(mask, x)
-        tokens = without_padding(as_tokens(x, self.dim), token_mask)
+        tokens, token_mask = real_tokens(x, mask, self.dim)
         maximum = token_maximum(tokens, token_mask)
         if self.embed is not None:
             tokens, maximum = self.embed(tokens), self.embed(maximum)

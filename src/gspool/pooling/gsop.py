@@ -10,7 +10,7 @@ from torch import nn
 
 from gspool.functional.checks import computing_dtype, full_precision
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_tokens
+from gspool.pooling.layer import PoolingLayer, as_tokens, check_plane
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -62,11 +62,7 @@ class GSoP(PoolingLayer):
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Gate by both covariances, fuse by the maximum, take the average."""
         as_tokens(x, self.dim)
-        if x.ndim != 4:
-            raise ValueError(
-                f"GSoP needs the plane for its spatial branch: give it a map [B, C, H, W], got {tuple(x.shape)}; "
-                "tokens of an H x W grid become one by x.transpose(1, 2).unflatten(2, (H, W))"
-            )
+        check_plane(x, "GSoP needs the plane for its spatial branch")
         if mask is not None:
             raise ValueError(
                 "GSoP takes no mask: its raster covers the whole plane. Crop the map to its real part instead"

@@ -13,8 +13,8 @@ from gspool.functional.checks import epsilon_tensor, full_precision, mu_tensor
 from gspool.functional.pool import Backend, Precision, Role
 from gspool.functional.product_distance import product_distance
 from gspool.functional.results import Pooled
-from gspool.pooling.embedding import LocalEmbedding, without_padding
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.embedding import LocalEmbedding
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, without_padding
 from gspool.pooling.warm_start import WarmStart
 
 if TYPE_CHECKING:

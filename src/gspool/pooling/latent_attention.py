@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from gspool.pooling.timm_pools import AttentionPool, check_heads, timm_layer
+from gspool.pooling.timm_pools import AttentionPool, timm_layer
 
 
 class MAP(AttentionPool):
@@ -27,7 +27,6 @@ class MAP(AttentionPool):
 
     def __init__(self, dim: int, num_heads: int = 8, mlp_ratio: float = 4.0) -> None:
         super().__init__(dim, num_heads, mlp_ratio)
-        check_heads(dim, num_heads)
         self.timm = timm_layer("AttentionPoolLatent")(
             dim, num_heads=num_heads, mlp_ratio=mlp_ratio, norm_layer=nn.LayerNorm
         )

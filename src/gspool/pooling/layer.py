@@ -94,3 +94,52 @@ def as_token_mask(mask: Bool[Tensor, "B H W"] | None, x: Float[Tensor, "B C H W"
     flat_mask = mask.flatten(1)
     check_mask(flat_mask, flat, x.device)
     return flat_mask
+
+
+def without_padding(x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B C H W"]:
+    """Put zeros where a map or tokens are padded: what stands there must not matter, and 0 * inf is NaN."""
+    if mask is None:
+        return x
+    real = mask.unflatten(1, x.shape[2:]).unsqueeze(1) if x.ndim == 4 else mask.unsqueeze(2)
+    return x.masked_fill(~real, 0.0)
+
+
+def real_tokens(
+    x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None, dim: int
+) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"] | None]:
+    """Return tokens [B, N, C] with zeros in the padding, and the mask as [B, N].
+
+    Raises:
+        ValueError: as `as_tokens` and `as_token_mask`.
+    """
+    tokens, token_mask = as_tokens(x, dim), as_token_mask(mask, x)
+    return without_padding(tokens, token_mask), token_mask
+
+
+def check_plane(x: Float[Tensor, "B C H W"], needs: str) -> None:
+    """Refuse tokens where a layer needs their places in the plane; ``needs`` says what for."""
+    if x.ndim != 4:
+        raise ValueError(
+            f"{needs}: give it a map [B, C, H, W], got tokens {tuple(x.shape)}; "
+            "tokens of an H x W grid become one by x.transpose(1, 2).unflatten(2, (H, W))"
+        )
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    """Refuse a number of heads that does not divide the channels."""
+    if not isinstance(num_heads, int) or num_heads < 1 or dim % num_heads:
+        raise ValueError(f"num_heads must divide the {dim} channels, got {num_heads!r}; set the option num_heads")
+
+
+def attention_weights(
+    scores: Float[Tensor, "B Q N"], valid: Bool[Tensor, "B N"] | None = None
+) -> Float[Tensor, "B Q N"]:
+    """Return weights that sum to 1 over the real tokens; padded ones get 0.
+
+    Example:
+        >>> attention_weights(torch.zeros(1, 1, 4), torch.tensor([[True, True, False, False]])).tolist()
+        [[[0.5, 0.5, 0.0, 0.0]]]
+    """
+    if valid is not None:
+        scores = scores.masked_fill(~valid[:, None], -torch.inf)
+    return scores.softmax(2)

@@ -12,7 +12,7 @@ from gspool.functional.checks import computing_dtype, full_precision
 from gspool.functional.cost import clip_norm
 from gspool.functional.results import Pooled
 from gspool.pooling.dictionary import dictionary_size
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -78,11 +78,7 @@ class OTP(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Embed the tokens, transport them, collect them at the prototypes."""
-        tokens = as_tokens(x, self.dim)
-        valid = as_token_mask(mask, x)
-        if valid is not None:
-            # What stands in the padding must not matter, not even if it is infinite: 0 * inf is NaN.
-            tokens = tokens.masked_fill(~valid[..., None], 0.0)
+        tokens, valid = real_tokens(x, mask, self.dim)
         embedded = self.embed(tokens.to(self.embed.weight.dtype)).to(computing_dtype(x))
         prototypes = self.prototypes.to(embedded.dtype)
         with full_precision(x):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import nn
 from gspool.functional.checks import computing_dtype
 from gspool.functional.results import Pooled
 from gspool.pooling.gemean import GeMean
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -59,11 +59,7 @@ class SOLAR(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Let the tokens attend to each other, add what they found, take the generalized mean."""
-        tokens = as_tokens(x, self.dim)
-        valid = as_token_mask(mask, x)
-        if valid is not None:
-            # What stands in the padding must not matter, not even if it is infinite: 0 * inf is NaN.
-            tokens = tokens.masked_fill(~valid[..., None], 0.0)
+        tokens, valid = real_tokens(x, mask, self.dim)
         enhanced = tokens.to(computing_dtype(x)) + self.second_order(tokens.to(self.query.weight.dtype), valid)
         return Pooled(self.mean(enhanced, valid).to(x.dtype))
 
@@ -81,11 +77,10 @@ def token_batch_norm(
 ) -> Float[Tensor, "B N C"]:
     """Batch norm over all real tokens of the batch.
 
-    Without a mask, or with frozen statistics, this is the module itself. Otherwise mean and variance are taken over the
-    real tokens only, and enter the running statistics as the module would enter them.
+    Without a mask, or in evaluation, this is the module itself. Otherwise mean and variance are taken over the real
+    tokens only, and enter the running statistics as the module would enter them.
     """
-    frozen = not norm.training and norm.running_mean is not None
-    if mask is None or frozen:
+    if mask is None or not norm.training:
         return norm(tokens.flatten(0, 1)).unflatten(0, tokens.shape[:2])
     precise = tokens.to(computing_dtype(tokens))
     padding = ~mask[..., None]
@@ -93,17 +88,9 @@ def token_batch_norm(
     mean = precise.masked_fill(padding, 0.0).sum((0, 1)) / count
     variance = (precise - mean).masked_fill(padding, 0.0).square().sum((0, 1)) / count
     unbiased = variance * (count / (count - 1).clamp(min=1))
-    update_running_statistics(norm, mean.detach(), unbiased.detach())
+    statistics: Any = norm
+    statistics.num_batches_tracked.add_(1)
+    for running, of_batch in ((statistics.running_mean, mean), (statistics.running_var, unbiased)):
+        running.add_(norm.momentum * (of_batch.detach().to(running.dtype) - running))
     normalised = (precise - mean) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias
     return normalised.to(tokens.dtype)
-
-
-def update_running_statistics(norm: nn.BatchNorm1d, mean: Float[Tensor, " C"], variance: Float[Tensor, " C"]) -> None:
-    """Enter a batch into the running statistics, where there are any."""
-    if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
-        return
-    norm.num_batches_tracked.add_(1)
-    # momentum = None asks for the plain average over all batches.
-    rate = 1.0 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
-    norm.running_mean.add_(rate * (mean.to(norm.running_mean.dtype) - norm.running_mean))
-    norm.running_var.add_(rate * (variance.to(norm.running_var.dtype) - norm.running_var))

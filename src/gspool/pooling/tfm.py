@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -83,11 +83,8 @@ class TFM(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Let the class token and the tokens attend to each other; padded tokens are not attended to."""
-        tokens = as_tokens(x, self.dim)
-        valid = as_token_mask(mask, x)
+        tokens, valid = real_tokens(x, mask, self.dim)
         if valid is not None:
-            # What stands in the padding must not matter, not even if it is infinite: 0 * inf is NaN.
-            tokens = tokens.masked_fill(~valid[..., None], 0.0)
             # The class token is always there, and always real.
             valid = nn.functional.pad(valid, (1, 0), value=True)
         if self.position == "sinusoidal":

@@ -6,14 +6,15 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from gspool.functional.checks import computing_dtype
 from gspool.functional.results import Pooled
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, as_tokens, check_heads, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 class AvgMax(PoolingLayer):
@@ -29,18 +30,19 @@ class AvgMax(PoolingLayer):
     """
 
     embedding = "after"
+    pool_type = "avgmax"
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
-        self.timm = timm_layer("SelectAdaptivePool2d")(pool_type="avgmax", flatten=True)
+        self.timm = timm_layer("SelectAdaptivePool2d")(pool_type=self.pool_type, flatten=True)
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Pool with timm's module."""
-        refuse_mask(mask, "avgmax")
+        refuse_mask(mask, self.pool_type)
         return Pooled(self.timm(as_map(x, self.dim)))
 
 
-class CatAvgMax(PoolingLayer):
+class CatAvgMax(AvgMax):
     """timm's ``catavgmax``: the average and the maximum, one after the other, so twice as long.
 
     Raises:
@@ -51,17 +53,11 @@ class CatAvgMax(PoolingLayer):
         tensor([[ 2., -2.,  3.,  0.]])
     """
 
-    embedding = "after"
+    pool_type = "catavgmax"
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
         self.out_dim = 2 * dim
-        self.timm = timm_layer("SelectAdaptivePool2d")(pool_type="catavgmax", flatten=True)
-
-    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
-        """Pool with timm's module."""
-        refuse_mask(mask, "catavgmax")
-        return Pooled(self.timm(as_map(x, self.dim)))
 
 
 class AttentionPool(PoolingLayer):
@@ -89,13 +85,12 @@ class AttentionPool(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Pool the real tokens with timm's module."""
-        tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
+        tokens, token_mask = real_tokens(x, mask, self.dim)
         if token_mask is None:
             return Pooled(self.timm(tokens).to(x.dtype))
         padding = ~token_mask[:, None, None, :]
         # Added to the scores, because one of timm's two code paths adds whatever it is given.
         bias = torch.zeros_like(padding, dtype=x.dtype).masked_fill(padding, float("-inf"))
-        tokens = tokens.masked_fill(~token_mask.unsqueeze(2), 0.0)
         return Pooled(self.timm(tokens, attn_mask=bias).to(x.dtype))
 
 
@@ -190,9 +185,3 @@ def refuse_mask(mask: Bool[Tensor, "B H W"] | None, name: str) -> None:
         raise ValueError(
             f"{name} is timm's own module, which takes no mask; leave it out, or take gap+gmp, gemean or attention"
         )
-
-
-def check_heads(dim: int, num_heads: int) -> None:
-    """Refuse a number of heads that does not divide the channels."""
-    if num_heads < 1 or dim % num_heads:
-        raise ValueError(f"num_heads must divide the {dim} channels, got {num_heads}; set the option num_heads")

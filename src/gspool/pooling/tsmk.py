@@ -12,7 +12,7 @@ from gspool.functional.results import Pooled
 from gspool.pooling.crow import scaled_to_one
 from gspool.pooling.embedding import LocalEmbedding
 from gspool.pooling.gap import token_average, uniform_weights
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, check_plane
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -55,11 +55,7 @@ class TSMK(PoolingLayer):
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Average the smoothed map, each real place weighted by the length of its feature."""
         tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
-        if x.ndim != 4:
-            raise ValueError(
-                f"T-SMK averages neighbouring places and needs a map [B, C, H, W], got tokens {tuple(x.shape)}; "
-                "give them their places back with tokens.transpose(1, 2).unflatten(2, (H, W))"
-            )
+        check_plane(x, "T-SMK averages neighbouring places")
         dtype = computing_dtype(x)
         lengths = torch.linalg.vector_norm(tokens.detach(), dim=2, dtype=dtype)
         if token_mask is not None:

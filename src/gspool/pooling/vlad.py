@@ -11,7 +11,8 @@ from torch import nn
 from gspool.functional.checks import computing_dtype, full_precision
 from gspool.functional.results import Pooled
 from gspool.pooling.dictionary import dictionary_size
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens
+from gspool.pooling.gap import token_average
+from gspool.pooling.layer import PoolingLayer, real_tokens
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -58,17 +59,13 @@ class NetVLAD(PoolingLayer):
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Assign, collect the residuals, bring every row to unit length."""
-        tokens = as_tokens(x, self.dim)
-        valid = as_token_mask(mask, x)
-        if valid is not None:
-            # What stands in the padding must not matter, not even if it is infinite: 0 * inf is NaN.
-            tokens = tokens.masked_fill(~valid[..., None], 0.0)
+        tokens, valid = real_tokens(x, mask, self.dim)
         embedded = self.embed(tokens.to(self.embed.weight.dtype))
         precise = computing_dtype(x)
         log_assignment = self.assign(embedded).to(precise).log_softmax(2)
         with full_precision(x):
             rows = unit_residuals(embedded.to(precise), log_assignment, self.prototypes.to(precise), valid)
-        return Pooled(rows.flatten(1).to(x.dtype), attributes=mean_assignment(log_assignment, valid))
+        return Pooled(rows.flatten(1).to(x.dtype), attributes=token_average(log_assignment.exp(), valid))
 
     def extra_repr(self) -> str:
         """Name the sizes."""
@@ -92,11 +89,3 @@ def unit_residuals(
         log_assignment = log_assignment.masked_fill(~mask[..., None], -torch.inf)
     centres = log_assignment.softmax(1).transpose(1, 2) @ tokens
     return F.normalize(centres - prototypes, dim=2)
-
-
-def mean_assignment(log_assignment: Float[Tensor, "B N M"], mask: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B M"]:
-    """How much of the image belongs to each prototype."""
-    assignment = log_assignment.exp()
-    if mask is None:
-        return assignment.mean(1)
-    return assignment.masked_fill(~mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True)
