@@ -10,7 +10,6 @@ from gspool.bench import Settings, measure
 from gspool.bench.measure import check_kernels, make_features
 
 TINY = {"batch": 2, "channels": 16, "sizes": ((3, 3),), "device": "cpu", "repeats": 2}
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("backward", [True, False])
