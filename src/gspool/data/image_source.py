@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
@@ -31,6 +31,13 @@ class ImageSource(Protocol):
     def describe(self, index: int) -> str:
         """Return a name that helps to find one image."""
         ...
+
+
+def selected(source: ImageSource) -> tuple[Any, Int64[Tensor, " N"]]:
+    """Return the source that a selection reads from, and the rows that it reads; of another source, all of them."""
+    if isinstance(source, SelectedImages):
+        return source.source, source.indices
+    return source, torch.arange(len(source))
 
 
 class FileImages:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from gspool.data import ShuffledBatches
 from gspool.data.image_set import mixed_seed
 from gspool.losses import LossParts
+from gspool.models.freezing import evaluating
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import LoopOutcome, Task, run_loop
@@ -113,13 +114,11 @@ def top_1(network: nn.Module, images: TensorSet, batch_size: int = 1_024) -> flo
         >>> top_1(torch.nn.Identity(), TensorSet.of(torch.eye(4), torch.tensor([0, 1, 2, 0])))
         0.75
     """
-    was_training = network.training
-    network.eval()
     right = 0
-    for places in torch.arange(len(images)).split(batch_size):
-        predicted = network(images.evaluation_images(places)).argmax(1)
-        right += int((predicted.cpu() == images.labels[places]).sum())
-    network.train(was_training)
+    with evaluating(network):
+        for places in torch.arange(len(images)).split(batch_size):
+            predicted = network(images.evaluation_images(places)).argmax(1)
+            right += int((predicted.cpu() == images.labels[places]).sum())
     return right / len(images)
 
 

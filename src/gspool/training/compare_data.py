@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
 from gspool import data
 from gspool.data import ImageSet
 from gspool.data.folder import has_splits
-from gspool.data.image_source import ArrayImages, FileImages, ImageSource, SelectedImages
+from gspool.data.image_source import ArrayImages, FileImages, ImageSource, selected
 from gspool.data.registry import option_names
 from gspool.data.splits import split_positions
 from gspool.evaluation.folds import contiguous_folds
@@ -67,7 +67,7 @@ def joined(parts: Sequence[ImageSet]) -> ImageSet:
     names = list(dict.fromkeys(name for part in parts for name in part.class_names))
     number = {name: label for label, name in enumerate(names)}
     labels = [number[part.class_names[label]] for part in parts for label in part.labels.tolist()]
-    found = [_selected(part.images) for part in parts]
+    found = [selected(part.images) for part in parts]
     images: ImageSource
     if all(isinstance(source, FileImages) for source, _ in found):
         images = FileImages([source.paths[row] for source, rows in found for row in rows.tolist()])
@@ -76,13 +76,6 @@ def joined(parts: Sequence[ImageSet]) -> ImageSet:
     else:
         raise ValueError(f"{parts[0].name}: the pictures of its splits come neither from files nor from arrays")
     return ImageSet(images, labels, names, name=parts[0].name)
-
-
-def _selected(source: ImageSource) -> tuple[Any, Int64[Tensor, " N"]]:
-    """Return the source that a selection reads from, and the rows that it reads."""
-    if isinstance(source, SelectedImages):
-        return source.source, source.indices
-    return source, torch.arange(len(source))
 
 
 def divided(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:

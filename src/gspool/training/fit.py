@@ -19,7 +19,6 @@ from gspool.training.embed import (
     embed_images,
     evaluate_images,
     flat_warning,
-    query_rows,
     threshold_content,
     write_classes,
     write_classifier,
@@ -33,7 +32,7 @@ from gspool.training.frozen import (
     token_head,
     trains_on_tokens,
 )
-from gspool.training.gpu_data import TensorSet
+from gspool.training.gpu_data import TensorSet, query_rows
 from gspool.training.heads import head_config
 from gspool.training.loop import LoopOutcome, duration, run_loop
 from gspool.training.metric_learning import (

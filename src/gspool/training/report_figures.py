@@ -13,8 +13,8 @@ import torch
 
 from gspool.evaluation import nearest_neighbours
 from gspool.files import write_atomic
-from gspool.training.embed import query_rows
-from gspool.training.gpu_data import TensorSet
+from gspool.models.freezing import evaluating
+from gspool.training.gpu_data import TensorSet, query_rows
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -85,9 +85,8 @@ def choose_examples(
         [[row for row in line if row != query][:k] for query, line in zip(rows.tolist(), found.tolist(), strict=True)]
     )
     queries = _pictures(images, rows)
-    was_training, device = model.training, next(model.parameters()).device
-    embedded = model.eval().embed(queries.to(device))
-    model.train(was_training)
+    with evaluating(model):
+        embedded = model.embed(queries.to(next(model.parameters()).device))
     weights = None
     if embedded.weights is not None and embedded.grid is not None:
         weights = embedded.weights.float().reshape(len(rows), *embedded.grid).cpu()

@@ -20,6 +20,7 @@ from gspool.evaluation.checked_input import as_ranks
 from gspool.models import Pixels
 from gspool.models.create import TIMM, begins_at_random, check_backbone_options, is_published
 from gspool.models.embedder import Embedder
+from gspool.models.freezing import evaluating
 from gspool.models.pretrained import check_savable
 from gspool.pooling.embedding import check_head_options
 from gspool.terminal.status import WrongArgumentsError, checking_arguments
@@ -295,14 +296,10 @@ def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, poolin
     """
     if isinstance(model, Embedder):
         check_savable(model)
-    was_training = model.training
-    model.eval()
-    try:
-        first = torch.zeros(1, dtype=torch.int64)
-        image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
+    first = torch.zeros(1, dtype=torch.int64)
+    image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
+    with evaluating(model):
         embedded = model.embed(image.to(next(model.parameters()).device))
-    finally:
-        model.train(was_training)
     if loss.zsr is not None and embedded.attributes is None:
         raise ValueError(
             f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {pooling!r} does not have; "
