@@ -19,7 +19,7 @@ from gspool.training.metric_learning import MetricLearning, build_model
 from gspool.training.metrics_log import read_metrics
 from gspool.training.processes import TrainingInterruptedError
 from gspool.training.run_folder import only_training
-from training.tiny_run import interrupt_at, script_evaluations
+from training.tiny_run import interrupt_at, script_evaluations, tiny
 
 
 def weights_of(folder) -> dict[str, torch.Tensor]:
@@ -320,12 +320,11 @@ def test_what_cannot_work_is_said_before_training(config, tmp_path, change, mess
 
 
 def test_a_second_process_does_not_train_in_the_same_folder(config, tmp_path):
-    with only_training(tmp_path / "run"):
-        with pytest.raises(
-            ValueError, match=r"another process is training in .*run; wait .*gspool train --resume .*run"
-        ):
-            fit(config, tmp_path / "run")
+    with only_training(tmp_path / "run", config):
+        taken = r"another process is training in .*run; wait .*gspool train --resume .*run"
+        with pytest.raises(ValueError, match=taken):
+            fit(tiny(seed=1), tmp_path / "run")
         # Not even its settings are written over those of the run that is under way.
-        assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+        assert read_config(tmp_path / "run" / "config.yaml") == config
     assert fit(config, tmp_path / "run").metrics
     assert not (tmp_path / "run" / ".lock").exists()

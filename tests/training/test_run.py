@@ -20,7 +20,7 @@ from gspool.models import Pixels
 from gspool.training import DataConfig, evaluate_run, report_figures, train
 from gspool.training.embed import embed_images
 from gspool.training.run import variants_of
-from gspool.training.run_folder import new_run_folder, own_config
+from gspool.training.run_folder import new_run_folder, only_training
 from gspool.training.sets import image_set
 from training.tiny_run import tiny
 
@@ -100,7 +100,8 @@ def test_evaluation_of_nothing_is_refused(tmp_path):
         evaluate_run(tmp_path / "absent")
     config = tiny()
     config.output.folder = str(tmp_path / "run")
-    own_config(tmp_path / "run", config)
+    with only_training(tmp_path / "run", config):
+        pass
     with pytest.raises(ValueError, match=r"has not finished.*--resume"):
         evaluate_run(tmp_path / "run")
 

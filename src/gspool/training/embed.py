@@ -18,7 +18,7 @@ from gspool.data import ImageSet, Shard
 from gspool.data.batches import ShieldedLoader, loading_processes, read_ahead
 from gspool.evaluation import (
     RetrievalMetrics,
-    Threshold,
+    calibrate_threshold,
     class_bootstrap,
     class_results,
     confused_pairs,
@@ -325,8 +325,15 @@ def write_classes(folder: Path, diagnosis: Diagnosis) -> None:
     write_atomic(folder / CLASSES, text.getvalue().encode())
 
 
-def threshold_content(threshold: Threshold, split: str, wanted: float | None) -> dict[str, Any]:
-    """Return the content of threshold.json: the threshold, the pairs it was measured on, the precision asked for."""
+def measure_threshold(
+    embeddings: Float[Tensor, "N D"],
+    labels: Int64[Tensor, " N"],
+    split: str,
+    wanted: float | None,
+    similarity: float | None = None,
+) -> dict[str, Any]:
+    """Return the content of threshold.json: a threshold (chosen unless given), its pairs, the precision asked for."""
+    threshold = calibrate_threshold(embeddings, labels, wanted, similarity=similarity)
     return {**threshold._asdict(), "split": split, "wanted_precision": wanted}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from gspool.data import ImageSet
-from gspool.evaluation import calibrate_threshold
 from gspool.files import write_atomic
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
 from gspool.training.embed import (
@@ -19,7 +19,7 @@ from gspool.training.embed import (
     embed_images,
     evaluate_images,
     flat_warning,
-    threshold_content,
+    measure_threshold,
     write_classes,
     write_classifier,
     write_threshold,
@@ -63,7 +63,6 @@ from gspool.training.run_folder import (
     has_begun,
     log_to,
     only_training,
-    own_config,
     process_rank,
     read_result,
     write_result,
@@ -167,12 +166,9 @@ def fit(
         check_beginning(config)
     with stop_on_signal() as request:
         try:
-            if process_rank() > 0:
-                if is_launched():
-                    leave_with_launcher()
-                return _fit(config, folder, title or config.model.pooling, model, sets, listed, request)
-            with only_training(folder):
-                own_config(folder, config)
+            if process_rank() > 0 and is_launched():
+                leave_with_launcher()
+            with only_training(folder, config) if process_rank() == 0 else nullcontext():
                 return _fit(config, folder, title or config.model.pooling, model, sets, listed, request)
         except (KeyboardInterrupt, TerminatedError):
             raise TrainingInterruptedError(folder, None, request.signum) from None
@@ -200,7 +196,11 @@ def _fit(
     if sets is None and listed is None:
         # Before the model, which may download weights: missing data must not wait for that.
         listed = check_run([config], begun=True, progress=shown)
-    model, images = _model_and_images(config, model, sets or {}, listed or {}, shown)
+    model = build_model(config) if model is None else model
+    images = _prepared(config, listed, model, shown) if listed else dict(sets or {})
+    missing = [split for split in needed_splits(config) if split not in images]
+    if missing:
+        raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(images)}")
     before = earlier_figures(config)
     earlier = None if config.start_from is None else Path(config.start_from)
     if config.head.steps and config.model.freeze != "all":
@@ -248,8 +248,8 @@ def _fit(
         threshold = None
         if watched is not None and task.classifier is None and hasattr(model, "save_pretrained"):
             vectors = embed_images(learner, watched, workers=config.data.workers).embeddings
-            chosen = calibrate_threshold(vectors, watched.labels, config.output.precision)
-            threshold = threshold_content(chosen, trainer.monitor_split, config.output.precision)
+            wanted = config.output.precision
+            threshold = measure_threshold(vectors, watched.labels, trainer.monitor_split, wanted)
         if task.classifier is not None and process_rank() == 0:
             write_classifier(folder, task.classifier.state_dict())
         result = _finish(config, folder, model, outcome, evaluation, images["test"], before, threshold)
@@ -261,28 +261,17 @@ def _fit(
     return result
 
 
-def _model_and_images(
-    config: TrainConfig,
-    model: Any,
-    sets: Mapping[Split, ImageSet | TensorSet],
-    listed: Mapping[Split, ImageSet],
-    shown: bool,
-) -> tuple[Any, dict[Split, Any]]:
-    """Return the model and every split that the run needs, all of them checked before any training."""
-    model = build_model(config) if model is None else model
-    if not listed:
-        missing = [split for split in needed_splits(config) if split not in sets]
-        if missing:
-            raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets)}")
-        return model, dict(sets)
+def _prepared(
+    config: TrainConfig, listed: Mapping[Split, ImageSet], model: Any, shown: bool
+) -> dict[Split, ImageSet | TensorSet]:
+    """Return the listed splits as the run sees them; what is wrong with any of them is told at once."""
     problems, images = Problems(), {}
     for split, each in listed.items():
+        training = split == "train"
         with problems.gathered():
-            images[split] = prepared(
-                each, config.data, model.pixels, training=split == "train", progress=shown, check=False
-            )
+            images[split] = prepared(each, config.data, model.pixels, training=training, progress=shown, check=False)
     problems.refuse()
-    return model, images
+    return images
 
 
 def _on_device(

@@ -289,8 +289,10 @@ class _Loop:
                 self.bar.say(self._expected_time())
         if last:
             return True
-        if self.monitor.stopped or over:
-            self.ending = "patience" if self.monitor.stopped else "time"
+        if self.monitor.stopped:
+            return True
+        if over:
+            self.ending = "time"
             return True
         if signum:
             if self.folder is None:  # nothing to resume
@@ -405,8 +407,6 @@ class _Loop:
 
     def finish(self) -> LoopOutcome:
         """Restore the best model and return how the run went."""
-        if self.monitor.stopped:
-            self.ending = "patience"
         watched = self.monitor.has_best
         if watched and self.folder is not None:
             wait_for_all()  # the first process may still be writing the best model
@@ -422,7 +422,7 @@ class _Loop:
             steps=self.step,
             best_step=self.monitor.best_step if watched else self.step,
             best_value=self.monitor.best_value if watched else None,
-            ending=self.ending,
+            ending="patience" if self.monitor.stopped else self.ending,
             curve=self.curve,
             seconds=self.seconds_before + self._elapsed(),
             training_seconds=self.training_seconds,

@@ -146,13 +146,8 @@ class ModelAndLoss(nn.Module):
 class MetricLearning(Task):
     """Train an embedding model, or with `CrossEntropyLoss` a classifier of its pooled features.
 
-    Args:
-        model: an `Embedder`, or another module with ``embed``, ``freeze`` and ``out_dim``.
-        loss: the loss of embeddings, labels and attributes.
-        config: all settings of the run.
-        train: what to learn from.
-        watched: what the monitor looks at, or None.
-        fabric: the Fabric of the run.
+    ``model`` is an `Embedder`, or another module with ``embed``, ``freeze`` and ``out_dim``. The monitor looks at
+    ``watched``.
     """
 
     def __init__(

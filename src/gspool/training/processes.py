@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 # Set by the process that launches others, so that they know whose children they are.
 LAUNCHER = "GSPOOL_LAUNCHER"
-# `lightning` contains Fabric; `pytorch-lightning` brings it as a package of its own.
-NAMES = ("lightning.fabric", "lightning_fabric")
 
 
 class TrainingInterruptedError(RuntimeError):
@@ -105,15 +102,17 @@ def leave_with_launcher() -> None:
 
 
 def import_fabric() -> ModuleType:
-    """Import Lightning Fabric under whichever of its two names is installed."""
-    for name in NAMES:
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            # If a dependency of Lightning is missing, its own message is the better one.
-            if error.name not in (name, name.split(".")[0]):
-                raise
-    raise ImportError("training needs Lightning, which is not installed; install it with: pip install 'gspool[train]'")
+    """Import Lightning Fabric, which takes seconds and is an extra."""
+    try:
+        import lightning.fabric
+    except ModuleNotFoundError as error:
+        # If a dependency of Lightning is missing, its own message is the better one.
+        if error.name not in ("lightning", "lightning.fabric"):
+            raise
+        raise ImportError(
+            "training needs Lightning, which is not installed; install it with: pip install 'gspool[train]'"
+        ) from error
+    return lightning.fabric
 
 
 def make_fabric(
@@ -135,7 +134,6 @@ def make_fabric(
         f"trainer.precision={trainer.precision!r}"
     )
     fabric = import_fabric()
-    misconfigured = importlib.import_module(f"{fabric.__name__}.utilities.exceptions").MisconfigurationException
     with quiet(), warnings.catch_warnings():
         # Lightning would go on in another precision than the one in config.yaml.
         warnings.filterwarnings("error", r".*AMP with fp16 is not supported on CPU.*")
@@ -147,7 +145,7 @@ def make_fabric(
                 strategy=strategy,
                 precision=trainer.precision,
             )
-        except (misconfigured, ValueError) as error:
+        except (fabric.utilities.exceptions.MisconfigurationException, ValueError) as error:
             raise ValueError(f"this machine cannot run these settings ({settings}): {error}") from error
         except UserWarning as error:
             raise ValueError(f"a CPU cannot train in float16 ({settings}); use bf16-mixed or 32-true") from error
@@ -172,7 +170,7 @@ def launch(fabric: Any, request: StopRequest) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence Lightning's banners, and its hints about choices that are not open here."""
-    loggers = [logging.getLogger(name) for name in (*NAMES, "lightning.pytorch", "lightning_utilities")]
+    loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         for message in (

@@ -65,15 +65,10 @@ def choose_examples(
     count: int = 6,
     k: int = 7,
 ) -> Examples:
-    """Choose queries of different classes and their nearest neighbours among embeddings that evaluation has computed.
+    """Choose queries of different classes and the ``k`` nearest neighbours of each among embeddings of an evaluation.
 
-    Args:
-        model: for the pooling weights of the queries.
-        images: the set that was evaluated.
-        embeddings: its embeddings.
-        confused: rows of queries and of neighbours of another class.
-        count: number of queries.
-        k: neighbours of each.
+    The model gives the pooling weights of the queries; ``confused`` are rows of queries and of the neighbours of
+    another class that are shown beside them.
     """
     asks, everything = query_rows(images), torch.arange(len(images))
     rows = spread_rows(images.labels, everything if asks is None else asks.nonzero().flatten(), count)

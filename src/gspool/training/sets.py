@@ -65,18 +65,21 @@ def prepared(
         UserWarning: if broken images are left out, with their names and the classes that are lost.
     """
     if config.cache:
-        # As the transforms would resize: training as the paper does, evaluation as the backbone wants.
-        images = data.cached(
-            images,
-            shorter_side=pixels.resize if config.transform == "crop" else None,
-            interpolation="bilinear" if training else pixels.interpolation,
-        )
+        images = data.cached(images, **_resizing(config, pixels, training))
     if config.check != "none" and (check or config.cache) and not in_memory(images):
         found = data.check_images(images, config.check, progress=progress)
         if found.broken and process_rank() == 0:
             warnings.warn(f"{images.name}/{images.split} goes on without broken images: {found}", stacklevel=2)
         images = found.images
     return images.with_transform(_transform(config, pixels, training))
+
+
+def _resizing(config: DataConfig, pixels: Pixels, training: bool) -> dict[str, Any]:
+    """Return how images are resized once, as the transforms would: for training as the paper, else as the backbone."""
+    return {
+        "shorter_side": pixels.resize if config.transform == "crop" else None,
+        "interpolation": "bilinear" if training else pixels.interpolation,
+    }
 
 
 def describe_data(config: DataConfig, images: Mapping[Split, ImageSet]) -> str:
@@ -105,8 +108,7 @@ def on_device(
     return load_tensors(
         images,
         device,
-        shorter_side=pixels.resize if config.transform == "crop" else None,
-        interpolation="bilinear" if training else pixels.interpolation,
+        **_resizing(config, pixels, training),
         longest=max(384, 3 * pixels.resize // 2),
         workers=max(config.workers, 1),
         progress=progress,
