@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from gspool import Embedder
-from gspool.training import FitResult, fit, read_config, train
+from gspool.training import FitResult, checkpoint, fit, read_config, train
 from gspool.training.checkpoint import CheckpointError, full_disk_explained, read_checkpoint
 from gspool.training.loop import NonFiniteLossError
 from gspool.training.metric_learning import MetricLearning, build_model
-from gspool.training.metrics_log import read_metrics
+from gspool.training.metrics_log import MetricsLog, read_metrics
 from gspool.training.processes import TrainingInterruptedError
 from gspool.training.run_folder import only_training
+from training.interrupted_runs import numbers_of
 from training.tiny_run import interrupt_at, script_evaluations, tiny
 
 
@@ -26,34 +27,22 @@ def weights_of(folder) -> dict[str, torch.Tensor]:
     return Embedder.from_pretrained(folder / "model").state_dict()
 
 
-def numbers_of(result: FitResult) -> FitResult:
-    """Return a result without its place and its times, which no two runs share."""
-    return result._replace(folder=None, seconds=0, images_per_second=0)
-
-
 def assert_same_run(one: FitResult, other: FitResult) -> None:
-    assert numbers_of(one) == numbers_of(other)
+    """Compare all but the places and the times of two runs."""
+    assert numbers_of(one.folder) == numbers_of(other.folder)
     theirs = weights_of(other.folder)
     for name, value in weights_of(one.folder).items():
         assert torch.equal(value, theirs[name]), name
 
 
 def test_the_folder_tells_how_the_model_came_about(config, tmp_path):
+    before = signal.getsignal(signal.SIGINT)
     result = fit(config, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "best.pt",
-        "classes.csv",
-        "config.yaml",
-        "last.pt",
-        "log.txt",
-        "metrics.csv",
-        "model",
-        "previous.pt",
-        "result.json",
-        "tensorboard",
-        "threshold.json",
-        "versions.json",
-    }
+    assert signal.getsignal(signal.SIGINT) is before
+    assert " ".join(sorted(path.name for path in tmp_path.iterdir())) == (
+        "best.pt classes.csv config.yaml last.pt log.txt metrics.csv model previous.pt result.json tensorboard "
+        "threshold.json versions.json"
+    )
     assert read_config(tmp_path / "config.yaml") == config
     assert json.loads((tmp_path / "versions.json").read_text())["packages"]["torch"] == torch.__version__.split("+")[0]
     rows = read_metrics(tmp_path)
@@ -63,6 +52,17 @@ def test_the_folder_tells_how_the_model_came_about(config, tmp_path):
     assert set(result.metrics) == {"p@1", "p@r", "map@r", "r@1", "r@2", "r@4", "r@8"}
     assert "from step 0" in (tmp_path / "log.txt").read_text()
     assert any((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_finished_run_is_read_and_not_made_again(config, tmp_path, monkeypatch):
+    first = fit(config, tmp_path)
+    monkeypatch.setattr(MetricLearning, "loss", None)
+    assert fit(config, tmp_path) == first
+    # Version 0.1 wrote less.
+    figures = json.loads((tmp_path / "result.json").read_text())
+    del figures["vectors_seen"], figures["before"], figures["intervals"], figures["threshold"]
+    (tmp_path / "result.json").write_text(json.dumps(figures))
+    assert fit(config, tmp_path) == first._replace(intervals={}, threshold=None)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(config, tmp_path):
@@ -97,24 +97,6 @@ def test_stopping_in_the_middle_and_resuming_changes_nothing(config, tmp_path, l
     monkeypatch.undo()
     assert read_checkpoint(tmp_path / "parts" / "last.pt")["step"] == 4
     assert_same_run(fit(config, tmp_path / "parts"), whole)
-    numbers = ("step", "loss", "map@r", "lr")
-    logs = [
-        [{name: row[name] for name in numbers if name in row} for row in read_metrics(tmp_path / part)]
-        for part in ("whole", "parts")
-    ]
-    assert logs[0] == logs[1]
-
-
-def test_a_finished_run_is_read_and_not_made_again(config, tmp_path, monkeypatch):
-    first = fit(config, tmp_path)
-    monkeypatch.setattr(MetricLearning, "loss", None)
-    assert fit(config, tmp_path) == first
-
-
-def test_signals_are_left_as_they_were(config, tmp_path):
-    before = signal.getsignal(signal.SIGINT)
-    fit(config, tmp_path)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_run_in_another_thread_trains_too(config, tmp_path):
@@ -136,19 +118,14 @@ def test_early_stopping_keeps_the_best(config, tmp_path, monkeypatch):
     assert all(torch.equal(value, saved[name]) for name, value in best["model"].items())
 
 
-def test_without_anything_to_watch_the_last_model_is_kept(config, tmp_path):
-    config.trainer.monitor_split = "none"
-    result = fit(config, tmp_path)
-    assert (result.best_step, result.validation) == (6, None)
-    assert not (tmp_path / "best.pt").exists()
-
-
 @pytest.mark.parametrize(("warm_start", "seen"), [(24, None), (1024, 6 * 12)])
 def test_a_warm_start_that_did_not_end_is_told(config, tmp_path, warm_start, seen):
     config.model.pooling_options["warm_start"] = warm_start
     config.trainer.monitor_split = "none"
     result = fit(config, tmp_path)
-    assert result.vectors_seen == seen
+    # Nothing is watched, so the last model is kept.
+    assert (result.best_step, result.validation, result.vectors_seen) == (6, None, seen)
+    assert not (tmp_path / "best.pt").exists()
     assert fit(config, tmp_path) == result  # read from its folder
     told = "has seen 72 vectors and warm_start asks for 1,024" in (tmp_path / "log.txt").read_text()
     assert told is (seen is not None)
@@ -159,15 +136,6 @@ def test_a_best_model_from_within_the_warm_start_is_told_though_training_went_pa
     config.model.pooling_options["warm_start"] = 4 * 12  # the evaluations are at steps 3 and 6
     result = fit(config, tmp_path)
     assert (result.best_step, result.steps, result.vectors_seen) == (3, 6, 3 * 12)
-
-
-def test_a_result_of_version_0_1_is_read(config, tmp_path):
-    result = fit(config, tmp_path)
-    path = tmp_path / "result.json"
-    figures = json.loads(path.read_text())
-    del figures["vectors_seen"], figures["before"], figures["intervals"], figures["threshold"]
-    path.write_text(json.dumps(figures))
-    assert fit(config, tmp_path) == result._replace(intervals={}, threshold=None)
 
 
 @pytest.mark.parametrize(("epochs", "backbone_moves"), [(1.0, False), (0.05, True)])
@@ -212,42 +180,30 @@ def test_nan_stops_names_the_place_and_keeps_the_last_good_state(config, tmp_pat
     assert all(value.isfinite().all() for value in state["module"].values())
 
 
-def test_a_full_disk_keeps_the_last_good_checkpoint(config, tmp_path, monkeypatch):
-    from gspool.training import checkpoint
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("where", ["last.pt", "metrics.csv"])
+def test_a_full_disk_keeps_the_last_good_checkpoint(config, tmp_path, monkeypatch, where, number):
+    write, add = checkpoint.write_atomic, MetricsLog.add
 
-    whole = fit(config, tmp_path / "whole")
-    write = checkpoint.write_atomic
-
-    def full(path, content):
+    def full_under_checkpoint(path, content):
         if path.name == "last.pt" and path.exists():
             path.with_name(f".{path.name}.part").write_bytes(content[: len(content) // 2])
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, os.strerror(number))
         write(path, content)
 
-    monkeypatch.setattr(checkpoint, "write_atomic", full)
-    with pytest.raises(CheckpointError, match=r"No space left.*is kept.*--resume"):
-        fit(config, tmp_path / "full")
-    assert read_checkpoint(tmp_path / "full" / "last.pt")["step"] == 3
-    monkeypatch.undo()
-    assert_same_run(fit(config, tmp_path / "full"), whole)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_fills_up_under_metrics_is_told_and_resumed(config, tmp_path, monkeypatch, number):
-    from gspool.training.metrics_log import MetricsLog
-
-    add = MetricsLog.add
-
-    def full(log, step, values):
+    def full_under_metrics(log, step, values):
         if step == 5:
             raise OSError(number, os.strerror(number))
         add(log, step, values)
 
-    monkeypatch.setattr(MetricsLog, "add", full)
-    with pytest.raises(CheckpointError, match=r"the disk of .* is full.*the last checkpoint is kept.*--resume"):
+    if where == "last.pt":
+        monkeypatch.setattr(checkpoint, "write_atomic", full_under_checkpoint)
+    else:
+        monkeypatch.setattr(MetricsLog, "add", full_under_metrics)
+    with pytest.raises(CheckpointError, match=rf"{os.strerror(number)}.*is kept.*--resume"):
         fit(config, tmp_path / "full")
-    monkeypatch.undo()
     assert read_checkpoint(tmp_path / "full" / "last.pt")["step"] == 3
+    monkeypatch.undo()
     assert_same_run(fit(config, tmp_path / "full"), fit(config, tmp_path / "whole"))
 
 
