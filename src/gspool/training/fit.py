@@ -42,7 +42,6 @@ from gspool.training.metric_learning import (
     learned_values,
     open_warm_start,
     plan_batches,
-    warm_start_warning,
     with_smaller_batches,
 )
 from gspool.training.processes import (
@@ -69,15 +68,13 @@ from gspool.training.run_folder import (
     write_versions,
 )
 from gspool.training.sets import (
-    Problems,
     check_beginning,
-    check_classes,
     check_fit,
     check_monitor,
     check_run,
-    needed_splits,
-    on_device,
-    prepared,
+    check_splits,
+    placed_on,
+    prepare_splits,
 )
 
 if TYPE_CHECKING:
@@ -197,10 +194,8 @@ def _fit(
         # Before the model, which may download weights: missing data must not wait for that.
         listed = check_run([config], begun=True, progress=shown)
     model = build_model(config) if model is None else model
-    images = _prepared(config, listed, model, shown) if listed else dict(sets or {})
-    missing = [split for split in needed_splits(config) if split not in images]
-    if missing:
-        raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(images)}")
+    images: dict[Split, Any] = prepare_splits(config, listed, model.pixels, shown) if listed else dict(sets or {})
+    check_splits(config, images)
     before = earlier_figures(config)
     earlier = None if config.start_from is None else Path(config.start_from)
     if config.head.steps and config.model.freeze != "all":
@@ -215,8 +210,6 @@ def _fit(
         print(describe_training(config, title, fabric.device), flush=True)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
-    if config.loss.name == "cross_entropy":
-        check_classes(images)
     plan_batches(config, train.labels, rank=0, world_size=1)
     if earlier is not None:
         load_proxies(loss, earlier)
@@ -229,7 +222,7 @@ def _fit(
         learner, data = token_head(model, tokens, config, fabric.device), tokens.sets
         settings = head_config(config, learner)
     else:
-        data = _on_device(config, images, model, fabric.device, shown)
+        data = placed_on(fabric.device, images, config.data, model, shown)
         _prepare_model(config, model, fabric)
     watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
     task = MetricLearning(learner, loss, settings, data["train"], watched, fabric)
@@ -259,34 +252,6 @@ def _fit(
     if signum:
         raise TrainingInterruptedError(folder, result.steps, signum)
     return result
-
-
-def _prepared(
-    config: TrainConfig, listed: Mapping[Split, ImageSet], model: Any, shown: bool
-) -> dict[Split, ImageSet | TensorSet]:
-    """Return the listed splits as the run sees them; what is wrong with any of them is told at once."""
-    problems, images = Problems(), {}
-    for split, each in listed.items():
-        training = split == "train"
-        with problems.gathered():
-            images[split] = prepared(each, config.data, model.pixels, training=training, progress=shown, check=False)
-    problems.refuse()
-    return images
-
-
-def _on_device(
-    config: TrainConfig, images: Mapping[Split, Any], model: Any, device: torch.device, shown: bool
-) -> dict[Split, Any]:
-    """Move sets of tensors to the device, and with ``data.resident`` those of images."""
-
-    def moved(split: Split, each: Any) -> Any:
-        if isinstance(each, TensorSet):
-            return each.to(device)
-        if not config.data.resident:
-            return each
-        return on_device(each, config.data, model.pixels, device, training=split == "train", progress=shown)
-
-    return {split: moved(split, each) for split, each in images.items()}
 
 
 def _prepare_model(config: TrainConfig, model: Any, fabric: Any) -> None:
@@ -374,10 +339,16 @@ def describe_training(config: TrainConfig, title: str, device: torch.device) -> 
 
 def run_warnings(config: TrainConfig, result: FitResult) -> list[str]:
     """Return what a user should know about a finished run: prototypes that were never set, flat weights."""
-    if result.vectors_seen is not None:
-        return [warm_start_warning(config, result.best_step, result.vectors_seen)]
-    flat = flat_warning(result.weights_entropy, config.model.pooling)
-    return [] if flat is None else [flat]
+    model = config.model
+    if result.vectors_seen is None:
+        flat = flat_warning(result.weights_entropy, model.pooling)
+        return [] if flat is None else [flat]
+    return [
+        f"the {model.pooling} of this model (step {result.best_step}) has not set its prototypes, and pools as average "
+        f"pooling: it has seen {result.vectors_seen:,} vectors and warm_start asks for "
+        f"{model.pooling_options['warm_start']:,}; lower --model.pooling_options.warm_start (not below the number of "
+        "prototypes), or train longer with --trainer.max_steps"
+    ]
 
 
 def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | TensorSet) -> None:

@@ -262,14 +262,3 @@ def open_warm_start(model: nn.Module) -> WarmStart | None:
         True
     """
     return next((part for part in model.modules() if isinstance(part, WarmStart) and part.collecting), None)
-
-
-def warm_start_warning(config: TrainConfig, step: int, seen: int) -> str:
-    """Return the warning about a model that ended before its prototypes were set, and how to change that."""
-    wanted = config.model.pooling_options["warm_start"]
-    return (
-        f"the {config.model.pooling} of this model (step {step}) has not set its prototypes, and pools as average "
-        f"pooling: it has seen {seen:,} vectors and warm_start asks for {wanted:,}; lower "
-        "--model.pooling_options.warm_start (not below the number of prototypes), or train longer with "
-        "--trainer.max_steps"
-    )

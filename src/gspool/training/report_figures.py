@@ -191,8 +191,8 @@ def pairs(pictures: UInt8[Tensor, "P 2 3 H W"], captions: Sequence[str]) -> str:
     figure, axes = _figure(len(pictures), 2, 4.0, 2.3 * len(pictures))
     for line, pair, caption in zip(axes, pictures, captions, strict=True):
         for axis, picture in zip(line, pair, strict=True):
+            _show(axis, picture)
             axis.set_axis_off()
-            axis.imshow(_picture(picture))
         line[0].set_title(caption, loc="left", fontsize=8)
     return _as_html(figure, "the closest mistake of each pair of classes")
 
@@ -201,15 +201,11 @@ def neighbours(examples: Examples) -> str:
     """Show queries and their nearest neighbours."""
     figure, axes = _figure(len(examples.queries), examples.neighbours.shape[1] + 1, 9.0, 1.2 * len(examples.queries))
     for line, query, found, right in zip(axes, examples.queries, examples.neighbours, examples.right, strict=True):
+        _show(line[0], query)
         line[0].set_axis_off()
-        line[0].imshow(_picture(query))
         for axis, image, is_right in zip(line[1:], found, right, strict=True):
-            axis.imshow(_picture(image))
-            axis.set_xticks([])
-            axis.set_yticks([])
-            for side in axis.spines.values():
-                side.set_color(RIGHT if is_right else WRONG)
-                side.set_linewidth(3)
+            _show(axis, image)
+            axis.spines[:].set(color=RIGHT if is_right else WRONG, linewidth=3)
     return _as_html(figure, "queries and their nearest neighbours")
 
 
@@ -237,9 +233,7 @@ def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, T
         height, width = picture.shape[1:]
         extent = (-0.5, width - 0.5, height - 0.5, -0.5)
         for axis, name in zip(axes[:, column], ["", *relative], strict=True):
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.imshow(_picture(picture))
+            _show(axis, picture)
             if name:
                 over = relative[name][column].numpy()
                 axis.imshow(
@@ -250,5 +244,6 @@ def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, T
     return _as_html(figure, "pictures, and the weights of their tokens")
 
 
-def _picture(image: UInt8[Tensor, "3 H W"]) -> Any:
-    return image.permute(1, 2, 0).numpy()
+def _show(axis: Any, image: UInt8[Tensor, "3 H W"]) -> None:
+    axis.set(xticks=[], yticks=[])
+    axis.imshow(image.permute(1, 2, 0).numpy())

@@ -82,6 +82,34 @@ def _resizing(config: DataConfig, pixels: Pixels, training: bool) -> dict[str, A
     }
 
 
+def prepare_splits(
+    config: TrainConfig, listed: Mapping[Split, ImageSet], pixels: Pixels, progress: bool
+) -> dict[Split, ImageSet]:
+    """Prepare the splits that `check_run` has listed; what is wrong with any of them is told at once."""
+    problems, images = Problems(), {}
+    for split, each in listed.items():
+        training = split == "train"
+        with problems.gathered():
+            images[split] = prepared(each, config.data, pixels, training=training, progress=progress, check=False)
+    problems.refuse()
+    return images
+
+
+def check_splits(config: TrainConfig, images: Mapping[Split, Any]) -> None:
+    """Check that a run has the splits that it needs, and of a classifier that all have the classes it learns."""
+    missing = [split for split in needed_splits(config) if split not in images]
+    if missing:
+        raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(images)}")
+    names = images["train"].class_names
+    for split, each in images.items():
+        # Shards know classes by number, and a part of them may lack the last ones.
+        if config.loss.name == "cross_entropy" and each.class_names != names[: len(each.class_names)]:
+            raise ValueError(
+                f"loss cross_entropy predicts the classes of train, and {split} has others; use data whose splits have "
+                "the same classes (imagenet, cifar100, a folder with --data.options.zero_shot false), or another loss"
+            )
+
+
 def describe_data(config: DataConfig, images: Mapping[Split, ImageSet]) -> str:
     """Return the pictures and classes of every split, and the classes that are left out, as lines."""
     parts = [f"{split} {len(each):,} of {each.num_classes:,} classes" for split, each in images.items()]
@@ -116,6 +144,20 @@ def on_device(
         size=pixels.size if config.transform == "crop" else None,
         options=config.transform_options,
     )
+
+
+def placed_on(
+    device: torch.device, images: Mapping[Split, Any], config: DataConfig, model: Any, progress: bool
+) -> dict[Split, Any]:
+    """Move sets of tensors to the device, and with ``data.resident`` those of images."""
+    placed = {}
+    for split, each in images.items():
+        if isinstance(each, TensorSet):
+            each = each.to(device)
+        elif config.resident:
+            each = on_device(each, config, model.pixels, device, training=split == "train", progress=progress)
+        placed[split] = each
+    return placed
 
 
 def fetch_data(config: DataConfig) -> None:
@@ -274,18 +316,6 @@ def check_run(
         if not one.stops and process_rank() == 0:
             warnings.warn(one.text, stacklevel=2)
     return found.sets
-
-
-def check_classes(sets: Mapping[Split, ImageSet | TensorSet]) -> None:
-    """Check that a classifier is measured on the classes that it learns."""
-    names = sets["train"].class_names
-    for split, images in sets.items():
-        # Shards know classes by number, and a part of them may lack the last ones.
-        if images.class_names != names[: len(images.class_names)]:
-            raise ValueError(
-                f"loss cross_entropy predicts the classes of train, and {split} has others; use data whose splits have "
-                "the same classes (imagenet, cifar100, a folder with --data.options.zero_shot false), or another loss"
-            )
 
 
 @torch.no_grad()
