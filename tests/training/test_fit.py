@@ -17,6 +17,7 @@ from gspool.training.checkpoint import CheckpointError, full_disk_explained, rea
 from gspool.training.loop import NonFiniteLossError
 from gspool.training.metric_learning import MetricLearning, build_model
 from gspool.training.metrics_log import MetricsLog, read_metrics
+from gspool.training.presets import changed
 from gspool.training.processes import TrainingInterruptedError
 from gspool.training.run_folder import only_training
 from training.interrupted_runs import numbers_of
@@ -241,38 +242,30 @@ def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_folder_free(co
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
-        (lambda c: setattr(c.trainer, "monitor", "accuracy"), r"trainer.monitor must be one of p@1, p@r, map@r"),
-        (lambda c: setattr(c.output, "ks", [1, 0]), "every k of R@K must be an integer of at least 1, got 0"),
-        (lambda c: setattr(c.trainer, "accelerator", "quantum"), "trainer.accelerator='quantum'.*invalid accelerator"),
-        (lambda c: setattr(c.trainer, "precision", "fp8"), "trainer.precision='fp8'.*Precision 'fp8' is invalid"),
-        (lambda c: setattr(c.trainer, "precision", "16-mixed"), "float16.*use bf16-mixed"),
-        (lambda c: setattr(c.optimiser, "multipliers", {"bakbone": 2.0}), "no parameter is called 'bakbone'"),
-        (lambda c: setattr(c.model, "pooling", "gapp"), "no pooling layer 'gapp'"),
-        (lambda c: setattr(c.loss, "name", "c3"), "there is no loss 'c3'"),
+        ({"trainer__monitor": "accuracy"}, r"trainer.monitor must be one of p@1, p@r, map@r"),
+        ({"output__ks": [1, 0]}, "every k of R@K must be an integer of at least 1, got 0"),
+        ({"trainer__accelerator": "quantum"}, "trainer.accelerator='quantum'.*invalid accelerator"),
+        ({"trainer__precision": "fp8"}, "trainer.precision='fp8'.*Precision 'fp8' is invalid"),
+        ({"trainer__precision": "16-mixed"}, "float16.*use bf16-mixed"),
+        ({"optimiser__multipliers": {"bakbone": 2.0}}, "no parameter is called 'bakbone'"),
+        ({"model__pooling": "gapp"}, "no pooling layer 'gapp'"),
+        ({"loss__name": "c3"}, "there is no loss 'c3'"),
+        ({"loss__miner": "TripletMiner"}, "no miner 'TripletMiner'; did you mean TripletMarginMiner"),
+        ({"data__options": {"sede": 1}}, "no option 'sede', did you mean 'seed'"),
+        ({"data__transform_options": {"flip": 0}}, "'none' has no options"),
+        ({"loss__zsr_options": {"dims": 3}, "loss__zsr": 0.1}, "has no dims"),
         (
-            lambda c: setattr(c.loss, "miner", "TripletMiner"),
-            "no miner 'TripletMiner'; did you mean TripletMarginMiner",
-        ),
-        (lambda c: setattr(c.data, "options", {"sede": 1}), "no option 'sede', did you mean 'seed'"),
-        (lambda c: setattr(c.data, "transform_options", {"flip": 0}), "'none' has no options"),
-        (lambda c: setattr(c.loss, "zsr_options", {"dims": 3}) or setattr(c.loss, "zsr", 0.1), "has no dims"),
-        (
-            lambda c: (
-                setattr(c.model, "pooling_options", {})
-                or setattr(c.model, "pooling", "gap")
-                or setattr(c.loss, "zsr", 0.1)
-            ),
+            {"model__pooling": "gap", "model__pooling_options": {}, "loss__zsr": 0.1},
             "regularises attributes, which the pooling layer 'gap'",
         ),
     ],
 )
-def test_what_cannot_work_is_said_before_training(config, tmp_path, change, message, monkeypatch):
+def test_what_cannot_work_is_said_before_training(config, tmp_path, changes, message, monkeypatch):
     monkeypatch.setattr(MetricLearning, "loss", lambda *_: pytest.fail("a step was made"))
-    change(config)
     with pytest.raises(ValueError, match=message):
-        fit(config, tmp_path)
+        fit(changed(config, **changes), tmp_path)
 
 
 def test_a_second_process_does_not_train_in_the_same_folder(config, tmp_path):

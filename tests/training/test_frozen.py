@@ -15,7 +15,7 @@ from gspool.training.frozen import token_data, token_head, trains_on_tokens
 from gspool.training.heads import TokenHead
 from gspool.training.metric_learning import MetricLearning, build_loss, build_model, with_smaller_batches
 from gspool.training.parsing import as_yaml
-from gspool.training.presets import preset
+from gspool.training.presets import changed, preset
 from gspool.training.processes import TrainingInterruptedError
 from gspool.training.sets import image_set
 from gspool.training.stream import Batch
@@ -62,12 +62,8 @@ def test_a_step_on_tokens_is_the_step_on_images(frozen):
     batch = next(iter(tasks[0].batches(0, 1)))
     # The same pictures as images: every second entry is a mirror image.
     transform = image_set(frozen.data, "validation", model.pixels).transform
-    images = torch.stack(
-        [
-            transform(sets["train"].images[row // 2]).flip(-1) if row % 2 else transform(sets["train"].images[row // 2])
-            for row in batch.rows.tolist()
-        ]
-    )
+    seen = [(transform(sets["train"].images[row // 2]), row % 2) for row in batch.rows.tolist()]
+    images = torch.stack([image.flip(-1) if mirrored else image for image, mirrored in seen])
     parts = [task.loss(each, 0) for task, each in zip(tasks, (batch, Batch(images, *batch[1:])), strict=True)]
     torch.testing.assert_close(parts[0].total, parts[1].total)
     gradients = [torch.autograd.grad(each.total, list(model.head.parameters())) for each in parts]
@@ -188,18 +184,17 @@ def test_the_preset_for_own_pictures_is_frozen_and_its_sequel_is_not():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
-        (lambda c: setattr(c.features, "budget", 1e-9), r"exceed --features.budget"),
-        (lambda c: setattr(c.data, "options", {"fractions": [0.8, 0.1, 0.1]}), "give 1 to test|give 1 to validation"),
-        (lambda c: setattr(c.model, "pooling_options", {"prototypes": 4000}), "prototypes|at least"),
+        ({"features__budget": 1e-9}, r"exceed --features.budget"),
+        ({"data__options": {"fractions": [0.8, 0.1, 0.1]}}, "give 1 to test|give 1 to validation"),
+        ({"model__pooling_options": {"prototypes": 4000}}, "prototypes|at least"),
     ],
 )
-def test_what_cannot_work_is_said_in_a_sentence(vit, tmp_path, change, message, monkeypatch):
+def test_what_cannot_work_is_said_in_a_sentence(vit, tmp_path, changes, message, monkeypatch):
     monkeypatch.setattr(MetricLearning, "loss", lambda *_: pytest.fail("a step was made"))
-    change(vit)
     with pytest.raises(ValueError, match=message):
-        fit(vit, tmp_path / "run")
+        fit(changed(vit, **changes), tmp_path / "run")
 
 
 def test_a_class_token_that_is_not_there_is_named(frozen, tmp_path):
