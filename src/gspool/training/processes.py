@@ -102,17 +102,17 @@ def leave_with_launcher() -> None:
 
 
 def import_fabric() -> ModuleType:
-    """Import Lightning Fabric, which takes seconds and is an extra."""
+    """Import Lightning Fabric, which is an extra."""
     try:
-        import lightning.fabric
+        import lightning_fabric
     except ModuleNotFoundError as error:
         # If a dependency of Lightning is missing, its own message is the better one.
-        if error.name not in ("lightning", "lightning.fabric"):
+        if error.name != "lightning_fabric":
             raise
         raise ImportError(
-            "training needs Lightning, which is not installed; install it with: pip install 'gspool[train]'"
+            "training needs Lightning Fabric, which is not installed; install it with: pip install 'gspool[train]'"
         ) from error
-    return lightning.fabric
+    return lightning_fabric
 
 
 def make_fabric(
@@ -170,7 +170,7 @@ def launch(fabric: Any, request: StopRequest) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence Lightning's banners, and its hints about choices that are not open here."""
-    loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities")]
+    loggers = [logging.getLogger(name) for name in ("lightning_fabric", "lightning_utilities")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         for message in (

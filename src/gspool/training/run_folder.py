@@ -27,7 +27,7 @@ from gspool.version import __version__
 CONFIG, VERSIONS, LOG, RESULT = "config.yaml", "versions.json", "log.txt", "result.json"
 MODEL, REPORT = "model", "report.html"
 HEAD = "head"  # the folder of the first phase, of the head alone
-PACKAGES = ("torch", "torchvision", "lightning", "pytorch-lightning", "pytorch-metric-learning", "timm", "numpy")
+PACKAGES = ("torch", "torchvision", "lightning-fabric", "pytorch-metric-learning", "timm", "numpy")
 log = logging.getLogger("gspool.training")
 
 
