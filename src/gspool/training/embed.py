@@ -191,7 +191,7 @@ def evaluate_images(
         classifier=classifier,
     )
     vectors, device = embedded.embeddings, next(model.parameters()).device
-    metrics = retrieval_metrics(*_searched(vectors, images), ks=ks, device=device)
+    metrics = retrieval_metrics(*searched(vectors, images), ks=ks, device=device)
     classes = len(images.labels.unique())
     right = None if classifier is None else accuracy(embedded, images)
     return Evaluation(metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split, accuracy=right)
@@ -224,12 +224,18 @@ def read_classifier(folder: Path, device: torch.device) -> nn.Linear | None:
     return classifier
 
 
-def _searched(vectors: Float[Tensor, "N D"], images: ImageSet | TensorSet) -> tuple[Tensor, ...]:
+def searched(vectors: Float[Tensor, "N D"], images: ImageSet | TensorSet) -> tuple[Tensor, ...]:
     """Return vectors and labels of the queries, and of the gallery where the set has both."""
     labels, queries = images.labels, query_rows(images)
     if queries is None:
         return vectors, labels
     return vectors[queries], labels[queries], vectors[~queries], labels[~queries]
+
+
+def search_rows(images: ImageSet | TensorSet) -> tuple[Int64[Tensor, " Q"], Int64[Tensor, " G"]]:
+    """Return the rows of the queries and of the gallery; all rows are both where the set has no roles."""
+    everything, queries = torch.arange(len(images.labels)), query_rows(images)
+    return (everything, everything) if queries is None else (everything[queries], everything[~queries])
 
 
 class Diagnosis(NamedTuple):
@@ -248,16 +254,13 @@ class Diagnosis(NamedTuple):
 
 def diagnose(evaluation: Evaluation, images: ImageSet | TensorSet, device: Any = None) -> Diagnosis:
     """Compute the results of an evaluated set by class."""
-    metrics, labels, queries = evaluation.metrics, images.labels, query_rows(images)
+    metrics, labels = evaluation.metrics, images.labels
     names = [str(name) for name in images.class_names] or [str(label) for label in range(int(labels.max()) + 1)]
-    if queries is None:
-        asked = found = list(range(len(labels)))
-    else:
-        asked, found = (rows.nonzero().flatten().tolist() for rows in (queries, ~queries))
-    pairs = confused_pairs(*_searched(evaluation.embeddings, images), count=SHOWN, device=device)
+    asked, found = search_rows(images)
+    pairs = confused_pairs(*searched(evaluation.embeddings, images), count=SHOWN, device=device)
     own = labels[asked]
     bounds = class_bootstrap(metrics.by_query.cpu(), own).tolist()
-    rows = [(asked[pair.query], found[pair.found]) for pair in pairs]
+    rows = [(int(asked[pair.query]), int(found[pair.found])) for pair in pairs]
     return Diagnosis(
         intervals=dict(zip(metrics, bounds, strict=True)),
         classes=[

@@ -20,6 +20,7 @@ from gspool.training.embed import (
     evaluate_images,
     flat_warning,
     measure_threshold,
+    searched,
     write_classes,
     write_classifier,
     write_threshold,
@@ -32,7 +33,7 @@ from gspool.training.frozen import (
     token_head,
     trains_on_tokens,
 )
-from gspool.training.gpu_data import TensorSet, query_rows
+from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import head_config
 from gspool.training.loop import LoopOutcome, duration, run_loop
 from gspool.training.metric_learning import (
@@ -355,14 +356,9 @@ def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | Ten
     """Write the embeddings and labels of the test images; queries and gallery apart where the set has both."""
     from safetensors.torch import save
 
-    queries, vectors = query_rows(test), evaluation.embeddings.cpu()
-    content = {"embeddings": vectors, "labels": test.labels}
-    if queries is not None:
-        content = {name: value[queries] for name, value in content.items()} | {
-            "gallery": vectors[~queries],
-            "gallery_labels": test.labels[~queries],
-        }
-    write_atomic(folder / EMBEDDINGS, save({name: value.contiguous() for name, value in content.items()}))
+    names = ("embeddings", "labels", "gallery", "gallery_labels")
+    parts = zip(names, searched(evaluation.embeddings.cpu(), test), strict=False)
+    write_atomic(folder / EMBEDDINGS, save({name: part.contiguous() for name, part in parts}))
 
 
 def _load_best(model: Any, folder: Path) -> None:

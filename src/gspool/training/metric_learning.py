@@ -116,22 +116,19 @@ def with_smaller_batches(config: TrainConfig, labels: torch.Tensor, shown: bool 
     counts, data = labels.unique(return_counts=True)[1], config.data
     processes = config.trainer.devices * config.trainer.num_nodes
     if data.sampler == "shuffled":
-        size = min(data.batch_size, len(labels)) // processes * processes
-        if size in (0, data.batch_size):
-            return config
-        if shown:
-            print(f"batches of {data.batch_size} images shrink to {size}: the data has {len(labels)}", flush=True)
-        return replace(config, data=replace(data, classes_per_batch=size, images_per_class=1))
-    classes = min(data.classes_per_batch, len(counts) // processes * processes)
-    images = min(data.images_per_class, int(counts.max()))
-    if not classes or (classes, images) == (data.classes_per_batch, data.images_per_class):
+        classes, images = min(data.batch_size, len(labels)) // processes * processes, 1
+        told = f"batches of {data.batch_size} images shrink to {classes}: the data has {len(labels)}"
+    else:
+        classes = min(data.classes_per_batch, len(counts) // processes * processes)
+        images = min(data.images_per_class, int(counts.max()))
+        told = (
+            f"batches of {data.classes_per_batch} classes x {data.images_per_class} images shrink to {classes} x "
+            f"{images}: the data has {len(counts)} classes to learn from, of at most {int(counts.max())} images"
+        )
+    if classes * images in (0, data.batch_size):
         return config
     if shown:
-        print(
-            f"batches of {data.classes_per_batch} classes x {data.images_per_class} images shrink to {classes} x "
-            f"{images}: the data has {len(counts)} classes to learn from, of at most {int(counts.max())} images",
-            flush=True,
-        )
+        print(told, flush=True)
     return replace(config, data=replace(data, classes_per_batch=classes, images_per_class=images))
 
 

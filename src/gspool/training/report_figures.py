@@ -14,7 +14,8 @@ import torch
 from gspool.evaluation import nearest_neighbours
 from gspool.files import write_atomic
 from gspool.models.freezing import evaluating
-from gspool.training.gpu_data import TensorSet, query_rows
+from gspool.training.embed import search_rows
+from gspool.training.gpu_data import TensorSet
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -70,9 +71,8 @@ def choose_examples(
     The model gives the pooling weights of the queries; ``confused`` are rows of queries and of the neighbours of
     another class that are shown beside them.
     """
-    asks, everything = query_rows(images), torch.arange(len(images))
-    rows = spread_rows(images.labels, everything if asks is None else asks.nonzero().flatten(), count)
-    gallery = everything if asks is None else (~asks).nonzero().flatten()
+    asked, gallery = search_rows(images)
+    rows = spread_rows(images.labels, asked, count)
     k = min(k, len(gallery) - 1)
     found = gallery[nearest_neighbours(embeddings[rows], embeddings[gallery], k=k + 1).indices.cpu()]
     # A query is in the gallery itself where the set has no roles.
