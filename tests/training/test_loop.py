@@ -12,6 +12,7 @@ from gspool.evaluation import retrieval_metrics
 from gspool.losses import LossParts
 from gspool.training import embed, fit, train
 from gspool.training.config import ScheduleConfig, TrainerConfig
+from gspool.training.gpu_data import TensorSet
 from gspool.training.loop import Task, run_loop, set_learning_rate
 from gspool.training.monitor import Monitor
 from gspool.training.processes import make_fabric
@@ -139,12 +140,16 @@ def test_compiling_goes_through_the_backbone_and_computes_the_same(config, tmp_p
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 
-def test_embeddings_of_the_test_images_are_kept_where_asked(config, tmp_path):
+@pytest.mark.parametrize("queries", [None, torch.arange(24) < 12])
+def test_embeddings_of_the_test_images_are_kept_where_asked(config, tmp_path, queries):
+    pixels = torch.randint(256, (24, 3, 16, 16), dtype=torch.uint8)
+    images = TensorSet.of(pixels, torch.arange(24) % 6, queries=queries)
     config.output.embeddings = True
-    result = fit(config, tmp_path)
+    result = fit(config, tmp_path, sets={"train": images, "validation": images, "test": images})
     kept = load_file(tmp_path / "embeddings.safetensors")
-    metrics = retrieval_metrics(kept["embeddings"], kept["labels"])
-    assert metrics["map@r"] == pytest.approx(result.metrics["map@r"])
+    parts = [kept[name] for name in ("embeddings", "labels", "gallery", "gallery_labels") if name in kept]
+    assert len(parts) == (2 if queries is None else 4)
+    assert retrieval_metrics(*parts)["map@r"] == pytest.approx(result.metrics["map@r"])
 
 
 def test_the_test_images_are_embedded_once_for_figures_and_report(tmp_path, monkeypatch):
