@@ -26,7 +26,7 @@ LEARNING_RATES = (2e-3, 4e-3, 8e-3, 1.6e-2)
 # Epsilon, and the number of vectors that the warm start collects; 0 draws the prototypes at random.
 PROTOTYPE_STARTS = ((5.0, 0), (10.0, 0), (20.0, 0), (40.0, 0), (10.0, 1024), (20.0, 1024))
 CHOOSING_SEEDS, MEASURING_SEEDS = (10, 11), (0, 1, 2)
-LIBRARIES = ("pytorch-lightning", "pytorch-metric-learning", "matplotlib")
+LIBRARIES = ("lightning-fabric", "pytorch-metric-learning", "matplotlib")
 
 
 def grid(quick: bool) -> list[dict[str, Any]]:

@@ -118,7 +118,9 @@ def main() -> None:
         print(rows[-1], flush=True)
     command = shlex.join(["python", "benchmarks/imagenet_step.py", *sys.argv[1:]])
     value = {"precision": preset(PRESETS[0]).trainer.precision, "rows": rows}
-    write_result(chosen.out, value, command=command, seeds=[0], libraries=["timm", "lightning"], device=chosen.device)
+    write_result(
+        chosen.out, value, command=command, seeds=[0], libraries=["timm", "lightning-fabric"], device=chosen.device
+    )
 
 
 if __name__ == "__main__":

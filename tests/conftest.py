@@ -25,9 +25,7 @@ def ctrl_c_is_heard():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    before = torch.get_num_threads()
+    """Compute on one thread, in fixtures of all scopes too: runs are compared bit for bit, and threads change sums."""
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

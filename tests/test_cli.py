@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from gspool import cli
 from gspool.training import parse_config, read_config
@@ -27,7 +26,6 @@ def config_file(tmp_path):
 
 
 def test_train_ends_with_a_table_and_evaluate_repeats_it(config_file, tmp_path, capsys):
-    torch.set_num_threads(1)
     assert cli.main(["train", "--config", str(config_file)]) == 0
     shown = capsys.readouterr().out
     result = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -47,7 +45,6 @@ def test_train_ends_with_a_table_and_evaluate_repeats_it(config_file, tmp_path, 
 
 @pytest.mark.parametrize(("warm_start", "told"), [("24", 0), ("1024", 1)])
 def test_train_warns_of_gsp_that_has_only_averaged(config_file, warm_start, told, capsys):
-    torch.set_num_threads(1)
     late = ["--trainer.monitor_split", "none", "--model.pooling_options.warm_start", warm_start]
     assert cli.main(["train", "--config", str(config_file), *late]) == 0
     warned = [line for line in capsys.readouterr().err.splitlines() if "pools as average pooling" in line]

@@ -11,7 +11,6 @@ from gspool import cli
 from gspool.provenance import read_result
 
 TINY = ["--batch", "2", "--channels", "16", "--size", "3", "--repeats", "2", "--device", "cpu"]
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_run_shows_a_table_and_closes_with_the_cost_of_the_swap(capsys):

@@ -11,7 +11,6 @@ from gspool.bench.measure import check_kernels, make_features
 from gspool.bench.settings import read_layer, read_layers
 
 TINY = {"batch": 2, "channels": 16, "sizes": ((3, 3),), "device": "cpu", "repeats": 2}
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_average_pooling_is_measured_in_any_case_first_and_once():

@@ -78,6 +78,9 @@ def test_a_threshold_has_the_precision_and_recall_that_it_says(clusters):
     precise = calibrate_threshold(embeddings, labels, precision=0.9)
     assert precise.precision >= 0.9 > calibrate_threshold(embeddings, labels, similarity=-1.0).precision
     assert precise.recall <= calibrate_threshold(embeddings, labels, precision=0.5).recall
+    for wanted in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
+        chosen = calibrate_threshold(embeddings, labels, precision=wanted)
+        assert calibrate_threshold(embeddings, labels, similarity=chosen.similarity) == chosen
 
 
 def test_a_threshold_needs_pairs_of_both_kinds():

@@ -13,7 +13,6 @@ from gspool import Embedder
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_the_zero_shot_example_runs_with_an_embedder():
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     (block,) = (block for block in blocks if "zero_shot_prediction" in block)

@@ -79,7 +79,6 @@ def test_finished_runs_are_not_made_again(tmp_path):
 
 def killed_at(moment, folder):
     """Run a protocol in this process and kill it."""
-    torch.set_num_threads(1)  # a fork inherits the pool of threads without its threads
     rename = os.replace
 
     def run(fold, repeat):

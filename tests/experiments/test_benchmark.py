@@ -18,8 +18,6 @@ from gspool.experiments.retrieval_study import StudySettings, jobs_of
 from gspool.experiments.retrieval_training import Variant
 from gspool.provenance import read_result
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def options(folder: Path, **chosen) -> RunOptions:
     return RunOptions(

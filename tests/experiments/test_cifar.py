@@ -19,7 +19,6 @@ from gspool.experiments.cifar import (
 )
 from gspool.experiments.experiment import RunOptions
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = RunOptions(quick=True)
 
 

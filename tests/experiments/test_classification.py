@@ -25,8 +25,6 @@ from gspool.experiments.experiment import RunOptions
 from gspool.provenance import read_result, write_result
 from gspool.training.classify import ClassificationConfig
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def labelled(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(seed)

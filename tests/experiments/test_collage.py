@@ -45,7 +45,6 @@ from gspool.models.cifar_resnet import ResNet20
 from gspool.provenance import read_result
 from gspool.training.gpu_data import TensorSet
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES, CHANNELS = 16, 12
 SMALL = {"prototypes": 8, "warm_start": 0}
 TABLES = {name: table for name, table in collage.EXPERIMENT.tables.items() if name != "heads"}

@@ -12,7 +12,6 @@ from gspool.pooling.embedding import check_head_options
 from gspool.provenance import read_result
 from gspool.training.compare_data import Tokens, create_sets
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 NAME = "tuned_cub_resnet50_227_pnca"
 
 

@@ -16,8 +16,6 @@ from gspool.models.pixels import Pixels
 from gspool.provenance import read_result
 from gspool.training.gpu_data import TensorSet
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Colours(Backbone):
     """The image itself, coarser, as its features."""

@@ -175,7 +175,7 @@ def test_presets_hold_its_authors_values_and_it_needs_torch_alone(monkeypatch):
 
 
 @pytest.fixture
-def config(one_thread) -> TrainConfig:
+def config() -> TrainConfig:
     config = tiny(max_steps=4, evaluate_every=2)
     config.loss.name, config.loss.options = "libc", {"layers": 2, "heads": 4}
     config.loss.zsr = 0.2

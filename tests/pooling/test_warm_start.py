@@ -83,7 +83,7 @@ def choose_on_rank(rank: int, folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_two_processes_choose_the_prototypes_of_one(tmp_path, one_thread):
+def test_two_processes_choose_the_prototypes_of_one(tmp_path):
     fork = multiprocessing.get_context("fork")
     ranks = [fork.Process(target=choose_on_rank, args=(rank, tmp_path)) for rank in (0, 1)]
     for process in ranks:

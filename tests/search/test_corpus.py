@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from gspool.data.batches import read_ahead
 from gspool.search import Limits, embed_corpus
 from gspool.search import corpus as embed_module
 from gspool.search.corpus import stream
@@ -137,7 +138,7 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
             asked.append(listed)
             yield listed
 
-    ahead = stream.decode_ahead(watched(), partial(stream.decode_one, model=small_model), workers=2, ahead=3)
+    ahead = read_ahead(watched(), partial(stream.decode_one, model=small_model), threads=2, ahead=3)
     first = next(ahead)
     assert len(asked) == 4
     decoded = [first, *ahead]
@@ -145,7 +146,7 @@ def test_decoding_stays_only_a_little_ahead(small_model, pictures):
 
 
 def test_leaving_early_stops_the_threads(small_model, pictures):
-    ahead = stream.decode_ahead(list_images([pictures]), partial(stream.decode_one, model=small_model), 2, ahead=5)
+    ahead = read_ahead(list_images([pictures]), partial(stream.decode_one, model=small_model), 2, ahead=5)
     next(ahead)
     ahead.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("read")]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from gspool.executor import Failure
 from gspool.search import embed_corpus
@@ -41,7 +40,6 @@ def test_a_cluster_writes_the_file_that_one_process_writes_although_a_worker_die
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     # One batch per task, so that fifteen pictures are spread over the workers.
     monkeypatch.setattr(stream, "BATCHES_PER_TASK", 1)
-    torch.set_num_threads(1)
     (pictures / "bee" / "broken.png").write_bytes(b"hello")
     alone, together = tmp_path / "alone.parquet", tmp_path / "together.parquet"
     expected = embed_corpus(small_model, pictures, alone, batch_size=2, workers=1, device="cpu")

@@ -1,4 +1,4 @@
-"""What the tests of training share: a tiny configuration, one thread, glyphs drawn once."""
+"""What the tests of training share: a tiny configuration, glyphs drawn once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from gspool.data.image_set import SPLITS
 from gspool.training import TrainConfig
 from gspool.training.report_figures import choose_examples
 from training.tiny_run import tiny
-
-
-@pytest.fixture(autouse=True)
-def runs_on_one_thread(one_thread):
-    """Runs are compared bit for bit."""
 
 
 @pytest.fixture(scope="session")

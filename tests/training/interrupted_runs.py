@@ -14,13 +14,18 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from gspool.training import TrainConfig
-from gspool.training.checkpoint import LAST, read_checkpoint
+from gspool.training.checkpoint import BEST, LAST, read_checkpoint
 from gspool.training.metrics_log import read_metrics
 from gspool.training.parsing import as_yaml
+from gspool.training.run import run
 from training.tiny_run import tiny
 
 TIMES = ("seconds", "images_per_second", "steps_per_second")
@@ -53,54 +58,51 @@ def free_port() -> int:
             return port
 
 
-def start(config: TrainConfig, ranks: int) -> list[int]:
-    """Fork the processes of a run; it resumes where the folder holds a checkpoint. Return their process ids."""
-    port = free_port()
+def fork(work: Callable[[], int | None]) -> int:
+    """Do something in a forked process, which leaves with the status that it returns; return the process id."""
     sys.stdout.flush()
     sys.stderr.flush()
-    folder = Path(config.output.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    group, processes = 0, []
-    for rank in range(ranks):
-        process = os.fork()
-        if process == 0:
-            _train(config, folder, rank, ranks, port, group)
-        group = group or process
-        os.setpgid(process, group)
-        processes.append(process)
-    return processes
-
-
-def _train(config: TrainConfig, folder: Path, rank: int, ranks: int, port: int, group: int) -> None:
-    """Run the command in a forked process, and leave with its status."""
+    process = os.fork()
+    if process:
+        return process
     status = 1
     try:
-        os.setpgid(0, group)
-        if ranks > 1:
-            os.environ.update(
-                RANK=str(rank),
-                LOCAL_RANK=str(rank),
-                WORLD_SIZE=str(ranks),
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
-                TORCHELASTIC_RUN_ID="test",
-            )
-        said = os.open(folder.parent / f"{folder.name}.{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        from gspool.training.run import run
-
-        arguments = ["--resume", str(folder)]
-        if not (folder / "config.yaml").exists():
-            (folder.parent / "config.yaml").write_text(as_yaml(config))
-            arguments = ["--config", str(folder.parent / "config.yaml")]
-        status = run("train", arguments)
+        status = work() or 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+def start(config: TrainConfig, ranks: int) -> list[int]:
+    """Fork the processes of a run; it resumes where the folder holds a checkpoint. Return their process ids."""
+    port, folder = free_port(), Path(config.output.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    processes: list[int] = []
+    for rank in range(ranks):
+        group = processes[0] if processes else 0
+        process = fork(functools.partial(_train, config, folder, rank, ranks, port, group))
+        os.setpgid(process, group or process)
+        processes.append(process)
+    return processes
+
+
+def _train(config: TrainConfig, folder: Path, rank: int, ranks: int, port: int, group: int) -> int:
+    """Run the command in a forked process."""
+    os.setpgid(0, group)
+    if ranks > 1:
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in place.items()}, TORCHELASTIC_RUN_ID="test")
+    said = os.open(folder.parent / f"{folder.name}.{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    arguments = ["--resume", str(folder)]
+    if not (folder / "config.yaml").exists():
+        (folder.parent / "config.yaml").write_text(as_yaml(config))
+        arguments = ["--config", str(folder.parent / "config.yaml")]
+    return run("train", arguments)
 
 
 def wait(processes: list[int], seconds: float = 200.0, leave_together: bool = False) -> list[int]:
@@ -111,24 +113,22 @@ def wait(processes: list[int], seconds: float = 200.0, leave_together: bool = Fa
     Raises:
         TimeoutError: if one of them does not end; all of them are killed then.
     """
-    end, statuses = time.monotonic() + seconds, {}
+    end, statuses, late = time.monotonic() + seconds, {}, []
     while len(statuses) < len(processes):
-        for process in processes:
-            if process not in statuses:
-                ended, status = os.waitpid(process, os.WNOHANG)
-                if ended:
-                    statuses[process] = os.waitstatus_to_exitcode(status)
-        if leave_together and any(status < 0 for status in statuses.values()):
-            for process in processes:
+        left = [process for process in processes if process not in statuses]
+        for process in left:
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                statuses[process] = os.waitstatus_to_exitcode(status)
+        if not late and time.monotonic() > end:
+            late = left
+        if late or (leave_together and any(status < 0 for status in statuses.values())):
+            for process in left:
                 if process not in statuses:
                     os.kill(process, signal.SIGKILL)
-        if time.monotonic() > end:
-            for process in processes:
-                if process not in statuses:
-                    os.kill(process, signal.SIGKILL)
-                    os.waitpid(process, 0)
-            raise TimeoutError(f"{len(processes) - len(statuses)} of {len(processes)} processes did not end")
         time.sleep(0.002)
+    if late:
+        raise TimeoutError(f"{len(late)} of {len(processes)} processes did not end")
     return [statuses[process] for process in processes]
 
 
@@ -137,14 +137,23 @@ def said(folder: Path, rank: int = 0) -> str:
     return (folder.parent / f"{folder.name}.{rank}.txt").read_text()
 
 
-def numbers_of(folder: Path) -> dict[str, object]:
-    """Return all numbers of a finished run but its times: result.json, metrics.csv, the last state."""
-    result = json.loads((folder / "result.json").read_text())
-    rows = read_metrics(folder)
+def numbers_of(folder: Path) -> dict[str, Any]:
+    """Return all numbers of a finished run but its times: result.json, metrics.csv, the last and the best state."""
+
+    def without_times(row: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in row.items() if name not in TIMES}
+
+    def plain(state: dict[str, torch.Tensor]) -> dict[str, Any]:
+        return {name: value.tolist() for name, value in state.items()}
+
+    last = read_checkpoint(folder / LAST)
+    best = read_checkpoint(folder / BEST) if (folder / BEST).exists() else {}
     return {
-        "result": {name: value for name, value in result.items() if name not in TIMES},
-        "rows": [{name: value for name, value in row.items() if name not in TIMES} for row in rows],
-        "state": {name: value.tolist() for name, value in read_checkpoint(folder / LAST)["module"].items()},
+        "result": without_times(json.loads((folder / "result.json").read_text())),
+        "rows": [without_times(row) for row in read_metrics(folder)],
+        "module": plain(last["module"]),
+        "average": plain(last.get("ema", {}).get("averages", {})),
+        "best": {part: plain(best.get(part, {})) for part in ("model", "loss")},
     }
 
 

@@ -8,31 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from gspool import Embedder
 from gspool.features import FeatureConfig
-from gspool.training.compare import CompareConfig, compare, variants_of
+from gspool.training.compare import CompareConfig, Comparison, compare, variants_of
 from gspool.training.compare_data import create_sets, picture_fold
 from gspool.training.compare_runs import summary
 from gspool.training.config import DataConfig, TrainerConfig
 from gspool.training.run import run
+from training.tiny_run import draw_pictures, some_of
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> Path:
-    """Twenty classes of coloured noise, eight pictures each."""
-    root = tmp_path_factory.mktemp("pictures")
-    generator = torch.Generator().manual_seed(0)
-    for label in range(20):
-        colour = torch.randint(40, 216, (3,), generator=generator)
-        (root / f"class{label:02d}").mkdir()
-        for number in range(8):
-            noise = torch.randint(-40, 40, (36, 36, 3), generator=generator)
-            pixels = (colour + noise).clamp(0, 255).to(torch.uint8)
-            Image.fromarray(pixels.numpy()).save(root / f"class{label:02d}" / f"{number}.png")
-    return root
+    return draw_pictures(tmp_path_factory.mktemp("pictures"), classes=20, images=8)
 
 
 def config(root: Path, folder: Path, **changes) -> CompareConfig:
@@ -55,40 +45,44 @@ def config(root: Path, folder: Path, **changes) -> CompareConfig:
     )
 
 
-def test_a_comparison_ends_with_a_table_a_report_and_a_model_that_embeds(pictures, tmp_path):
-    found = compare(config(pictures, tmp_path))
-    assert {line["row"] for line in found.lines} == {"frozen gap", "frozen cls", "gap", "gsp"}
-    validations = [line["validation"] for line in found.lines]
+@pytest.fixture(scope="module")
+def compared(pictures, tmp_path_factory) -> Comparison:
+    return compare(config(pictures, tmp_path_factory.mktemp("compared")))
+
+
+def by_row(found: Comparison) -> dict[str, dict]:
+    return {line["row"]: {name: line[name] for name in line if name != "seconds"} for line in found.lines}
+
+
+def test_a_comparison_ends_with_a_table_a_report_and_a_model_that_embeds(compared):
+    rows = by_row(compared)
+    assert {*rows} == {"frozen gap", "frozen cls", "gap", "gsp"}
+    validations = [line["validation"] for line in compared.lines]
     assert validations == sorted(validations, reverse=True)
-    assert found.winner == found.lines[0]["row"]
-    frozen = next(line for line in found.lines if line["row"] == "frozen gap")
+    assert compared.winner == compared.lines[0]["row"]
     # Starting as the frozen feature, and keeping the best of all steps, a learned gap is never behind it.
-    assert next(line for line in found.lines if line["row"] == "gap")["validation"] >= frozen["validation"]
-    model = Embedder.from_pretrained(found.folder / "model")
+    assert rows["gap"]["validation"] >= rows["frozen gap"]["validation"]
+    model = Embedder.from_pretrained(compared.folder / "model")
     assert model(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 64)
-    page = (found.folder / "report.html").read_text()
+    page = (compared.folder / "report.html").read_text()
     assert "gsp" in page
     assert page.count("<img") == 2
 
 
-def test_a_second_call_trains_only_what_is_missing(pictures, tmp_path):
-    first = compare(config(pictures, tmp_path))
-    (runs,) = first.folder.glob("runs-*.jsonl")
+def test_a_second_call_trains_only_what_is_missing(pictures, compared):
+    (runs,) = compared.folder.glob("runs-*.jsonl")
     before = runs.read_text()
     # As a kill leaves it: whole lines, and half of one.
     runs.write_text(before[: before.rindex("\n", 0, len(before) - 1) + 30])
-    again = compare(config(pictures, tmp_path))
-    assert again.lines == first.lines or [line["test"] for line in again.lines] == [
-        line["test"] for line in first.lines
-    ]
+    assert by_row(compare(config(pictures, compared.folder.parent))) == by_row(compared)
+    after = runs.read_text().splitlines()
+    assert after[: before.count("\n") - 1] == before.splitlines()[:-1]
 
 
-def test_several_processes_find_what_one_finds(pictures, tmp_path):
-    alone = compare(config(pictures, tmp_path / "a", layers="gap", grid=""))
-    together = compare(config(pictures, tmp_path / "b", layers="gap", grid="", processes=2))
-    assert [line["validation"] for line in alone.lines] == pytest.approx(
-        [line["validation"] for line in together.lines]
-    )
+def test_several_processes_find_what_one_finds(pictures, compared, tmp_path):
+    rows = by_row(compare(config(pictures, tmp_path, layers="gap", grid="", processes=2)))
+    for name in ("frozen gap", "gap"):
+        assert rows[name]["validation"] == pytest.approx(by_row(compared)[name]["validation"])
 
 
 def test_a_classifier_tests_other_pictures_of_the_classes_it_learned(pictures, tmp_path):
@@ -187,25 +181,16 @@ def test_broken_pictures_are_named_and_the_comparison_goes_on(pictures, tmp_path
     ],
 )
 def test_data_that_is_too_small_is_refused_with_what_to_do(pictures, tmp_path, classes, images, task, match):
-    for label in range(classes):
-        (tmp_path / "few" / f"class{label:02d}").mkdir(parents=True)
-        for number in range(images):
-            source = pictures / f"class{label:02d}" / f"{number}.png"
-            shutil.copy(source, tmp_path / "few" / f"class{label:02d}")
+    few = some_of(pictures, tmp_path / "few", classes, images)
     with pytest.raises(ValueError, match=match):
-        compare(config(tmp_path / "few", tmp_path, task=task))
+        compare(config(few, tmp_path, task=task))
     assert not (tmp_path / "tokens").exists()
 
 
-@pytest.mark.parametrize("task", ["embed", "classify"])
-def test_two_pictures_a_class_are_enough(pictures, tmp_path, task):
-    for label in range(20):
-        target = tmp_path / "few" / f"class{label:02d}"
-        target.mkdir(parents=True)
-        for number in range(2 if task == "embed" else 3):
-            shutil.copy(pictures / target.name / f"{number}.png", target)
-    settings = config(tmp_path / "few", tmp_path, task=task, layers="gap", grid="", use_folds=1)
-    assert compare(settings).lines
+@pytest.mark.parametrize(("task", "images"), [("embed", 2), ("classify", 3)])
+def test_two_pictures_a_class_are_enough(pictures, tmp_path, task, images):
+    few = some_of(pictures, tmp_path / "few", 20, images)
+    assert compare(config(few, tmp_path, task=task, layers="gap", grid="", use_folds=1)).lines
 
 
 def test_pairs_are_runs_of_one_fold_and_seed():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from gspool.models import hub
 from gspool.training import PRESETS, TrainConfig, parse_config, read_config
 from gspool.training.config import DataConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
 from gspool.training.parsing import as_yaml, plain
-from gspool.training.presets import changed, preset
+from gspool.training.presets import changed, preset, with_available_backbone
 
 
 def refused(arguments, capsys) -> str:
@@ -184,9 +185,6 @@ def test_a_time_budget_is_written_in_hours_minutes_and_seconds(written, seconds)
     ("cached", "pooling", "groups"), [("timm/test_vit", "gsp+cls", 8), ("timm/resnet18", "gsp", 1)]
 )
 def test_without_a_network_the_folder_preset_takes_a_cached_backbone(cached, pooling, groups, monkeypatch, capsys):
-    from gspool.models import hub
-    from gspool.training.presets import preset, with_available_backbone
-
     monkeypatch.setattr(hub, "available_backbone", lambda wanted: cached)
     config = with_available_backbone(preset("folder"))
     model = config.model

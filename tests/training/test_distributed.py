@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import traceback
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from gspool.training.metric_learning import MetricLearning, build_loss, build_mo
 from gspool.training.processes import gather_blocks, gather_rows
 from gspool.training.run_folder import read_result
 from gspool.training.stream import Batch
-from training.interrupted_runs import said, start, wait
+from training.interrupted_runs import fork, said, start, wait
 from training.tiny_run import tiny
 
 pytestmark = [
@@ -96,26 +95,9 @@ def letters():
     return data.create("glyphs", split="test", images_per_class=2, size=16)
 
 
-def two_processes(tmp_path: Path) -> dict:
-    processes = []
-    for rank in range(2):
-        process = os.fork()
-        if process == 0:
-            status = 1
-            try:
-                work(rank, tmp_path / "meeting", tmp_path / "out.pt")
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        processes.append(process)
-    assert wait(processes) == [0, 0]
-    return torch.load(tmp_path / "out.pt", weights_only=True)
-
-
 def test_two_processes_give_the_gradient_of_one_and_evaluate_without_duplicates(tmp_path):
-    shared = two_processes(tmp_path)
+    assert wait([fork(partial(work, rank, tmp_path / "meeting", tmp_path / "out.pt")) for rank in range(2)]) == [0, 0]
+    shared = torch.load(tmp_path / "out.pt", weights_only=True)
     for loss in LOSSES:
         task = training(loss)
         for _ in range(STEPS):

@@ -35,13 +35,13 @@ def test_the_average_is_that_of_a_slow_loop_and_the_weights_come_back():
 
 @pytest.mark.parametrize("watched", ["validation", "none"])
 def test_a_run_saves_the_average_and_trains_as_without_it(tmp_path, watched):
-    def run(name: str, **trainer) -> dict[str, torch.Tensor]:
-        config = tiny(monitor_split=watched, **trainer)
+    def run(name: str, ema: float, model=None) -> dict[str, torch.Tensor]:
+        config = tiny(monitor_split=watched, ema=ema)
         config.model.pooling_options["warm_start"] = 20  # its memory grows, and prototypes jump in the second step
-        fit(config, tmp_path / name)
+        fit(config, tmp_path / name, model=model or build_model(config))
         return read_checkpoint(tmp_path / name / LAST)
 
-    plain, averaged = run("plain"), run("averaged", ema=0.5)
+    plain, averaged = run("plain", 0.0), run("averaged", 0.5)
     for name, value in plain["module"].items():
         assert torch.equal(value, averaged["module"][name]), name
     assert "ema" not in plain
@@ -54,8 +54,6 @@ def test_a_run_saves_the_average_and_trains_as_without_it(tmp_path, watched):
         expected = read_checkpoint(tmp_path / "averaged" / BEST)["model"]
     assert all(torch.equal(value, expected[name]) for name, value in saved.items() if name in expected)
     # A finished run gives the same model to a caller.
-    config = tiny(monitor_split=watched, ema=0.5)
-    config.model.pooling_options["warm_start"] = 20
-    model = build_model(config)
-    fit(config, tmp_path / "averaged", model=model)
+    model = Embedder.from_pretrained(tmp_path / "plain" / "model")
+    run("averaged", 0.5, model)
     assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())

@@ -5,31 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from gspool import cli
 from gspool.training import fit
 from gspool.training.config import DataConfig
-from training.tiny_run import tiny
+from training.tiny_run import draw_pictures, tiny
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return fit(tiny(max_steps=1, evaluate_every=1), tmp_path_factory.mktemp("trained") / "run").folder
 
 
 @pytest.fixture
-def run(tmp_path):
-    fit(tiny(max_steps=1, evaluate_every=1), tmp_path / "run")
-    return tmp_path / "run"
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run")
 
 
-@pytest.fixture
-def pictures(tmp_path):
-    draws = np.random.default_rng(0)
-    for label in range(10):
-        folder = tmp_path / "pictures" / f"class {label}"
-        folder.mkdir(parents=True)
-        for number in range(3):
-            Image.fromarray(draws.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(folder / f"{number}.png")
-    return tmp_path / "pictures"
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return draw_pictures(tmp_path_factory.mktemp("drawn") / "pictures", classes=10, images=3, side=16)
 
 
 def figures(run, *words) -> dict:

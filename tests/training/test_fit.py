@@ -12,48 +12,38 @@ import pytest
 import torch
 
 from gspool import Embedder
-from gspool.training import FitResult, fit, read_config, train
+from gspool.training import FitResult, checkpoint, fit, read_config, train
 from gspool.training.checkpoint import CheckpointError, full_disk_explained, read_checkpoint
 from gspool.training.loop import NonFiniteLossError
 from gspool.training.metric_learning import MetricLearning, build_model
-from gspool.training.metrics_log import read_metrics
+from gspool.training.metrics_log import MetricsLog, read_metrics
+from gspool.training.presets import changed
 from gspool.training.processes import TrainingInterruptedError
 from gspool.training.run_folder import only_training
-from training.tiny_run import interrupt_at, script_evaluations
+from training.interrupted_runs import numbers_of
+from training.tiny_run import interrupt_at, script_evaluations, tiny
 
 
 def weights_of(folder) -> dict[str, torch.Tensor]:
     return Embedder.from_pretrained(folder / "model").state_dict()
 
 
-def numbers_of(result: FitResult) -> FitResult:
-    """Return a result without its place and its times, which no two runs share."""
-    return result._replace(folder=None, seconds=0, images_per_second=0)
-
-
 def assert_same_run(one: FitResult, other: FitResult) -> None:
-    assert numbers_of(one) == numbers_of(other)
+    """Compare all but the places and the times of two runs."""
+    assert numbers_of(one.folder) == numbers_of(other.folder)
     theirs = weights_of(other.folder)
     for name, value in weights_of(one.folder).items():
         assert torch.equal(value, theirs[name]), name
 
 
 def test_the_folder_tells_how_the_model_came_about(config, tmp_path):
+    before = signal.getsignal(signal.SIGINT)
     result = fit(config, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "best.pt",
-        "classes.csv",
-        "config.yaml",
-        "last.pt",
-        "log.txt",
-        "metrics.csv",
-        "model",
-        "previous.pt",
-        "result.json",
-        "tensorboard",
-        "threshold.json",
-        "versions.json",
-    }
+    assert signal.getsignal(signal.SIGINT) is before
+    assert " ".join(sorted(path.name for path in tmp_path.iterdir())) == (
+        "best.pt classes.csv config.yaml last.pt log.txt metrics.csv model previous.pt result.json tensorboard "
+        "threshold.json versions.json"
+    )
     assert read_config(tmp_path / "config.yaml") == config
     assert json.loads((tmp_path / "versions.json").read_text())["packages"]["torch"] == torch.__version__.split("+")[0]
     rows = read_metrics(tmp_path)
@@ -63,6 +53,17 @@ def test_the_folder_tells_how_the_model_came_about(config, tmp_path):
     assert set(result.metrics) == {"p@1", "p@r", "map@r", "r@1", "r@2", "r@4", "r@8"}
     assert "from step 0" in (tmp_path / "log.txt").read_text()
     assert any((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_finished_run_is_read_and_not_made_again(config, tmp_path, monkeypatch):
+    first = fit(config, tmp_path)
+    monkeypatch.setattr(MetricLearning, "loss", None)
+    assert fit(config, tmp_path) == first
+    # Version 0.1 wrote less.
+    figures = json.loads((tmp_path / "result.json").read_text())
+    del figures["vectors_seen"], figures["before"], figures["intervals"], figures["threshold"]
+    (tmp_path / "result.json").write_text(json.dumps(figures))
+    assert fit(config, tmp_path) == first._replace(intervals={}, threshold=None)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(config, tmp_path):
@@ -97,24 +98,6 @@ def test_stopping_in_the_middle_and_resuming_changes_nothing(config, tmp_path, l
     monkeypatch.undo()
     assert read_checkpoint(tmp_path / "parts" / "last.pt")["step"] == 4
     assert_same_run(fit(config, tmp_path / "parts"), whole)
-    numbers = ("step", "loss", "map@r", "lr")
-    logs = [
-        [{name: row[name] for name in numbers if name in row} for row in read_metrics(tmp_path / part)]
-        for part in ("whole", "parts")
-    ]
-    assert logs[0] == logs[1]
-
-
-def test_a_finished_run_is_read_and_not_made_again(config, tmp_path, monkeypatch):
-    first = fit(config, tmp_path)
-    monkeypatch.setattr(MetricLearning, "loss", None)
-    assert fit(config, tmp_path) == first
-
-
-def test_signals_are_left_as_they_were(config, tmp_path):
-    before = signal.getsignal(signal.SIGINT)
-    fit(config, tmp_path)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_run_in_another_thread_trains_too(config, tmp_path):
@@ -136,19 +119,14 @@ def test_early_stopping_keeps_the_best(config, tmp_path, monkeypatch):
     assert all(torch.equal(value, saved[name]) for name, value in best["model"].items())
 
 
-def test_without_anything_to_watch_the_last_model_is_kept(config, tmp_path):
-    config.trainer.monitor_split = "none"
-    result = fit(config, tmp_path)
-    assert (result.best_step, result.validation) == (6, None)
-    assert not (tmp_path / "best.pt").exists()
-
-
 @pytest.mark.parametrize(("warm_start", "seen"), [(24, None), (1024, 6 * 12)])
 def test_a_warm_start_that_did_not_end_is_told(config, tmp_path, warm_start, seen):
     config.model.pooling_options["warm_start"] = warm_start
     config.trainer.monitor_split = "none"
     result = fit(config, tmp_path)
-    assert result.vectors_seen == seen
+    # Nothing is watched, so the last model is kept.
+    assert (result.best_step, result.validation, result.vectors_seen) == (6, None, seen)
+    assert not (tmp_path / "best.pt").exists()
     assert fit(config, tmp_path) == result  # read from its folder
     told = "has seen 72 vectors and warm_start asks for 1,024" in (tmp_path / "log.txt").read_text()
     assert told is (seen is not None)
@@ -159,15 +137,6 @@ def test_a_best_model_from_within_the_warm_start_is_told_though_training_went_pa
     config.model.pooling_options["warm_start"] = 4 * 12  # the evaluations are at steps 3 and 6
     result = fit(config, tmp_path)
     assert (result.best_step, result.steps, result.vectors_seen) == (3, 6, 3 * 12)
-
-
-def test_a_result_of_version_0_1_is_read(config, tmp_path):
-    result = fit(config, tmp_path)
-    path = tmp_path / "result.json"
-    figures = json.loads(path.read_text())
-    del figures["vectors_seen"], figures["before"], figures["intervals"], figures["threshold"]
-    path.write_text(json.dumps(figures))
-    assert fit(config, tmp_path) == result._replace(intervals={}, threshold=None)
 
 
 @pytest.mark.parametrize(("epochs", "backbone_moves"), [(1.0, False), (0.05, True)])
@@ -212,42 +181,30 @@ def test_nan_stops_names_the_place_and_keeps_the_last_good_state(config, tmp_pat
     assert all(value.isfinite().all() for value in state["module"].values())
 
 
-def test_a_full_disk_keeps_the_last_good_checkpoint(config, tmp_path, monkeypatch):
-    from gspool.training import checkpoint
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("where", ["last.pt", "metrics.csv"])
+def test_a_full_disk_keeps_the_last_good_checkpoint(config, tmp_path, monkeypatch, where, number):
+    write, add = checkpoint.write_atomic, MetricsLog.add
 
-    whole = fit(config, tmp_path / "whole")
-    write = checkpoint.write_atomic
-
-    def full(path, content):
+    def full_under_checkpoint(path, content):
         if path.name == "last.pt" and path.exists():
             path.with_name(f".{path.name}.part").write_bytes(content[: len(content) // 2])
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, os.strerror(number))
         write(path, content)
 
-    monkeypatch.setattr(checkpoint, "write_atomic", full)
-    with pytest.raises(CheckpointError, match=r"No space left.*is kept.*--resume"):
-        fit(config, tmp_path / "full")
-    assert read_checkpoint(tmp_path / "full" / "last.pt")["step"] == 3
-    monkeypatch.undo()
-    assert_same_run(fit(config, tmp_path / "full"), whole)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_fills_up_under_metrics_is_told_and_resumed(config, tmp_path, monkeypatch, number):
-    from gspool.training.metrics_log import MetricsLog
-
-    add = MetricsLog.add
-
-    def full(log, step, values):
+    def full_under_metrics(log, step, values):
         if step == 5:
             raise OSError(number, os.strerror(number))
         add(log, step, values)
 
-    monkeypatch.setattr(MetricsLog, "add", full)
-    with pytest.raises(CheckpointError, match=r"the disk of .* is full.*the last checkpoint is kept.*--resume"):
+    if where == "last.pt":
+        monkeypatch.setattr(checkpoint, "write_atomic", full_under_checkpoint)
+    else:
+        monkeypatch.setattr(MetricsLog, "add", full_under_metrics)
+    with pytest.raises(CheckpointError, match=rf"{os.strerror(number)}.*is kept.*--resume"):
         fit(config, tmp_path / "full")
-    monkeypatch.undo()
     assert read_checkpoint(tmp_path / "full" / "last.pt")["step"] == 3
+    monkeypatch.undo()
     assert_same_run(fit(config, tmp_path / "full"), fit(config, tmp_path / "whole"))
 
 
@@ -285,47 +242,38 @@ def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_folder_free(co
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
-        (lambda c: setattr(c.trainer, "monitor", "accuracy"), r"trainer.monitor must be one of p@1, p@r, map@r"),
-        (lambda c: setattr(c.output, "ks", [1, 0]), "every k of R@K must be an integer of at least 1, got 0"),
-        (lambda c: setattr(c.trainer, "accelerator", "quantum"), "trainer.accelerator='quantum'.*invalid accelerator"),
-        (lambda c: setattr(c.trainer, "precision", "fp8"), "trainer.precision='fp8'.*Precision 'fp8' is invalid"),
-        (lambda c: setattr(c.trainer, "precision", "16-mixed"), "float16.*use bf16-mixed"),
-        (lambda c: setattr(c.optimiser, "multipliers", {"bakbone": 2.0}), "no parameter is called 'bakbone'"),
-        (lambda c: setattr(c.model, "pooling", "gapp"), "no pooling layer 'gapp'"),
-        (lambda c: setattr(c.loss, "name", "c3"), "there is no loss 'c3'"),
+        ({"trainer__monitor": "accuracy"}, r"trainer.monitor must be one of p@1, p@r, map@r"),
+        ({"output__ks": [1, 0]}, "every k of R@K must be an integer of at least 1, got 0"),
+        ({"trainer__accelerator": "quantum"}, "trainer.accelerator='quantum'.*invalid accelerator"),
+        ({"trainer__precision": "fp8"}, "trainer.precision='fp8'.*Precision 'fp8' is invalid"),
+        ({"trainer__precision": "16-mixed"}, "float16.*use bf16-mixed"),
+        ({"optimiser__multipliers": {"bakbone": 2.0}}, "no parameter is called 'bakbone'"),
+        ({"model__pooling": "gapp"}, "no pooling layer 'gapp'"),
+        ({"loss__name": "c3"}, "there is no loss 'c3'"),
+        ({"loss__miner": "TripletMiner"}, "no miner 'TripletMiner'; did you mean TripletMarginMiner"),
+        ({"data__options": {"sede": 1}}, "no option 'sede', did you mean 'seed'"),
+        ({"data__transform_options": {"flip": 0}}, "'none' has no options"),
+        ({"loss__zsr_options": {"dims": 3}, "loss__zsr": 0.1}, "has no dims"),
         (
-            lambda c: setattr(c.loss, "miner", "TripletMiner"),
-            "no miner 'TripletMiner'; did you mean TripletMarginMiner",
-        ),
-        (lambda c: setattr(c.data, "options", {"sede": 1}), "no option 'sede', did you mean 'seed'"),
-        (lambda c: setattr(c.data, "transform_options", {"flip": 0}), "'none' has no options"),
-        (lambda c: setattr(c.loss, "zsr_options", {"dims": 3}) or setattr(c.loss, "zsr", 0.1), "has no dims"),
-        (
-            lambda c: (
-                setattr(c.model, "pooling_options", {})
-                or setattr(c.model, "pooling", "gap")
-                or setattr(c.loss, "zsr", 0.1)
-            ),
+            {"model__pooling": "gap", "model__pooling_options": {}, "loss__zsr": 0.1},
             "regularises attributes, which the pooling layer 'gap'",
         ),
     ],
 )
-def test_what_cannot_work_is_said_before_training(config, tmp_path, change, message, monkeypatch):
+def test_what_cannot_work_is_said_before_training(config, tmp_path, changes, message, monkeypatch):
     monkeypatch.setattr(MetricLearning, "loss", lambda *_: pytest.fail("a step was made"))
-    change(config)
     with pytest.raises(ValueError, match=message):
-        fit(config, tmp_path)
+        fit(changed(config, **changes), tmp_path)
 
 
 def test_a_second_process_does_not_train_in_the_same_folder(config, tmp_path):
-    with only_training(tmp_path / "run"):
-        with pytest.raises(
-            ValueError, match=r"another process is training in .*run; wait .*gspool train --resume .*run"
-        ):
-            fit(config, tmp_path / "run")
+    with only_training(tmp_path / "run", config):
+        taken = r"another process is training in .*run; wait .*gspool train --resume .*run"
+        with pytest.raises(ValueError, match=taken):
+            fit(tiny(seed=1), tmp_path / "run")
         # Not even its settings are written over those of the run that is under way.
-        assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+        assert read_config(tmp_path / "run" / "config.yaml") == config
     assert fit(config, tmp_path / "run").metrics
     assert not (tmp_path / "run" / ".lock").exists()

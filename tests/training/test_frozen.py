@@ -6,40 +6,28 @@ import json
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from gspool import Embedder
 from gspool.training import DataConfig, TrainConfig, evaluate_run, fit, parse_config, read_config, train
 from gspool.training.checkpoint import BEST, read_checkpoint
-from gspool.training.embed import embed_images
 from gspool.training.frozen import token_data, token_head, trains_on_tokens
+from gspool.training.heads import TokenHead
 from gspool.training.metric_learning import MetricLearning, build_loss, build_model, with_smaller_batches
 from gspool.training.parsing import as_yaml
-from gspool.training.presets import preset
+from gspool.training.presets import changed, preset
 from gspool.training.processes import TrainingInterruptedError
 from gspool.training.sets import image_set
 from gspool.training.stream import Batch
 from training.interrupted_runs import numbers_of
-from training.tiny_run import interrupt_at, script_evaluations, tiny
+from training.tiny_run import draw_pictures, interrupt_at, script_evaluations, some_of, tiny
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Ten classes of six pictures: a square in the colour of the class somewhere on noise."""
-    root = tmp_path_factory.mktemp("pictures")
-    generator = torch.Generator().manual_seed(0)
-    colours = torch.randint(256, (10, 3), dtype=torch.uint8, generator=generator)
-    for label, colour in enumerate(colours):
-        (root / f"class{label}").mkdir()
-        for number in range(6):
-            pixels = torch.randint(256, (36, 40, 3), dtype=torch.uint8, generator=generator)
-            top, left = torch.randint(18, (2,), generator=generator).tolist()
-            pixels[top : top + 18, left : left + 18] = colour
-            Image.fromarray(pixels.numpy()).save(root / f"class{label}" / f"{number}.png")
-    return root
+    return draw_pictures(tmp_path_factory.mktemp("pictures"), classes=10, images=6)
 
 
 def frozen_run(backbone: str, pictures, folder) -> TrainConfig:
@@ -74,12 +62,8 @@ def test_a_step_on_tokens_is_the_step_on_images(frozen):
     batch = next(iter(tasks[0].batches(0, 1)))
     # The same pictures as images: every second entry is a mirror image.
     transform = image_set(frozen.data, "validation", model.pixels).transform
-    images = torch.stack(
-        [
-            transform(sets["train"].images[row // 2]).flip(-1) if row % 2 else transform(sets["train"].images[row // 2])
-            for row in batch.rows.tolist()
-        ]
-    )
+    seen = [(transform(sets["train"].images[row // 2]), row % 2) for row in batch.rows.tolist()]
+    images = torch.stack([image.flip(-1) if mirrored else image for image, mirrored in seen])
     parts = [task.loss(each, 0) for task, each in zip(tasks, (batch, Batch(images, *batch[1:])), strict=True)]
     torch.testing.assert_close(parts[0].total, parts[1].total)
     gradients = [torch.autograd.grad(each.total, list(model.head.parameters())) for each in parts]
@@ -88,24 +72,19 @@ def test_a_step_on_tokens_is_the_step_on_images(frozen):
 
 def test_the_run_is_an_ordinary_one_with_a_row_of_nothing_learned(frozen, tmp_path):
     frozen.baseline, frozen.output.report, frozen.output.folder = "gap", True, str(tmp_path / "run")
+    frozen.output.embeddings = True
     result = train(frozen)
     assert list(result.rows) == ["gsp", "gsp, nothing learned", "gap", "gap, nothing learned"]
     assert "gap, nothing learned" in result.report.read_text()
     model = Embedder.from_pretrained(tmp_path / "run" / "model")
     assert model.settings.freeze == "all"
-    # The saved model embeds pictures as the run has measured tokens.
-    assert dict(evaluate_run(tmp_path / "run", device="cpu").metrics) == pytest.approx(result.model.metrics)
+    # The saved model embeds pictures as the run has embedded tokens.
+    again = evaluate_run(tmp_path / "run", device="cpu")
+    assert dict(again.metrics) == pytest.approx(result.model.metrics)
+    torch.testing.assert_close(again.embeddings, load_file(tmp_path / "run" / "embeddings.safetensors")["embeddings"])
     assert (tmp_path / "run" / "examples.safetensors").exists()
     before = build_model(frozen).backbone.state_dict()
     assert all(torch.equal(before[name], value) for name, value in model.backbone.state_dict().items())
-
-
-def test_the_saved_model_embeds_pictures_as_the_tokens_were_embedded(frozen, tmp_path):
-    frozen.output.embeddings = True
-    fit(frozen, tmp_path / "run")
-    model = Embedder.from_pretrained(tmp_path / "run" / "model")
-    found = embed_images(model, image_set(frozen.data, "test", model.pixels)).embeddings
-    torch.testing.assert_close(found, load_file(tmp_path / "run" / "embeddings.safetensors")["embeddings"])
 
 
 def test_a_run_never_ends_worse_than_nothing_learned(vit, tmp_path, monkeypatch):
@@ -127,8 +106,6 @@ def test_an_interrupted_run_resumes_to_the_same_numbers_without_the_backbone(vit
 
 
 def test_the_network_goes_on_from_the_head_and_both_phases_resume(vit, tmp_path, monkeypatch):
-    from gspool.training.heads import TokenHead
-
     vit.model.freeze, vit.head.steps, vit.head.lr = "batchnorm", 8, 1e-2
     vit.optimiser.lr, vit.optimiser.multipliers = 1e-4, {"head": 10.0}
     whole = fit(vit, tmp_path / "whole")
@@ -207,18 +184,17 @@ def test_the_preset_for_own_pictures_is_frozen_and_its_sequel_is_not():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
-        (lambda c: setattr(c.features, "budget", 1e-9), r"exceed --features.budget"),
-        (lambda c: setattr(c.data, "options", {"fractions": [0.8, 0.1, 0.1]}), "give 1 to test|give 1 to validation"),
-        (lambda c: setattr(c.model, "pooling_options", {"prototypes": 4000}), "prototypes|at least"),
+        ({"features__budget": 1e-9}, r"exceed --features.budget"),
+        ({"data__options": {"fractions": [0.8, 0.1, 0.1]}}, "give 1 to test|give 1 to validation"),
+        ({"model__pooling_options": {"prototypes": 4000}}, "prototypes|at least"),
     ],
 )
-def test_what_cannot_work_is_said_in_a_sentence(vit, tmp_path, change, message, monkeypatch):
+def test_what_cannot_work_is_said_in_a_sentence(vit, tmp_path, changes, message, monkeypatch):
     monkeypatch.setattr(MetricLearning, "loss", lambda *_: pytest.fail("a step was made"))
-    change(vit)
     with pytest.raises(ValueError, match=message):
-        fit(vit, tmp_path / "run")
+        fit(changed(vit, **changes), tmp_path / "run")
 
 
 def test_a_class_token_that_is_not_there_is_named(frozen, tmp_path):
@@ -230,21 +206,6 @@ def test_a_class_token_that_is_not_there_is_named(frozen, tmp_path):
         assert fit(frozen, tmp_path / "run").steps == 8
 
 
-@pytest.mark.parametrize(("classes", "message"), [(1, "has 1 class"), (4, "at least two are needed")])
-def test_too_few_classes_are_counted(vit, tmp_path, pictures, classes, message):
-    for label in range(classes):
-        (tmp_path / "few").mkdir(exist_ok=True)
-        (tmp_path / "few" / f"class{label}").symlink_to(pictures / f"class{label}")
-    vit.data.root = str(tmp_path / "few")
-    with pytest.raises(ValueError, match=message):
-        fit(vit, tmp_path / "run")
-
-
 def test_two_pictures_a_class_are_enough(vit, tmp_path, pictures):
-    for label in range(10):
-        folder = tmp_path / "few" / f"class{label}"
-        folder.mkdir(parents=True)
-        for number in range(2):
-            (folder / f"{number}.png").symlink_to(pictures / f"class{label}" / f"{number}.png")
-    vit.data.root, vit.data.images_per_class = str(tmp_path / "few"), 4
+    vit.data.root, vit.data.images_per_class = str(some_of(pictures, tmp_path / "few", 10, 2)), 4
     assert fit(vit, tmp_path / "run").steps == 8

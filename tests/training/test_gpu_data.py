@@ -12,11 +12,11 @@ from gspool import data
 from gspool.data.crops import centre_boxes, draw_crops, resample
 from gspool.data.decode import decode
 from gspool.data.image_set import ImageSet, mixed_seed
-from gspool.models import Pixels
+from gspool.models import FeatureMapEmbedder, Pixels
 from gspool.training import DataConfig, fit
 from gspool.training.gpu_data import TensorSet, load_tensors, tensor_batches
 from gspool.training.sets import on_device
-from training.tiny_run import tiny
+from training.tiny_run import draw_pictures, tiny
 
 
 @pytest.fixture
@@ -36,11 +36,12 @@ def image_set(folder: Path) -> ImageSet:
     return ImageSet(data.FileImages(paths), labels, ["a", "b"], name="pictures")
 
 
-def test_every_image_lies_in_its_frame_and_the_long_ones_keep_their_middle(folder: Path) -> None:
-    images = image_set(folder)
+@pytest.mark.parametrize("chosen", [[0, 1, 2, 3], [3, 1]])
+def test_every_image_lies_in_its_frame_and_the_long_ones_keep_their_middle(folder: Path, chosen: list[int]) -> None:
+    images = image_set(folder).subset(chosen)
     loaded = load_tensors(images, shorter_side=16, longest=24, transform="crop", size=12)
-    assert loaded.pixels.shape == (4, 3, 24, 24)
-    for row in range(4):
+    assert loaded.labels.tolist() == image_set(folder).labels[chosen].tolist()
+    for row in range(len(chosen)):
         whole = decode(Path(images.describe(row)), 16)
         height, width = loaded.sizes[row].tolist()
         assert (height, width) == tuple(min(side, 24) for side in whole.shape[1:])
@@ -58,17 +59,6 @@ def test_the_centre_of_a_long_image_is_whole_at_any_size(tmp_path: Path, size: i
     images = data.create("folder", tmp_path, "all")
     held = on_device(images, DataConfig(name="folder", transform="crop"), pixels, "cpu")
     assert int(held.evaluation_images(torch.arange(4)).min()) == 255
-
-
-def test_a_selection_of_a_set_is_loaded_in_its_order(folder: Path) -> None:
-    images = image_set(folder)
-    whole, part = (
-        load_tensors(each, shorter_side=16, transform="crop", size=12) for each in (images, images.subset([3, 1]))
-    )
-    for row, source in enumerate([3, 1]):
-        height, width = part.sizes[row].tolist()
-        assert torch.equal(part.pixels[row, :, :height, :width], whole.pixels[source, :, :height, :width])
-    assert part.labels.tolist() == images.labels[[3, 1]].tolist()
 
 
 def test_a_broken_image_is_named(folder: Path) -> None:
@@ -105,6 +95,9 @@ def test_what_does_not_fit_is_refused() -> None:
     whole = TensorSet.of(pixels, torch.tensor([0, 1, 2]))
     with pytest.raises(ValueError, match="rows must name some of the 3 images"):
         whole.of_classes([7])
+    images = ragged()
+    with pytest.raises(ValueError, match="several sizes need the transform 'crop'"):
+        TensorSet(images.pixels, images.labels, images.rows, images.sizes)
 
 
 SIDE = 12
@@ -170,12 +163,6 @@ def test_batches_that_begin_later_go_on_alike() -> None:
         assert torch.equal(batch.labels, expected.labels)
 
 
-def test_images_of_several_sizes_need_the_crop() -> None:
-    images = ragged()
-    with pytest.raises(ValueError, match="several sizes need the transform 'crop'"):
-        TensorSet(images.pixels, images.labels, images.rows, images.sizes)
-
-
 @pytest.mark.parametrize("transform", ["none", "shift"])
 def test_training_on_the_device_is_the_training_of_a_loader(tmp_path: Path, transform: str) -> None:
     config = tiny()
@@ -188,23 +175,16 @@ def test_training_on_the_device_is_the_training_of_a_loader(tmp_path: Path, tran
     assert (on_device.curve == by_loader.curve) is (transform == "none")
 
 
-def test_files_are_trained_on_from_memory(folder: Path, tmp_path: Path) -> None:
+def test_files_are_trained_on_from_memory(tmp_path: Path) -> None:
     config = tiny(monitor_split="none")
-    for number in range(12):
-        place = tmp_path / "pictures" / f"class{number % 4}"
-        place.mkdir(parents=True, exist_ok=True)
-        pixels = torch.randint(256, (20, 20 + number, 3), dtype=torch.uint8)
-        Image.fromarray(pixels.numpy()).save(place / f"{number}.png")
-    options = {"fractions": [0.5, 0.0, 0.5]}
-    config.data = DataConfig("folder", str(tmp_path / "pictures"), options, 2, 2, "crop", resident=True)
+    pictures = draw_pictures(tmp_path / "pictures", classes=4, images=3, side=20, ragged=True)
+    config.data = DataConfig("folder", str(pictures), {"fractions": [0.5, 0.0, 0.5]}, 2, 2, "crop", resident=True)
     config.model.backbone_options["pixels"] = {"size": 16, "resize": 20}
     result = fit(config, tmp_path / "run")
     assert (result.classes, result.queries) == (2, 6)
 
 
 def test_sets_and_models_of_the_caller_are_trained(tmp_path: Path) -> None:
-    from gspool.models import FeatureMapEmbedder
-
     maps = TensorSet.of(torch.randn(24, 5, 3, 3), torch.arange(24) % 6)
     config = tiny()
     config.data.classes_per_batch, config.optimiser.multipliers = 6, {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +18,8 @@ from gspool.training.checkpoint import BEST, LAST, read_checkpoint
 from gspool.training.config import OptimiserConfig
 from gspool.training.evaluate import evaluate_run
 from gspool.training.metric_learning import MetricLearning
-from gspool.training.metrics_log import read_metrics
 from gspool.training.presets import preset
-from training.interrupted_runs import TIMES, said, start, wait
+from training.interrupted_runs import numbers_of, said, start, wait
 from training.test_classify import stripes
 from training.tiny_run import tiny
 
@@ -47,23 +46,17 @@ def recipe(root: Path, folder: Path) -> TrainConfig:
     return config
 
 
-def numbers_of(folder: Path) -> dict[str, object]:
-    """Return the figures of a finished run and all weights that it kept."""
-    result = json.loads((folder / "result.json").read_text())
-    last, best = read_checkpoint(folder / LAST), read_checkpoint(folder / BEST)
-    kept = {"module": last["module"], "ema": last["ema"]["averages"], "best": best["model"], "classifier": best["loss"]}
-    return {
-        "figures": {name: result[name] for name in ("metrics", "best_step", "validation", "weights_entropy")},
-        "rows": [{name: row[name] for name in row if name not in TIMES} for row in read_metrics(folder)],
-        "weights": {part: {name: value.tolist() for name, value in each.items()} for part, each in kept.items()},
-    }
+def without_names(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the names of pictures, which shards do not have."""
+    figures = ("metrics", "best_step", "validation", "weights_entropy")
+    return {**numbers, "result": {name: numbers["result"][name] for name in figures}}
 
 
 def test_a_killed_rank_changes_no_number_and_shards_give_those_of_folders(tmp_path, monkeypatch):
     folders, shards = write_folders(tmp_path / "folders"), write_shards(tmp_path / "shards")
     assert wait(start(recipe(folders, tmp_path / "whole"), 2)) == [0, 0], said(tmp_path / "whole")
-    whole = numbers_of(tmp_path / "whole")
-    assert set(whole["figures"]["metrics"]) >= {"accuracy", "p@1", "map@r"}
+    whole = without_names(numbers_of(tmp_path / "whole"))
+    assert set(whole["result"]["metrics"]) >= {"accuracy", "p@1", "map@r"}
     run, loss = tmp_path / "run", MetricLearning.loss
 
     def killed(task, batch, at):
@@ -77,7 +70,7 @@ def test_a_killed_rank_changes_no_number_and_shards_give_those_of_folders(tmp_pa
     assert not (run / "result.json").exists()
     assert read_checkpoint(run / LAST)["step"] >= 3
     assert wait(start(recipe(shards, run), 2)) == [0, 0], said(run)
-    assert numbers_of(run) == whole
+    assert without_names(numbers_of(run)) == whole
     # What was saved is the average of the weights, and classifies as the run says.
     model = Embedder.from_pretrained(tmp_path / "whole" / "model")
     best = read_checkpoint(tmp_path / "whole" / BEST)["model"]
@@ -87,8 +80,8 @@ def test_a_killed_rank_changes_no_number_and_shards_give_those_of_folders(tmp_pa
     pixels = torch.stack([model.pixels.transform()(image) for image, _ in test])
     logits = model.embed(pixels).pooled @ classifier["weight"].T + classifier["bias"]
     accuracy = (logits.argmax(1) == test.labels).double().mean()
-    assert float(accuracy) == whole["figures"]["metrics"]["accuracy"]
-    assert evaluate_run(tmp_path / "whole").figures() == whole["figures"]["metrics"]
+    assert float(accuracy) == whole["result"]["metrics"]["accuracy"]
+    assert evaluate_run(tmp_path / "whole").figures() == whole["result"]["metrics"]
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "rmsprop"])

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from gspool.evaluation import retrieval_metrics
 from gspool.losses import LossParts
-from gspool.training import fit, train
+from gspool.training import embed, fit, train
 from gspool.training.config import ScheduleConfig, TrainerConfig
+from gspool.training.gpu_data import TensorSet
 from gspool.training.loop import Task, run_loop, set_learning_rate
+from gspool.training.monitor import Monitor
 from gspool.training.processes import make_fabric
 from training.tiny_run import tiny
+
+VALUES = [0.1, 0.3, 0.2, 0.3, 0.25, 0.4, 0.1, 0.1, 0.1, 0.1]
 
 
 class Parabola(Task):
@@ -50,34 +58,57 @@ def test_a_task_of_ones_own_is_trained_without_a_folder():
     assert (outcome.steps, outcome.best_step, outcome.best_value, outcome.ending) == (50, 50, None, "max_steps")
 
 
-def test_the_module_ends_with_the_best_state():
-    task = Parabola(0.1, 0.9, 0.3, 0.2)
-    outcome = run(task)
-    assert (outcome.steps, outcome.best_step, outcome.best_value) == (8, 4, 0.9)
-    assert task.module.weight.item() == task.states[1]
-    assert [(row["step"], row["score"]) for row in outcome.curve] == [(2, 0.1), (4, 0.9), (6, 0.3), (8, 0.2)]
+@pytest.mark.parametrize(
+    ("trainer", "steps", "ending"),
+    [({}, 8, "max_steps"), ({"patience": 2}, 6, "patience"), ({"max_seconds": 1e-9}, 2, "time")],
+)
+def test_a_training_ends_with_the_best_state(trainer, steps, ending):
+    scores = [0.5, 0.4, 0.3, 0.9][: steps // 2]
+    task = Parabola(*scores)
+    outcome = run(task, **trainer)
+    assert (outcome.steps, outcome.ending, outcome.best_value) == (steps, ending, max(scores))
+    best = scores.index(max(scores))
+    assert outcome.best_step == 2 * best + 2
+    assert task.module.weight.item() == task.states[best]
+    assert [(row["step"], row["score"]) for row in outcome.curve] == [*zip(range(2, 9, 2), scores, strict=False)]
 
 
-def test_patience_ends_a_training():
-    outcome = run(Parabola(0.5, 0.4, 0.3, 0.6), patience=2)
-    assert (outcome.steps, outcome.ending) == (6, "patience")
+def test_the_rate_falls_when_torch_s_plateau_schedule_lets_it_fall():
+    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    reference = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimiser, mode="max", factor=0.5, patience=1, threshold=0.0, threshold_mode="abs"
+    )
+    monitor, rate = Monitor(plateau=1), 1.0
+    for step, value in enumerate(VALUES):
+        reference.step(value)
+        rate *= 0.5 if monitor.judge(step, value).lr_falls else 1.0
+        assert rate == optimiser.param_groups[0]["lr"], step
+    assert rate < 1.0
 
 
-def test_time_ends_a_training_at_an_evaluation():
-    outcome = run(Parabola(0.5, 0.4, 0.6), max_seconds=1e-9)
-    assert (outcome.steps, outcome.ending) == (2, "time")
+def test_a_restored_monitor_goes_on_alike():
+    whole = Monitor(patience=4, plateau=1)
+    verdicts = [whole.judge(step, value) for step, value in enumerate(VALUES)]
+    first, second = Monitor(patience=4, plateau=1), Monitor(patience=4, plateau=1)
+    for step, value in enumerate(VALUES[:5]):
+        first.judge(step, value)
+    second.load_state_dict(first.state_dict())
+    assert [second.judge(step, VALUES[step]) for step in range(5, len(VALUES))] == verdicts[5:]
 
 
 @pytest.mark.parametrize("name", ["cosine", "one-cycle"])
-def test_rates_of_a_schedule_follow_each_groups_own(name):
-    groups = [{"lr": 0.0, "full_lr": rate} for rate in (1.0, 10.0)]
-    rates = []
-    for step in range(20):
-        set_learning_rate(groups, ScheduleConfig(name, ramp=0.25), step, 20)
+@pytest.mark.parametrize("ramp", [0.0, 0.1, 0.5])
+def test_rates_rise_then_fall_to_nothing_in_each_group(name, ramp):
+    groups, rates, peak = [{"lr": 0.0, "full_lr": rate} for rate in (1.0, 10.0)], [], round(200 * ramp)
+    for step in range(201):
+        set_learning_rate(groups, ScheduleConfig(name, ramp=ramp), step, 200)
         rates.append(groups[0]["lr"])
         assert groups[1]["lr"] == pytest.approx(10 * rates[-1])
-    assert max(rates) == rates[5] == 1.0
-    assert rates[-1] < 0.1
+    assert rates[peak] == pytest.approx(1.0)
+    assert rates[200] == pytest.approx(0.0, abs=1e-12)
+    assert all(a < b for a, b in itertools.pairwise(rates[: peak + 1]))
+    assert all(a > b for a, b in itertools.pairwise(rates[peak:]))
+    assert rates[(200 + peak) // 2] == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_run_that_time_ended_goes_on_to_the_same_numbers(config, tmp_path):
@@ -109,21 +140,19 @@ def test_compiling_goes_through_the_backbone_and_computes_the_same(config, tmp_p
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 
-def test_embeddings_of_the_test_images_are_kept_where_asked(config, tmp_path):
-    from safetensors.torch import load_file
-
-    from gspool.evaluation import retrieval_metrics
-
+@pytest.mark.parametrize("queries", [None, torch.arange(24) < 12])
+def test_embeddings_of_the_test_images_are_kept_where_asked(config, tmp_path, queries):
+    pixels = torch.randint(256, (24, 3, 16, 16), dtype=torch.uint8)
+    images = TensorSet.of(pixels, torch.arange(24) % 6, queries=queries)
     config.output.embeddings = True
-    result = fit(config, tmp_path)
+    result = fit(config, tmp_path, sets={"train": images, "validation": images, "test": images})
     kept = load_file(tmp_path / "embeddings.safetensors")
-    metrics = retrieval_metrics(kept["embeddings"], kept["labels"])
-    assert metrics["map@r"] == pytest.approx(result.metrics["map@r"])
+    parts = [kept[name] for name in ("embeddings", "labels", "gallery", "gallery_labels") if name in kept]
+    assert len(parts) == (2 if queries is None else 4)
+    assert retrieval_metrics(*parts)["map@r"] == pytest.approx(result.metrics["map@r"])
 
 
 def test_the_test_images_are_embedded_once_for_figures_and_report(tmp_path, monkeypatch):
-    from gspool.training import embed
-
     embedded, real = [], embed.embed_images
 
     def counted(model, images, **options):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gspool.training import fit
 from gspool.training.config import OptimiserConfig
 from gspool.training.metric_learning import ModelAndLoss, build_loss, build_model, build_optimiser
 from training.tiny_run import tiny
@@ -46,18 +47,21 @@ def test_proxies_learn_faster_and_normalisation_does_not_decay():
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "decay", "expected"),
     [
         # The second step moves by the gradient and the momentum; TensorFlow's RMSProp begins with a mean square of 1.
-        ("sgd", [1 - 0.1 * 1.9, 1 - 0.1 * 1.9 - 0.1 * (1 + 0.9 * 1.9)]),
-        ("rmsprop", [1 - 0.1, 1 - 0.1 - 0.1 * 1.9]),
+        ("sgd", 0.0, [1 - 0.1 * 1.9, 1 - 0.1 * 1.9 - 0.1 * (1 + 0.9 * 1.9)]),
+        ("rmsprop", 0.0, [1 - 0.1, 1 - 0.1 - 0.1 * 1.9]),
+        # The first step of Adam is the learning rate, whatever the size of the gradient and of a decay inside it.
+        ("adam", 0.5, [1 - 0.1]),
+        ("adamw", 0.5, [1 * (1 - 0.1 * 0.5) - 0.1]),
     ],
 )
-def test_sgd_and_rmsprop_have_their_momentum(name, expected):
+def test_every_optimiser_makes_its_steps(name, decay, expected):
     module = torch.nn.Module()
     module.model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(module.model.weight)
-    optimiser = build_optimiser(OptimiserConfig(name, lr=0.1, weight_decay=0.0, betas=(0.9, 0.9), eps=0.0), module)
+    optimiser = build_optimiser(OptimiserConfig(name, lr=0.1, weight_decay=decay, betas=(0.9, 0.9), eps=0.0), module)
     for value in expected:
         module.model.weight.grad = torch.ones(1, 1)
         optimiser.step()
@@ -69,25 +73,8 @@ def test_a_loss_without_parameters_needs_no_proxies():
     assert {rate for rate, _ in found.values()} == {1e-3}
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_decay_is_part_of_the_gradient_in_adam_and_apart_from_it_in_adamw(name):
-    module = torch.nn.Module()
-    module.loss = torch.nn.Module()
-    module.model = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.constant_(module.model.weight, 2.0)
-    optimiser = build_optimiser(OptimiserConfig(name, lr=0.1, weight_decay=0.5, eps=0.0), module)
-    module.model.weight.grad = torch.full((1, 1), 3.0)
-    optimiser.step()
-    # The first step of Adam is the learning rate, whatever the size of the gradient and of a decay inside it.
-    expected = 2.0 - 0.1 if name == "adam" else 2.0 * (1 - 0.1 * 0.5) - 0.1
-    assert module.model.weight.item() == pytest.approx(expected)
-
-
 def test_gradients_are_clipped_by_their_global_norm(config, tmp_path, monkeypatch):
-    from gspool.training import fit
-
-    norms = []
-    step = torch.optim.Adam.step
+    norms, step = [], torch.optim.Adam.step
 
     def watched(optimiser, *arguments, **options):
         answer = step(optimiser, *arguments, **options)

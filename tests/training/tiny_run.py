@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+
+import torch
+from PIL import Image
 
 from gspool.training import (
     DataConfig,
@@ -59,3 +63,25 @@ def script_evaluations(monkeypatch, *values: float) -> None:
         return evaluation._replace(metrics={**evaluation.metrics, "map@r": next(coming)})
 
     monkeypatch.setattr(metric_learning, "evaluate_images", scripted)
+
+
+def draw_pictures(root: Path, classes: int, images: int, side: int = 36, ragged: bool = False) -> Path:
+    """Draw classes of coloured noise, class00/0.png and so on; with ``ragged`` each a column wider than the last."""
+    generator = torch.Generator().manual_seed(0)
+    for label in range(classes):
+        (root / f"class{label:02d}").mkdir(parents=True)
+        colour = torch.randint(40, 216, (3,), generator=generator)
+        for number in range(images):
+            noise = torch.randint(-40, 40, (side, side + ragged * number, 3), generator=generator)
+            Image.fromarray((colour + noise).to(torch.uint8).numpy()).save(root / f"class{label:02d}" / f"{number}.png")
+    return root
+
+
+def some_of(pictures: Path, root: Path, classes: int, images: int) -> Path:
+    """Link the first pictures of the first classes into a folder of their own."""
+    for label in range(classes):
+        folder = root / f"class{label:02d}"
+        folder.mkdir(parents=True)
+        for number in range(images):
+            (folder / f"{number}.png").symlink_to(pictures / folder.name / f"{number}.png")
+    return root

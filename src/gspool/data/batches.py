@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Sampler
@@ -15,7 +17,10 @@ from gspool.terminal.signals import blocked_signals
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
-    from torch import Generator, Tensor
+    from torch import Tensor
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def placed(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
@@ -262,13 +267,39 @@ def loading_processes(asked: int) -> int:
     return min(asked, cores)
 
 
+def read_ahead(
+    items: Iterable[Item], read: Callable[[Item], Result], threads: int, ahead: int
+) -> Generator[Result, None, None]:
+    """Yield ``read(item)`` in order, computed by threads, at most ``ahead`` items in advance.
+
+    Threads, not processes: Pillow and files release Python's lock, nothing is copied between processes, and a calling
+    program needs no guard around its main part.
+
+    Example:
+        >>> list(read_ahead(range(4), lambda number: number**2, threads=2, ahead=2))
+        [0, 1, 4, 9]
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(read, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        # Left early, by Ctrl-C for example: drop what has not begun.
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
 def _grouped(values: Int64[Tensor, " N"], classes: int | None = None) -> list[Int64[Tensor, " R"]]:
     """Return the positions of every value, in order: of 0..classes-1, or of the values that occur."""
     counts = torch.unique(values, return_counts=True)[1] if classes is None else values.bincount(minlength=classes)
     return [*values.argsort(stable=True).split(counts.tolist())]
 
 
-def _class_stream(classes: int, per_batch: int, batches: int, generator: Generator) -> Int64[Tensor, " S"]:
+def _class_stream(classes: int, per_batch: int, batches: int, generator: torch.Generator) -> Int64[Tensor, " S"]:
     """Return a stream of classes: shuffled passes over all of them, no class twice within a batch.
 
     The remainder of a pass opens the next batch; the next pass then begins with classes that are not part of it.
@@ -283,7 +314,7 @@ def _class_stream(classes: int, per_batch: int, batches: int, generator: Generat
     return stream[: batches * per_batch]
 
 
-def _deal(images: int, group: int, visits: int, generator: Generator) -> Int64[Tensor, "V m"]:
+def _deal(images: int, group: int, visits: int, generator: torch.Generator) -> Int64[Tensor, "V m"]:
     """Draw groups of different images, reshuffled when fewer than a group are left."""
     groups = max(images // group, 1)
     # A class with fewer images than a group repeats them.

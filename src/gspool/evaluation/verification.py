@@ -76,7 +76,7 @@ def calibrate_threshold(
     precisions, f1 = right / (right + wrong).clamp(min=1), 2 * right / (right + wrong + same)
     reached = (precisions >= (precision or 0)).nonzero().flatten()
     if similarity is not None:
-        place = _step(torch.tensor(similarity)).item()
+        place = _step(torch.tensor(similarity, dtype=torch.float64)).item()
     elif precision is None:
         place = f1.argmax().item()
     else:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from gspool.data.batches import read_ahead
 from gspool.search.corpus.sources import list_images
-from gspool.search.corpus.stream import Decoded, chunks, decode_ahead, decode_one
+from gspool.search.corpus.stream import Decoded, chunks, decode_one
 from gspool.search.index import Hit, Index
 from gspool.search.index.rerank import Rerank
 from gspool.search.model import LIMITS, Limits, embed_batch
@@ -90,7 +91,7 @@ def search_images(
     def decode(picture: Decoded) -> Decoded:
         return picture if picture.vector is not None else decode_one(picture.record, model, limits)
 
-    for batch in chunks(decode_ahead(looked_up(), decode, min(os.cpu_count() or 1, 16), 2 * batch_size), batch_size):
+    for batch in chunks(read_ahead(looked_up(), decode, min(os.cpu_count() or 1, 16), 2 * batch_size), batch_size):
         new = [picture.image for picture in batch if picture.image is not None]
         embedded = iter(
             embed_batch(model, torch.stack(new), index.settings.precision).embedding.cpu().numpy() if new else ()

@@ -65,12 +65,8 @@ def _keep_as_previous(path: Path) -> None:
 def read_checkpoint(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Read a checkpoint: tensors and plain values only, a pickle that would run code is refused.
 
-    Args:
-        path: the file.
-        needed: entries that it must have.
-
     Raises:
-        CheckpointError: if it is damaged, or no checkpoint of this format.
+        CheckpointError: if it is damaged, no checkpoint of this format, or lacks an entry that is ``needed``.
     """
     try:
         data = path.read_bytes()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from gspool.data import ShuffledBatches
 from gspool.data.image_set import mixed_seed
 from gspool.losses import LossParts
+from gspool.models.freezing import evaluating
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import LoopOutcome, Task, run_loop
@@ -48,14 +49,7 @@ class Classification(Task):
     """Train a network that returns logits. Augmentation is the transform of the training set.
 
     Every epoch is a permutation from (seed, epoch); what is left over after the last whole batch is left out. A step
-    sees the same images whether or not the run was interrupted before it.
-
-    Args:
-        network: images to logits.
-        train: what to learn from; its transform "shift" or "crop" augments.
-        watched: what accuracy is measured on, or None.
-        config: how it learns.
-        seed: of the order of images, their augmentation and dropout.
+    sees the same images whether or not the run was interrupted before it. Accuracy is measured on ``watched``.
 
     Raises:
         ValueError: if there are fewer images than a batch holds.
@@ -113,13 +107,11 @@ def top_1(network: nn.Module, images: TensorSet, batch_size: int = 1_024) -> flo
         >>> top_1(torch.nn.Identity(), TensorSet.of(torch.eye(4), torch.tensor([0, 1, 2, 0])))
         0.75
     """
-    was_training = network.training
-    network.eval()
     right = 0
-    for places in torch.arange(len(images)).split(batch_size):
-        predicted = network(images.evaluation_images(places)).argmax(1)
-        right += int((predicted.cpu() == images.labels[places]).sum())
-    network.train(was_training)
+    with evaluating(network):
+        for places in torch.arange(len(images)).split(batch_size):
+            predicted = network(images.evaluation_images(places)).argmax(1)
+            right += int((predicted.cpu() == images.labels[places]).sum())
     return right / len(images)
 
 
@@ -137,22 +129,15 @@ def train_classifier(
     title: str = "",
     **trainer: Any,
 ) -> LoopOutcome:
-    """Train a network in place on the device of its data.
+    """Train the network of a `Classification` in place on the device of its data.
 
     The state of the best accuracy is kept where a set is watched, so watch the test set only if ``epochs`` is the only
-    evaluation. With a folder the training resumes.
+    evaluation. With a folder, which gets checkpoints and metrics, the training resumes.
 
     Args:
-        network: images to logits.
-        train: what to learn from.
-        watched: what accuracy is measured on, or None.
-        config: how it learns.
         epochs: passes over the data.
         schedule: how the learning rate changes; "one-cycle" with a rise over a fifth of the steps unless given.
         evaluate_epochs: passes between evaluations; 0 evaluates at the end alone.
-        seed: of everything random.
-        folder: where checkpoints and metrics go; None keeps nothing.
-        title: what the progress bar calls it.
         **trainer: other fields of `TrainerConfig`, such as precision, progress, max_seconds.
     """
     task = Classification(network, train, watched, config, seed)

@@ -35,7 +35,7 @@ from gspool.training.compare_data import TaskName, Tokens, check_sets, create_se
 from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
 from gspool.training.frozen import computed_tokens
-from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS, PATCH_DEFAULTS, HeadConfig
+from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS, PATCH_DEFAULTS, HeadConfig, layer_options
 from gspool.training.parsing import as_config, plain, values_of
 from gspool.training.report import (
     CONFIG,
@@ -216,8 +216,7 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
         if layer not in names:
             raise ValueError(f"the grid names {layer!r}, which is not among the layers {', '.join(names)}")
         settings.setdefault(layer, {})[option] = [yaml.safe_load(value) for value in values.split(",")]
-    frozen = [Variant("gap", learn=False), *([Variant("cls", learn=False)] if class_token else [])]
-    found = list(frozen)
+    found = [Variant("gap", learn=False), *([Variant("cls", learn=False)] if class_token else [])]
     for name in names:
         varied = settings.get(name, {})
         base, _ = without_class_token(name)
@@ -225,10 +224,10 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
         fixed = {key: value for key, value in defaults.items() if key not in varied}
         for combination in itertools.product(*varied.values()):
             chosen = {**fixed, **dict(zip(varied, combination, strict=True))}
-            head = {key: value for key, value in chosen.items() if key in HEAD_OPTIONS}
-            options = {key: value for key, value in chosen.items() if key not in HEAD_OPTIONS}
+            options = layer_options(chosen)
             check_head_options(name, options)
-            found.append(Variant(name, tuple(options.items()), tuple(head.items())))
+            head = tuple((key, value) for key, value in chosen.items() if key in HEAD_OPTIONS)
+            found.append(Variant(name, tuple(options.items()), head))
     return found
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from gspool.data import ImageSet, Shard
-from gspool.data.batches import ShieldedLoader, loading_processes
+from gspool.data.batches import ShieldedLoader, loading_processes, read_ahead
 from gspool.evaluation import (
     RetrievalMetrics,
-    Threshold,
+    calibrate_threshold,
     class_bootstrap,
     class_results,
     confused_pairs,
@@ -27,26 +27,19 @@ from gspool.evaluation import (
 from gspool.evaluation.entropy import FLAT_ENTROPY, relative_entropy
 from gspool.evaluation.verification import THRESHOLD
 from gspool.files import write_atomic
+from gspool.models.freezing import evaluating
 from gspool.terminal.bar import work_bar
-from gspool.training.gpu_data import TensorSet, read_ahead
+from gspool.training.gpu_data import READERS, TensorSet, query_rows
 from gspool.training.processes import gather_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from jaxtyping import Bool, Float, Int64
+    from jaxtyping import Float, Int64
     from torch import Tensor
-
-    from gspool.data import ImageSet
-    from gspool.training.gpu_data import TensorSet
-
 
 CLASSES = "classes.csv"
 # Below so many classes, one class more or less moves the figures.
 FEW_CLASSES = 20
 MAIN, SHOWN, PAIRS = ("p@1", "map@r"), 5, 3
-
-
 CLASSIFIER_FILE = "classifier.safetensors"
 
 
@@ -121,27 +114,25 @@ def embed_images(
         >>> embed_images(Embedder("small_cnn", dim=8), letters).embeddings.shape
         torch.Size([100, 8])
     """
-    was_training = model.training
-    model.eval()
     device = next(model.parameters()).device
     shard = Shard(len(images))
     batches = math.ceil(len(shard) / batch_size)
     vectors, entropies, weight_sums, classes = [], [], [], []
-    try:
-        with work_bar(f"embedding {images.name}/{images.split}", 0, batches, progress, "batches") as bar:
-            for pictures in _batches(images, shard, batch_size, workers, device):
-                with nullcontext() if autocast is None else autocast.autocast():
-                    embedded = model.embed(pictures.to(device, non_blocking=True))
-                    if classifier is not None:
-                        classes.append(classifier(embedded.pooled).argmax(1))
-                vectors.append(embedded.embedding)
-                if embedded.weights is not None:
-                    weights = embedded.weights.to(torch.promote_types(embedded.weights.dtype, torch.float32))
-                    entropies.append(relative_entropy(weights))
-                    weight_sums.append(weights.double().sum(0, keepdim=True))
-                bar.advance()
-    finally:
-        model.train(was_training)
+    with (
+        evaluating(model),
+        work_bar(f"embedding {images.name}/{images.split}", 0, batches, progress, "batches") as bar,
+    ):
+        for pictures in _batches(images, shard, batch_size, workers, device):
+            with nullcontext() if autocast is None else autocast.autocast():
+                embedded = model.embed(pictures.to(device, non_blocking=True))
+                if classifier is not None:
+                    classes.append(classifier(embedded.pooled).argmax(1))
+            vectors.append(embedded.embedding)
+            if embedded.weights is not None:
+                weights = embedded.weights.to(torch.promote_types(embedded.weights.dtype, torch.float32))
+                entropies.append(relative_entropy(weights))
+                weight_sums.append(weights.double().sum(0, keepdim=True))
+            bar.advance()
     embeddings = gather_blocks(torch.cat(vectors) if vectors else torch.zeros(0, model.out_dim))
     predicted = None
     if classifier is not None:
@@ -163,7 +154,8 @@ def _batches(
     if isinstance(images, TensorSet):
         parts = [part for part in torch.tensor(list(shard), dtype=torch.int64).split(batch_size) if len(part)]
         in_memory = isinstance(images.pixels, torch.Tensor)
-        yield from map(images.evaluation_images, parts) if in_memory else read_ahead(images.evaluation_images, parts)
+        read = images.evaluation_images
+        yield from map(read, parts) if in_memory else read_ahead(parts, read, READERS, READERS)
         return
     processes = loading_processes(workers)
     loader = ShieldedLoader(images, batch_size, sampler=shard, num_workers=processes, pin_memory=device.type == "cuda")
@@ -199,7 +191,7 @@ def evaluate_images(
         classifier=classifier,
     )
     vectors, device = embedded.embeddings, next(model.parameters()).device
-    metrics = retrieval_metrics(*_searched(vectors, images), ks=ks, device=device)
+    metrics = retrieval_metrics(*searched(vectors, images), ks=ks, device=device)
     classes = len(images.labels.unique())
     right = None if classifier is None else accuracy(embedded, images)
     return Evaluation(metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split, accuracy=right)
@@ -232,7 +224,7 @@ def read_classifier(folder: Path, device: torch.device) -> nn.Linear | None:
     return classifier
 
 
-def _searched(vectors: Float[Tensor, "N D"], images: ImageSet | TensorSet) -> tuple[Tensor, ...]:
+def searched(vectors: Float[Tensor, "N D"], images: ImageSet | TensorSet) -> tuple[Tensor, ...]:
     """Return vectors and labels of the queries, and of the gallery where the set has both."""
     labels, queries = images.labels, query_rows(images)
     if queries is None:
@@ -240,11 +232,10 @@ def _searched(vectors: Float[Tensor, "N D"], images: ImageSet | TensorSet) -> tu
     return vectors[queries], labels[queries], vectors[~queries], labels[~queries]
 
 
-def query_rows(images: ImageSet | TensorSet) -> Bool[Tensor, " N"] | None:
-    """Return which images of a set are queries; None where every image is query and gallery at once."""
-    if isinstance(images, TensorSet):
-        return images.queries
-    return None if images.roles is None else torch.tensor([role == "query" for role in images.roles])
+def search_rows(images: ImageSet | TensorSet) -> tuple[Int64[Tensor, " Q"], Int64[Tensor, " G"]]:
+    """Return the rows of the queries and of the gallery; all rows are both where the set has no roles."""
+    everything, queries = torch.arange(len(images.labels)), query_rows(images)
+    return (everything, everything) if queries is None else (everything[queries], everything[~queries])
 
 
 class Diagnosis(NamedTuple):
@@ -263,16 +254,13 @@ class Diagnosis(NamedTuple):
 
 def diagnose(evaluation: Evaluation, images: ImageSet | TensorSet, device: Any = None) -> Diagnosis:
     """Compute the results of an evaluated set by class."""
-    metrics, labels, queries = evaluation.metrics, images.labels, query_rows(images)
+    metrics, labels = evaluation.metrics, images.labels
     names = [str(name) for name in images.class_names] or [str(label) for label in range(int(labels.max()) + 1)]
-    if queries is None:
-        asked = found = list(range(len(labels)))
-    else:
-        asked, found = (rows.nonzero().flatten().tolist() for rows in (queries, ~queries))
-    pairs = confused_pairs(*_searched(evaluation.embeddings, images), count=SHOWN, device=device)
+    asked, found = search_rows(images)
+    pairs = confused_pairs(*searched(evaluation.embeddings, images), count=SHOWN, device=device)
     own = labels[asked]
     bounds = class_bootstrap(metrics.by_query.cpu(), own).tolist()
-    rows = [(asked[pair.query], found[pair.found]) for pair in pairs]
+    rows = [(int(asked[pair.query]), int(found[pair.found])) for pair in pairs]
     return Diagnosis(
         intervals=dict(zip(metrics, bounds, strict=True)),
         classes=[
@@ -340,8 +328,15 @@ def write_classes(folder: Path, diagnosis: Diagnosis) -> None:
     write_atomic(folder / CLASSES, text.getvalue().encode())
 
 
-def threshold_content(threshold: Threshold, split: str, wanted: float | None) -> dict[str, Any]:
-    """Return the content of threshold.json: the threshold, the pairs it was measured on, the precision asked for."""
+def measure_threshold(
+    embeddings: Float[Tensor, "N D"],
+    labels: Int64[Tensor, " N"],
+    split: str,
+    wanted: float | None,
+    similarity: float | None = None,
+) -> dict[str, Any]:
+    """Return the content of threshold.json: a threshold (chosen unless given), its pairs, the precision asked for."""
+    threshold = calibrate_threshold(embeddings, labels, wanted, similarity=similarity)
     return {**threshold._asdict(), "split": split, "wanted_precision": wanted}
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gspool.data.folder import has_splits
-from gspool.evaluation import calibrate_threshold
 from gspool.evaluation.checked_input import as_ranks
 from gspool.evaluation.verification import read_threshold
 from gspool.files import write_atomic
@@ -27,9 +26,9 @@ from gspool.training.embed import (
     diagnose,
     evaluate_images,
     flat_warning,
+    measure_threshold,
     read_classifier,
     result_lines,
-    threshold_content,
     threshold_in_words,
     write_threshold,
 )
@@ -169,8 +168,7 @@ def evaluate_run(
     threshold = None
     if calibrate is not None or similarity is not None:
         wanted = None if calibrate == "f1" else calibrate
-        found = calibrate_threshold(evaluation.embeddings, images.labels, wanted, similarity=similarity)
-        threshold = threshold_content(found, name, wanted)
+        threshold = measure_threshold(evaluation.embeddings, images.labels, name, wanted, similarity)
         if calibrate is not None:
             write_threshold([Path(place), folder], threshold)
     return evaluation._replace(

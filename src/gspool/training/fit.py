@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from gspool.data import ImageSet
-from gspool.evaluation import calibrate_threshold
 from gspool.files import write_atomic
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
 from gspool.training.embed import (
@@ -19,8 +19,8 @@ from gspool.training.embed import (
     embed_images,
     evaluate_images,
     flat_warning,
-    query_rows,
-    threshold_content,
+    measure_threshold,
+    searched,
     write_classes,
     write_classifier,
     write_threshold,
@@ -43,7 +43,6 @@ from gspool.training.metric_learning import (
     learned_values,
     open_warm_start,
     plan_batches,
-    warm_start_warning,
     with_smaller_batches,
 )
 from gspool.training.processes import (
@@ -64,22 +63,19 @@ from gspool.training.run_folder import (
     has_begun,
     log_to,
     only_training,
-    own_config,
     process_rank,
     read_result,
     write_result,
     write_versions,
 )
 from gspool.training.sets import (
-    Problems,
     check_beginning,
-    check_classes,
     check_fit,
     check_monitor,
     check_run,
-    needed_splits,
-    on_device,
-    prepared,
+    check_splits,
+    placed_on,
+    prepare_splits,
 )
 
 if TYPE_CHECKING:
@@ -168,12 +164,9 @@ def fit(
         check_beginning(config)
     with stop_on_signal() as request:
         try:
-            if process_rank() > 0:
-                if is_launched():
-                    leave_with_launcher()
-                return _fit(config, folder, title or config.model.pooling, model, sets, listed, request)
-            with only_training(folder):
-                own_config(folder, config)
+            if process_rank() > 0 and is_launched():
+                leave_with_launcher()
+            with only_training(folder, config) if process_rank() == 0 else nullcontext():
                 return _fit(config, folder, title or config.model.pooling, model, sets, listed, request)
         except (KeyboardInterrupt, TerminatedError):
             raise TrainingInterruptedError(folder, None, request.signum) from None
@@ -201,7 +194,9 @@ def _fit(
     if sets is None and listed is None:
         # Before the model, which may download weights: missing data must not wait for that.
         listed = check_run([config], begun=True, progress=shown)
-    model, images = _model_and_images(config, model, sets or {}, listed or {}, shown)
+    model = build_model(config) if model is None else model
+    images: dict[Split, Any] = prepare_splits(config, listed, model.pixels, shown) if listed else dict(sets or {})
+    check_splits(config, images)
     before = earlier_figures(config)
     earlier = None if config.start_from is None else Path(config.start_from)
     if config.head.steps and config.model.freeze != "all":
@@ -216,8 +211,6 @@ def _fit(
         print(describe_training(config, title, fabric.device), flush=True)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
-    if config.loss.name == "cross_entropy":
-        check_classes(images)
     plan_batches(config, train.labels, rank=0, world_size=1)
     if earlier is not None:
         load_proxies(loss, earlier)
@@ -230,7 +223,7 @@ def _fit(
         learner, data = token_head(model, tokens, config, fabric.device), tokens.sets
         settings = head_config(config, learner)
     else:
-        data = _on_device(config, images, model, fabric.device, shown)
+        data = placed_on(fabric.device, images, config.data, model, shown)
         _prepare_model(config, model, fabric)
     watched = None if trainer.monitor_split == "none" else data[trainer.monitor_split]
     task = MetricLearning(learner, loss, settings, data["train"], watched, fabric)
@@ -249,8 +242,8 @@ def _fit(
         threshold = None
         if watched is not None and task.classifier is None and hasattr(model, "save_pretrained"):
             vectors = embed_images(learner, watched, workers=config.data.workers).embeddings
-            chosen = calibrate_threshold(vectors, watched.labels, config.output.precision)
-            threshold = threshold_content(chosen, trainer.monitor_split, config.output.precision)
+            wanted = config.output.precision
+            threshold = measure_threshold(vectors, watched.labels, trainer.monitor_split, wanted)
         if task.classifier is not None and process_rank() == 0:
             write_classifier(folder, task.classifier.state_dict())
         result = _finish(config, folder, model, outcome, evaluation, images["test"], before, threshold)
@@ -260,45 +253,6 @@ def _fit(
     if signum:
         raise TrainingInterruptedError(folder, result.steps, signum)
     return result
-
-
-def _model_and_images(
-    config: TrainConfig,
-    model: Any,
-    sets: Mapping[Split, ImageSet | TensorSet],
-    listed: Mapping[Split, ImageSet],
-    shown: bool,
-) -> tuple[Any, dict[Split, Any]]:
-    """Return the model and every split that the run needs, all of them checked before any training."""
-    model = build_model(config) if model is None else model
-    if not listed:
-        missing = [split for split in needed_splits(config) if split not in sets]
-        if missing:
-            raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(sets)}")
-        return model, dict(sets)
-    problems, images = Problems(), {}
-    for split, each in listed.items():
-        with problems.gathered():
-            images[split] = prepared(
-                each, config.data, model.pixels, training=split == "train", progress=shown, check=False
-            )
-    problems.refuse()
-    return model, images
-
-
-def _on_device(
-    config: TrainConfig, images: Mapping[Split, Any], model: Any, device: torch.device, shown: bool
-) -> dict[Split, Any]:
-    """Move sets of tensors to the device, and with ``data.resident`` those of images."""
-
-    def moved(split: Split, each: Any) -> Any:
-        if isinstance(each, TensorSet):
-            return each.to(device)
-        if not config.data.resident:
-            return each
-        return on_device(each, config.data, model.pixels, device, training=split == "train", progress=shown)
-
-    return {split: moved(split, each) for split, each in images.items()}
 
 
 def _prepare_model(config: TrainConfig, model: Any, fabric: Any) -> None:
@@ -386,24 +340,25 @@ def describe_training(config: TrainConfig, title: str, device: torch.device) -> 
 
 def run_warnings(config: TrainConfig, result: FitResult) -> list[str]:
     """Return what a user should know about a finished run: prototypes that were never set, flat weights."""
-    if result.vectors_seen is not None:
-        return [warm_start_warning(config, result.best_step, result.vectors_seen)]
-    flat = flat_warning(result.weights_entropy, config.model.pooling)
-    return [] if flat is None else [flat]
+    model = config.model
+    if result.vectors_seen is None:
+        flat = flat_warning(result.weights_entropy, model.pooling)
+        return [] if flat is None else [flat]
+    return [
+        f"the {model.pooling} of this model (step {result.best_step}) has not set its prototypes, and pools as average "
+        f"pooling: it has seen {result.vectors_seen:,} vectors and warm_start asks for "
+        f"{model.pooling_options['warm_start']:,}; lower --model.pooling_options.warm_start (not below the number of "
+        "prototypes), or train longer with --trainer.max_steps"
+    ]
 
 
 def _write_embeddings(folder: Path, evaluation: Evaluation, test: ImageSet | TensorSet) -> None:
     """Write the embeddings and labels of the test images; queries and gallery apart where the set has both."""
     from safetensors.torch import save
 
-    queries, vectors = query_rows(test), evaluation.embeddings.cpu()
-    content = {"embeddings": vectors, "labels": test.labels}
-    if queries is not None:
-        content = {name: value[queries] for name, value in content.items()} | {
-            "gallery": vectors[~queries],
-            "gallery_labels": test.labels[~queries],
-        }
-    write_atomic(folder / EMBEDDINGS, save({name: value.contiguous() for name, value in content.items()}))
+    names = ("embeddings", "labels", "gallery", "gallery_labels")
+    parts = zip(names, searched(evaluation.embeddings.cpu(), test), strict=False)
+    write_atomic(folder / EMBEDDINGS, save({name: part.contiguous() for name, part in parts}))
 
 
 def _load_best(model: Any, folder: Path) -> None:

@@ -16,8 +16,7 @@ from gspool.models.device import free_memory
 from gspool.pooling.warm_start import WarmStart
 from gspool.terminal.bar import work_bar
 from gspool.training.checkpoint import BEST, read_checkpoint
-from gspool.training.embed import query_rows
-from gspool.training.gpu_data import TensorSet
+from gspool.training.gpu_data import TensorSet, query_rows
 from gspool.training.heads import TokenHead, start_from
 from gspool.training.parsing import read_config
 from gspool.training.run_folder import CONFIG, read_result

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from gspool.data import ClassBalancedBatches
+from gspool.data.batches import read_ahead
 from gspool.data.cache import CachedImages
 from gspool.data.crops import centre_boxes, draw_crops, resample, shift_and_flip
 from gspool.data.decode import Interpolation, decode, stored_size
 from gspool.data.image_set import mixed_seed
 from gspool.data.image_source import ArrayImages, FileImages, without_selection
 from gspool.terminal.bar import work_bar
-from gspool.training.stream import Batch
+from gspool.training.stream import Batch, epochs
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from gspool.data import ImageSet
 
 Transform = Literal["crop", "shift", "none"]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 # Threads that read batches from disk, and batches that wait: enough for the memory bus, few enough for small machines.
 READERS = min(4, os.cpu_count() or 1)
 
@@ -195,18 +193,13 @@ def tensor_batches(
     in_memory = isinstance(images.pixels, torch.Tensor)
 
     def plan() -> Iterator[tuple[int, Tensor, Tensor, Tensor | None]]:
-        epoch = -1
-        for step in range(first, last):
-            if step // len(batches) != epoch:
-                epoch = step // len(batches)
-                batches.set_epoch(epoch)
-                places = batches.plan().flatten(1)
-                # Copied once an epoch: a step of a small model takes no longer than a few copies.
-                labels = _sent(images.labels[places], images.device)
-                unchanged = in_memory and images.transform == "none"
-                rows = _sent(images.rows[places], images.device) if unchanged else None
-            position = step % len(batches)
-            yield step, places[position], labels[position], None if rows is None else rows[position]
+        for epoch in epochs(batches, first, last):
+            # Copied once an epoch: a step of a small model takes no longer than a few copies.
+            labels = _sent(images.labels[epoch.places], images.device)
+            unchanged = in_memory and images.transform == "none"
+            rows = _sent(images.rows[epoch.places], images.device) if unchanged else None
+            for place, step in enumerate(epoch.steps):
+                yield step, epoch.places[place], labels[place], None if rows is None else rows[place]
 
     def batch_of(planned: tuple[int, Tensor, Tensor, Tensor | None]) -> Batch:
         step, places, labels, rows = planned
@@ -216,27 +209,7 @@ def tensor_batches(
             seen = images.pixels.index_select(0, rows.chunk(world_size)[rank])
         return Batch(seen, labels.chunk(world_size)[rank], places.chunk(world_size)[rank])
 
-    return map(batch_of, plan()) if in_memory else read_ahead(batch_of, plan())
-
-
-def read_ahead(read: Callable[[Item], Result], items: Iterable[Item], threads: int = READERS) -> Iterator[Result]:
-    """Yield ``read(item)`` in order, computed by threads a few items ahead, so that a step does not wait for the disk.
-
-    Example:
-        >>> list(read_ahead(lambda number: number**2, range(4)))
-        [0, 1, 4, 9]
-    """
-    waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="read") as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(read, item))
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    return map(batch_of, plan()) if in_memory else read_ahead(plan(), batch_of, READERS, READERS)
 
 
 def load_tensors(
@@ -269,11 +242,11 @@ def load_tensors(
         (torch.Size([100, 3, 64, 64]), 100)
     """
     whole, rows = without_selection(images.images)
-    queries = None if images.roles is None else torch.tensor([role == "query" for role in images.roles])
-    fields = {"class_names": images.class_names, "name": images.name, "split": images.split, **fields}
+    known = {"class_names": images.class_names, "name": images.name, "split": images.split}
+    fields = {**known, "queries": query_rows(images), **fields}
     if isinstance(whole, ArrayImages):
         pixels = whole.pixels[rows].expand(-1, 3, -1, -1).to(device)
-        return TensorSet.of(pixels, images.labels, queries=queries, **fields)
+        return TensorSet.of(pixels, images.labels, **fields)
     if isinstance(whole, CachedImages):
         sides = [stored_size(whole.paths[row], whole.shorter_side) for row in rows.tolist()]
         read: Callable[[int], Tensor] = whole.__getitem__
@@ -297,7 +270,14 @@ def load_tensors(
     ):
         for _ in pool.map(place, range(len(rows))):
             bar.advance()
-    return TensorSet.of(pixels.to(device), images.labels, sizes=sizes, queries=queries, **fields)
+    return TensorSet.of(pixels.to(device), images.labels, sizes=sizes, **fields)
+
+
+def query_rows(images: ImageSet | TensorSet) -> Bool[Tensor, " N"] | None:
+    """Return which images of a set are queries; None where every image is query and gallery at once."""
+    if isinstance(images, TensorSet):
+        return images.queries
+    return None if images.roles is None else torch.tensor([role == "query" for role in images.roles])
 
 
 def _sent(values: Tensor, device: torch.device) -> Tensor:

@@ -68,6 +68,11 @@ SAMPLED_PICTURES, SAMPLED_TOKENS = 512, 8_192
 LLOYD_STEPS = 10
 
 
+def layer_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the layer itself among those of a head."""
+    return {name: value for name, value in chosen.items() if name not in HEAD_OPTIONS}
+
+
 class TokenHead(nn.Module):
     """What an `Embedder` does after its backbone, on packed tokens [B, prefix + N, C] of a store.
 
@@ -131,7 +136,8 @@ def start_head(model: TokenHead, sample: Float[Tensor, "P T C"], seed: int = 0) 
     if config.start != "random":
         for name, part in head.named_modules():
             if isinstance(part, LocalEmbedding) and part.in_features == rows.shape[2]:
-                of_class_token = model.layout.class_token and (name == "project" or _is_class_token(head))
+                is_class_token = head.takes_class_token and not isinstance(head, WithClassToken)
+                of_class_token = model.layout.class_token and (name == "project" or is_class_token)
                 frozen = rows[:, 0] if of_class_token else tokens.mean(1)
                 part.weight.copy_(principal_directions(frozen, part.out_features, config.start == "whiten"))
     base = head.layer if isinstance(head, WithClassToken) else head
@@ -155,10 +161,6 @@ def start_from(model: TokenHead, train: TensorSet, device: torch.device, seed: i
     """Put a head on its device and start it from a sample of its training set."""
     places = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:SAMPLED_PICTURES]
     start_head(model.to(device), train.evaluation_images(places).to(device), seed)
-
-
-def _is_class_token(head: PoolingLayer) -> bool:
-    return head.takes_class_token and not isinstance(head, WithClassToken)
 
 
 def principal_directions(features: Float[Tensor, "P C"], count: int, whiten: bool = False) -> Float[Tensor, "K C"]:

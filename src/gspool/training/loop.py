@@ -57,10 +57,10 @@ class NonFiniteLossError(RuntimeError):
 class Task(Protocol):
     """What `run_loop` trains. Subclass it: only the attributes with a value here and `before_step` are optional.
 
-    ``module`` holds everything with parameters or state, the model and the loss; where it has a part called ``model``,
-    that part alone is kept as the best. ``clip`` bounds the norm of the gradient (0: no bound). With ``keeps_start``
-    the state before the first step is evaluated too, and kept where no later one is better. ``measures`` names the
-    columns of metrics.csv that `evaluate` fills.
+    ``module`` holds everything with parameters or state, the model and the loss; where it has parts called ``model``
+    and ``loss``, these are kept as the best. ``clip`` bounds the norm of the gradient (0: no bound). With
+    ``keeps_start`` the state before the first step is evaluated too, and kept where no later one is better.
+    ``measures`` names the columns of metrics.csv that `evaluate` fills.
     """
 
     module: nn.Module
@@ -207,9 +207,10 @@ class _Loop:
             self._resume(folder)
 
     @property
-    def kept(self) -> nn.Module:
-        """What the best checkpoint keeps: the model, without its loss where there are both."""
-        return getattr(self.task.module, "model", self.task.module)
+    def kept(self) -> dict[str, nn.Module]:
+        """What the best checkpoint keeps: the model, and its loss where it has one."""
+        module: Any = self.task.module
+        return {"model": getattr(module, "model", module), **({"loss": module.loss} if hasattr(module, "loss") else {})}
 
     def _resume(self, folder: Path) -> None:
         state = read_newest(folder, STATE)
@@ -289,8 +290,10 @@ class _Loop:
                 self.bar.say(self._expected_time())
         if last:
             return True
-        if self.monitor.stopped or over:
-            self.ending = "patience" if self.monitor.stopped else "time"
+        if self.monitor.stopped:
+            return True
+        if over:
+            self.ending = "time"
             return True
         if signum:
             if self.folder is None:  # nothing to resume
@@ -377,9 +380,7 @@ class _Loop:
         self.since_log = self.since_evaluation = time.perf_counter()
 
     def _keep_best(self) -> None:
-        loss = getattr(self.task.module, "loss", None)
-        proxies = {} if loss is None else {"loss": loss.state_dict()}
-        content = {"step": self.step, "model": self.kept.state_dict(), **proxies}
+        content = {"step": self.step, **{name: part.state_dict() for name, part in self.kept.items()}}
         if self.folder is None:
             self.best = deepcopy(content)
         elif self.fabric.is_global_zero:
@@ -405,24 +406,21 @@ class _Loop:
 
     def finish(self) -> LoopOutcome:
         """Restore the best model and return how the run went."""
-        if self.monitor.stopped:
-            self.ending = "patience"
         watched = self.monitor.has_best
         if watched and self.folder is not None:
             wait_for_all()  # the first process may still be writing the best model
             self.best = read_checkpoint(self.folder / BEST, ("model",))
         if self.best is not None:
-            self.kept.load_state_dict(self.best["model"])
-            loss: Any = getattr(self.task.module, "loss", None)
-            if loss is not None and "loss" in self.best:
-                loss.load_state_dict(self.best["loss"])
+            for name, part in self.kept.items():
+                if name in self.best:  # version 0.1 kept no loss
+                    part.load_state_dict(self.best[name])
         elif self.average is not None:
             self.average.exchange()
         return LoopOutcome(
             steps=self.step,
             best_step=self.monitor.best_step if watched else self.step,
             best_value=self.monitor.best_value if watched else None,
-            ending=self.ending,
+            ending="patience" if self.monitor.stopped else self.ending,
             curve=self.curve,
             seconds=self.seconds_before + self._elapsed(),
             training_seconds=self.training_seconds,

@@ -116,22 +116,19 @@ def with_smaller_batches(config: TrainConfig, labels: torch.Tensor, shown: bool 
     counts, data = labels.unique(return_counts=True)[1], config.data
     processes = config.trainer.devices * config.trainer.num_nodes
     if data.sampler == "shuffled":
-        size = min(data.batch_size, len(labels)) // processes * processes
-        if size in (0, data.batch_size):
-            return config
-        if shown:
-            print(f"batches of {data.batch_size} images shrink to {size}: the data has {len(labels)}", flush=True)
-        return replace(config, data=replace(data, classes_per_batch=size, images_per_class=1))
-    classes = min(data.classes_per_batch, len(counts) // processes * processes)
-    images = min(data.images_per_class, int(counts.max()))
-    if not classes or (classes, images) == (data.classes_per_batch, data.images_per_class):
+        classes, images = min(data.batch_size, len(labels)) // processes * processes, 1
+        told = f"batches of {data.batch_size} images shrink to {classes}: the data has {len(labels)}"
+    else:
+        classes = min(data.classes_per_batch, len(counts) // processes * processes)
+        images = min(data.images_per_class, int(counts.max()))
+        told = (
+            f"batches of {data.classes_per_batch} classes x {data.images_per_class} images shrink to {classes} x "
+            f"{images}: the data has {len(counts)} classes to learn from, of at most {int(counts.max())} images"
+        )
+    if classes * images in (0, data.batch_size):
         return config
     if shown:
-        print(
-            f"batches of {data.classes_per_batch} classes x {data.images_per_class} images shrink to {classes} x "
-            f"{images}: the data has {len(counts)} classes to learn from, of at most {int(counts.max())} images",
-            flush=True,
-        )
+        print(told, flush=True)
     return replace(config, data=replace(data, classes_per_batch=classes, images_per_class=images))
 
 
@@ -146,13 +143,8 @@ class ModelAndLoss(nn.Module):
 class MetricLearning(Task):
     """Train an embedding model, or with `CrossEntropyLoss` a classifier of its pooled features.
 
-    Args:
-        model: an `Embedder`, or another module with ``embed``, ``freeze`` and ``out_dim``.
-        loss: the loss of embeddings, labels and attributes.
-        config: all settings of the run.
-        train: what to learn from.
-        watched: what the monitor looks at, or None.
-        fabric: the Fabric of the run.
+    ``model`` is an `Embedder`, or another module with ``embed``, ``freeze`` and ``out_dim``. The monitor looks at
+    ``watched``.
     """
 
     def __init__(
@@ -267,14 +259,3 @@ def open_warm_start(model: nn.Module) -> WarmStart | None:
         True
     """
     return next((part for part in model.modules() if isinstance(part, WarmStart) and part.collecting), None)
-
-
-def warm_start_warning(config: TrainConfig, step: int, seen: int) -> str:
-    """Return the warning about a model that ended before its prototypes were set, and how to change that."""
-    wanted = config.model.pooling_options["warm_start"]
-    return (
-        f"the {config.model.pooling} of this model (step {step}) has not set its prototypes, and pools as average "
-        f"pooling: it has seen {seen:,} vectors and warm_start asks for {wanted:,}; lower "
-        "--model.pooling_options.warm_start (not below the number of prototypes), or train longer with "
-        "--trainer.max_steps"
-    )

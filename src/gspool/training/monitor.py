@@ -10,7 +10,6 @@ class Verdict(NamedTuple):
     """What follows from one evaluation."""
 
     improved: bool
-    stop: bool
     lr_falls: bool
 
 
@@ -23,10 +22,10 @@ class Monitor:
 
     Example:
         >>> monitor = Monitor(patience=2)
-        >>> [monitor.judge(step, value).stop for step, value in ((100, 0.5), (200, 0.4), (300, 0.5))]
-        [False, False, True]
-        >>> monitor.best_step
-        100
+        >>> [monitor.judge(step, value).improved for step, value in ((100, 0.5), (200, 0.4), (300, 0.5))]
+        [True, False, False]
+        >>> monitor.best_step, monitor.stopped
+        (100, True)
     """
 
     def __init__(self, patience: int | None = None, plateau: int | None = None) -> None:
@@ -55,7 +54,7 @@ class Monitor:
         lr_falls = self.plateau is not None and self.since_change > self.plateau
         if lr_falls:
             self.since_change = 0
-        return Verdict(improved, self.stopped, lr_falls)
+        return Verdict(improved, lr_falls)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain numbers."""

@@ -217,7 +217,7 @@ def glyphs() -> TrainConfig:
 
 def folder() -> TrainConfig:
     """Return a start for your own images: a GSP head on a frozen DINOv2, whose weights are downloaded."""
-    from gspool.training.heads import HEAD_OPTIONS, PATCH_DEFAULTS
+    from gspool.training.heads import PATCH_DEFAULTS, layer_options
 
     gsp = PATCH_DEFAULTS["gsp"]
     config = TrainConfig(
@@ -227,7 +227,7 @@ def folder() -> TrainConfig:
             backbone_options={"pretrained": True, "img_size": 224},
             # Without its class token, DINOv2 loses more than any pooling of its patches gains (docs/frozen.md).
             pooling="gsp+cls",
-            pooling_options={name: value for name, value in gsp.items() if name not in HEAD_OPTIONS},
+            pooling_options=layer_options(gsp),
             dim=384,  # the width of the backbone, so that the head starts as the identity
             freeze="all",
         ),
@@ -248,7 +248,7 @@ def with_available_backbone(config: TrainConfig) -> TrainConfig:
     """
     from gspool.models import create_backbone
     from gspool.models.hub import announced_backbone
-    from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS
+    from gspool.training.heads import FROZEN_DEFAULTS, layer_options
 
     model = config.model
     if not model.backbone_options.get("pretrained") or "weights" in model.backbone_options:
@@ -259,9 +259,7 @@ def with_available_backbone(config: TrainConfig) -> TrainConfig:
     model.backbone, model.backbone_options = chosen, {"pretrained": True}
     layer, with_class_token = without_class_token(model.pooling)
     if with_class_token and not getattr(create_backbone(chosen), "class_tokens", 0):
-        gsp = FROZEN_DEFAULTS.get(layer, {})
-        model.pooling = layer
-        model.pooling_options = {name: value for name, value in gsp.items() if name not in HEAD_OPTIONS}
+        model.pooling, model.pooling_options = layer, layer_options(FROZEN_DEFAULTS.get(layer, {}))
         config.head.rate = 1.0
     return config
 

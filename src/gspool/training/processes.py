@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -104,14 +103,15 @@ def leave_with_launcher() -> None:
 def import_fabric() -> ModuleType:
     """Import Lightning Fabric: by itself, because `lightning` imports torchmetrics and transformers with it."""
     try:
-        return importlib.import_module("lightning_fabric")
+        import lightning_fabric
     except ModuleNotFoundError as error:
         # If a dependency of Fabric is missing, its own message is the better one.
         if error.name != "lightning_fabric":
             raise
-    raise ImportError(
-        "training needs Lightning Fabric, which is not installed; install it with: pip install 'gspool[train]'"
-    )
+        raise ImportError(
+            "training needs Lightning Fabric, which is not installed; install it with: pip install 'gspool[train]'"
+        ) from error
+    return lightning_fabric
 
 
 def make_fabric(
@@ -133,7 +133,6 @@ def make_fabric(
         f"trainer.precision={trainer.precision!r}"
     )
     fabric = import_fabric()
-    misconfigured = importlib.import_module(f"{fabric.__name__}.utilities.exceptions").MisconfigurationException
     with quiet(), warnings.catch_warnings():
         # Lightning would go on in another precision than the one in config.yaml.
         warnings.filterwarnings("error", r".*AMP with fp16 is not supported on CPU.*")
@@ -145,7 +144,7 @@ def make_fabric(
                 strategy=strategy,
                 precision=trainer.precision,
             )
-        except (misconfigured, ValueError) as error:
+        except (fabric.utilities.exceptions.MisconfigurationException, ValueError) as error:
             raise ValueError(f"this machine cannot run these settings ({settings}): {error}") from error
         except UserWarning as error:
             raise ValueError(f"a CPU cannot train in float16 ({settings}); use bf16-mixed or 32-true") from error

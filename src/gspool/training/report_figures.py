@@ -13,7 +13,8 @@ import torch
 
 from gspool.evaluation import nearest_neighbours
 from gspool.files import write_atomic
-from gspool.training.embed import query_rows
+from gspool.models.freezing import evaluating
+from gspool.training.embed import search_rows
 from gspool.training.gpu_data import TensorSet
 from gspool.version import __version__
 
@@ -65,19 +66,13 @@ def choose_examples(
     count: int = 6,
     k: int = 7,
 ) -> Examples:
-    """Choose queries of different classes and their nearest neighbours among embeddings that evaluation has computed.
+    """Choose queries of different classes and the ``k`` nearest neighbours of each among embeddings of an evaluation.
 
-    Args:
-        model: for the pooling weights of the queries.
-        images: the set that was evaluated.
-        embeddings: its embeddings.
-        confused: rows of queries and of neighbours of another class.
-        count: number of queries.
-        k: neighbours of each.
+    The model gives the pooling weights of the queries; ``confused`` are rows of queries and of the neighbours of
+    another class that are shown beside them.
     """
-    asks, everything = query_rows(images), torch.arange(len(images))
-    rows = spread_rows(images.labels, everything if asks is None else asks.nonzero().flatten(), count)
-    gallery = everything if asks is None else (~asks).nonzero().flatten()
+    asked, gallery = search_rows(images)
+    rows = spread_rows(images.labels, asked, count)
     k = min(k, len(gallery) - 1)
     found = gallery[nearest_neighbours(embeddings[rows], embeddings[gallery], k=k + 1).indices.cpu()]
     # A query is in the gallery itself where the set has no roles.
@@ -85,9 +80,8 @@ def choose_examples(
         [[row for row in line if row != query][:k] for query, line in zip(rows.tolist(), found.tolist(), strict=True)]
     )
     queries = _pictures(images, rows)
-    was_training, device = model.training, next(model.parameters()).device
-    embedded = model.eval().embed(queries.to(device))
-    model.train(was_training)
+    with evaluating(model):
+        embedded = model.embed(queries.to(next(model.parameters()).device))
     weights = None
     if embedded.weights is not None and embedded.grid is not None:
         weights = embedded.weights.float().reshape(len(rows), *embedded.grid).cpu()
@@ -197,8 +191,8 @@ def pairs(pictures: UInt8[Tensor, "P 2 3 H W"], captions: Sequence[str]) -> str:
     figure, axes = _figure(len(pictures), 2, 4.0, 2.3 * len(pictures))
     for line, pair, caption in zip(axes, pictures, captions, strict=True):
         for axis, picture in zip(line, pair, strict=True):
+            _show(axis, picture)
             axis.set_axis_off()
-            axis.imshow(_picture(picture))
         line[0].set_title(caption, loc="left", fontsize=8)
     return _as_html(figure, "the closest mistake of each pair of classes")
 
@@ -207,15 +201,11 @@ def neighbours(examples: Examples) -> str:
     """Show queries and their nearest neighbours."""
     figure, axes = _figure(len(examples.queries), examples.neighbours.shape[1] + 1, 9.0, 1.2 * len(examples.queries))
     for line, query, found, right in zip(axes, examples.queries, examples.neighbours, examples.right, strict=True):
+        _show(line[0], query)
         line[0].set_axis_off()
-        line[0].imshow(_picture(query))
         for axis, image, is_right in zip(line[1:], found, right, strict=True):
-            axis.imshow(_picture(image))
-            axis.set_xticks([])
-            axis.set_yticks([])
-            for side in axis.spines.values():
-                side.set_color(RIGHT if is_right else WRONG)
-                side.set_linewidth(3)
+            _show(axis, image)
+            axis.spines[:].set(color=RIGHT if is_right else WRONG, linewidth=3)
     return _as_html(figure, "queries and their nearest neighbours")
 
 
@@ -243,9 +233,7 @@ def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, T
         height, width = picture.shape[1:]
         extent = (-0.5, width - 0.5, height - 0.5, -0.5)
         for axis, name in zip(axes[:, column], ["", *relative], strict=True):
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.imshow(_picture(picture))
+            _show(axis, picture)
             if name:
                 over = relative[name][column].numpy()
                 axis.imshow(
@@ -256,5 +244,6 @@ def weight_grid(pictures: Sequence[UInt8[Tensor, "3 H W"]], maps: Mapping[str, T
     return _as_html(figure, "pictures, and the weights of their tokens")
 
 
-def _picture(image: UInt8[Tensor, "3 H W"]) -> Any:
-    return image.permute(1, 2, 0).numpy()
+def _show(axis: Any, image: UInt8[Tensor, "3 H W"]) -> None:
+    axis.set(xticks=[], yticks=[])
+    axis.imshow(image.permute(1, 2, 0).numpy())

@@ -32,11 +32,11 @@ log = logging.getLogger("gspool.training")
 
 
 @contextmanager
-def only_training(folder: Path) -> Iterator[None]:
-    """Lock the folder of a run against a second process; a crash releases the lock.
+def only_training(folder: Path, config: TrainConfig) -> Iterator[None]:
+    """Lock the folder of a run against a second process, and own its configuration; a crash releases the lock.
 
     Raises:
-        ValueError: if another process is training there, or the folder cannot be written.
+        ValueError: if another process is training there, or the folder cannot be written or holds another run.
     """
     check_writable(folder, "--output.folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,6 +46,7 @@ def only_training(folder: Path) -> Iterator[None]:
     )
     # Optional: a file system without locks must not prevent training.
     with lock(folder / ".lock", taken, optional=True):
+        _own_config(folder, config)
         yield
 
 
@@ -58,8 +59,16 @@ def process_rank() -> int:
 
 
 def new_run_folder(config: TrainConfig) -> Path:
-    """Return the folder of a new run, which `own_config` creates."""
-    folder = _folder(config)
+    """Return the folder of a new run, which `only_training` creates."""
+    if config.output.folder is not None:
+        folder = Path(config.output.folder).expanduser()
+    elif config.trainer.devices * config.trainer.num_nodes > 1:
+        raise ValueError(
+            "several processes need one folder that all of them know by name: give --output.folder, such as runs/first"
+        )
+    else:
+        words = (config.data.name, config.model.pooling, config.loss.name, time.strftime("%Y%m%d-%H%M%S"))
+        folder = Path("runs") / re.sub(r"[^A-Za-z0-9+.-]+", "_", "-".join(words))
     if process_rank() > 0:
         return folder
     if has_begun(folder):
@@ -76,16 +85,11 @@ def has_begun(folder: Path) -> bool:
     return any((folder / name).exists() for name in (LAST, PREVIOUS, RESULT, f"{HEAD}/{LAST}"))
 
 
-def own_config(folder: Path, config: TrainConfig) -> None:
+def _own_config(folder: Path, config: TrainConfig) -> None:
     """Write the configuration of a run into its folder, or check that the one there is the same.
 
     Progress, threads and the time limit may change when a run resumes; what determines its numbers may not.
-
-    Raises:
-        ValueError: if the folder cannot be written, or holds a run with other settings.
     """
-    check_writable(folder, "--output.folder")
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / CONFIG
     # A run that failed before its first checkpoint, by a wrong setting for example, is replaced.
     if not path.exists() or not has_begun(folder):
@@ -109,17 +113,6 @@ def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in content.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {prefix + name: value}
     return flat
-
-
-def _folder(config: TrainConfig) -> Path:
-    if config.output.folder is not None:
-        return Path(config.output.folder).expanduser()
-    if config.trainer.devices * config.trainer.num_nodes > 1:
-        raise ValueError(
-            "several processes need one folder that all of them know by name: give --output.folder, such as runs/first"
-        )
-    words = (config.data.name, config.model.pooling, config.loss.name, time.strftime("%Y%m%d-%H%M%S"))
-    return Path("runs") / re.sub(r"[^A-Za-z0-9+.-]+", "_", "-".join(words))
 
 
 def write_versions(folder: Path, device: str) -> None:

@@ -20,6 +20,7 @@ from gspool.evaluation.checked_input import as_ranks
 from gspool.models import Pixels
 from gspool.models.create import TIMM, begins_at_random, check_backbone_options, is_published
 from gspool.models.embedder import Embedder
+from gspool.models.freezing import evaluating
 from gspool.models.pretrained import check_savable
 from gspool.pooling.embedding import check_head_options
 from gspool.terminal.status import WrongArgumentsError, checking_arguments
@@ -64,18 +65,49 @@ def prepared(
         UserWarning: if broken images are left out, with their names and the classes that are lost.
     """
     if config.cache:
-        # As the transforms would resize: training as the paper does, evaluation as the backbone wants.
-        images = data.cached(
-            images,
-            shorter_side=pixels.resize if config.transform == "crop" else None,
-            interpolation="bilinear" if training else pixels.interpolation,
-        )
+        images = data.cached(images, **_resizing(config, pixels, training))
     if config.check != "none" and (check or config.cache) and not in_memory(images):
         found = data.check_images(images, config.check, progress=progress)
         if found.broken and process_rank() == 0:
             warnings.warn(f"{images.name}/{images.split} goes on without broken images: {found}", stacklevel=2)
         images = found.images
     return images.with_transform(_transform(config, pixels, training))
+
+
+def _resizing(config: DataConfig, pixels: Pixels, training: bool) -> dict[str, Any]:
+    """Return how images are resized once, as the transforms would: for training as the paper, else as the backbone."""
+    return {
+        "shorter_side": pixels.resize if config.transform == "crop" else None,
+        "interpolation": "bilinear" if training else pixels.interpolation,
+    }
+
+
+def prepare_splits(
+    config: TrainConfig, listed: Mapping[Split, ImageSet], pixels: Pixels, progress: bool
+) -> dict[Split, ImageSet]:
+    """Prepare the splits that `check_run` has listed; what is wrong with any of them is told at once."""
+    problems, images = Problems(), {}
+    for split, each in listed.items():
+        training = split == "train"
+        with problems.gathered():
+            images[split] = prepared(each, config.data, pixels, training=training, progress=progress, check=False)
+    problems.refuse()
+    return images
+
+
+def check_splits(config: TrainConfig, images: Mapping[Split, Any]) -> None:
+    """Check that a run has the splits that it needs, and of a classifier that all have the classes it learns."""
+    missing = [split for split in needed_splits(config) if split not in images]
+    if missing:
+        raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(images)}")
+    names = images["train"].class_names
+    for split, each in images.items():
+        # Shards know classes by number, and a part of them may lack the last ones.
+        if config.loss.name == "cross_entropy" and each.class_names != names[: len(each.class_names)]:
+            raise ValueError(
+                f"loss cross_entropy predicts the classes of train, and {split} has others; use data whose splits have "
+                "the same classes (imagenet, cifar100, a folder with --data.options.zero_shot false), or another loss"
+            )
 
 
 def describe_data(config: DataConfig, images: Mapping[Split, ImageSet]) -> str:
@@ -104,8 +136,7 @@ def on_device(
     return load_tensors(
         images,
         device,
-        shorter_side=pixels.resize if config.transform == "crop" else None,
-        interpolation="bilinear" if training else pixels.interpolation,
+        **_resizing(config, pixels, training),
         longest=max(384, 3 * pixels.resize // 2),
         workers=max(config.workers, 1),
         progress=progress,
@@ -113,6 +144,20 @@ def on_device(
         size=pixels.size if config.transform == "crop" else None,
         options=config.transform_options,
     )
+
+
+def placed_on(
+    device: torch.device, images: Mapping[Split, Any], config: DataConfig, model: Any, progress: bool
+) -> dict[Split, Any]:
+    """Move sets of tensors to the device, and with ``data.resident`` those of images."""
+    placed = {}
+    for split, each in images.items():
+        if isinstance(each, TensorSet):
+            each = each.to(device)
+        elif config.resident:
+            each = on_device(each, config, model.pixels, device, training=split == "train", progress=progress)
+        placed[split] = each
+    return placed
 
 
 def fetch_data(config: DataConfig) -> None:
@@ -273,18 +318,6 @@ def check_run(
     return found.sets
 
 
-def check_classes(sets: Mapping[Split, ImageSet | TensorSet]) -> None:
-    """Check that a classifier is measured on the classes that it learns."""
-    names = sets["train"].class_names
-    for split, images in sets.items():
-        # Shards know classes by number, and a part of them may lack the last ones.
-        if images.class_names != names[: len(images.class_names)]:
-            raise ValueError(
-                f"loss cross_entropy predicts the classes of train, and {split} has others; use data whose splits have "
-                "the same classes (imagenet, cifar100, a folder with --data.options.zero_shot false), or another loss"
-            )
-
-
 @torch.no_grad()
 def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, pooling: str) -> None:
     """Embed one image, so that an error shows before training and not after the first epoch.
@@ -295,14 +328,10 @@ def check_fit(model: Any, loss: MetricLoss, images: ImageSet | TensorSet, poolin
     """
     if isinstance(model, Embedder):
         check_savable(model)
-    was_training = model.training
-    model.eval()
-    try:
-        first = torch.zeros(1, dtype=torch.int64)
-        image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
+    first = torch.zeros(1, dtype=torch.int64)
+    image = images.evaluation_images(first) if isinstance(images, TensorSet) else images[0][0][None]
+    with evaluating(model):
         embedded = model.embed(image.to(next(model.parameters()).device))
-    finally:
-        model.train(was_training)
     if loss.zsr is not None and embedded.attributes is None:
         raise ValueError(
             f"loss.zsr = {loss.zsr_weight} regularises attributes, which the pooling layer {pooling!r} does not have; "

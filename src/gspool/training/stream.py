@@ -32,8 +32,26 @@ class Visit(NamedTuple):
     row: int
 
 
+class Epoch(NamedTuple):
+    """Some steps of one pass over the data, and the rows of the data set in the batch of each, of all processes."""
+
+    number: int
+    steps: range
+    places: Int64[Tensor, "S B"]
+
+
+def epochs(batches: ClassBalancedBatches, first: int, last: int) -> Iterator[Epoch]:
+    """Yield the batches of steps ``first`` to ``last - 1``, epoch by epoch: the same wherever they begin."""
+    length = len(batches)
+    for number in range(first // length, -(-last // length)):
+        batches.set_epoch(number)
+        begin = number * length
+        steps = range(max(first, begin), min(last, begin + length))
+        yield Epoch(number, steps, batches.plan().flatten(1)[steps.start - begin : steps.stop - begin])
+
+
 class BatchStream(Sampler[list[Visit]]):
-    """Yield the batches of steps ``first`` to ``last - 1``, whatever epoch they fall into.
+    """Yield this process's part of the batches of steps ``first`` to ``last - 1``, whatever epoch they fall into.
 
     Example:
         >>> batches = ClassBalancedBatches([0, 0, 1, 1], classes_per_batch=2, images_per_class=1)
@@ -50,15 +68,10 @@ class BatchStream(Sampler[list[Visit]]):
         return max(self.last - self.first, 0)
 
     def __iter__(self) -> Iterator[list[Visit]]:
-        step = self.first
-        while step < self.last:
-            epoch, position = divmod(step, len(self.batches))
-            self.batches.load_state_dict({**self.batches.state_dict(), "epoch": epoch, "next_batch": position})
-            for rows in self.batches:
-                yield [Visit(epoch, row) for row in rows]
-                step += 1
-                if step >= self.last:
-                    return
+        for epoch in epochs(self.batches, self.first, self.last):
+            own = epoch.places.chunk(self.batches.world_size, dim=1)[self.batches.rank]
+            for rows in own.tolist():
+                yield [Visit(epoch.number, row) for row in rows]
 
 
 class StreamedImages(Dataset[tuple["Tensor", int, int]]):

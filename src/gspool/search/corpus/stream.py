@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
+from gspool.data.batches import read_ahead
 from gspool.data.decode import BrokenImageError, printable
 from gspool.executor import Executor, Failure, run_tasks
 from gspool.models.device import chosen_device
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 # Batches in one task of a cluster: enough that sending it costs nothing, few enough that little is lost with a machine.
 BATCHES_PER_TASK = 16
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class Decoded(NamedTuple):
@@ -61,28 +59,6 @@ def decode_one(record: ImageRecord, model: Embedder, limits: Limits = LIMITS) ->
         return Decoded(record, problem=str(error).removeprefix(f"{record.path}: "))
 
 
-def decode_ahead(
-    images: Iterable[Item], decode: Callable[[Item], Result], workers: int, ahead: int
-) -> Generator[Result, None, None]:
-    """Decode pictures in ``workers`` threads, at most ``ahead`` of them in advance, and yield them in order.
-
-    Threads, not processes: Pillow releases Python's lock while it decodes and resizes, nothing is copied between
-    processes, and a calling program needs no guard around its main part.
-    """
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-    waiting: deque[Future[Result]] = deque()
-    try:
-        for record in images:
-            waiting.append(pool.submit(decode, record))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        # Left early, by Ctrl-C for example: drop what has not begun.
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
 def embed_stream(
     images: Iterable[ImageRecord], model: Embedder, batch_size: int, precision: str, workers: int, limits: Limits
 ) -> Generator[EmbeddedBatch, None, None]:
@@ -95,7 +71,7 @@ def embed_stream(
 
     batch: list[Decoded] = []
     decode = partial(decode_one, model=model, limits=limits)
-    pictures = decode_ahead(images, decode, workers, ahead=2 * batch_size + workers)
+    pictures = read_ahead(images, decode, workers, ahead=2 * batch_size + workers)
     try:
         for picture in pictures:
             if picture.problem is not None:
