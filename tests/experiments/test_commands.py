@@ -285,7 +285,7 @@ def test_an_unknown_option_is_answered_with_a_near_one(capsys: pytest.CaptureFix
         ("--device cpu tokens", "name an experiment before any option, one of toy"),
         ("tokens --seeds a,b", "got 'a,b'"),
         ("tokens --seeds 0,0", "got 0 more than once"),
-        ("tokens --seeds=-1", "counted from 0, got -1"),
+        ("tokens --seeds=-1", "from 0 on with commas between, as 0,1,2; got '-1'"),
         ("tokens --seeds 4294967296", "seeds go up to 4294967295, got 4294967296"),
         ("toy --seeds 5", "the seed of toy is fixed; remove --seeds 5"),
         ("mu --quick --device banana", "there is no device 'banana' here; available: cpu"),

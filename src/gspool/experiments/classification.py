@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,8 +36,7 @@ from gspool.data.image_source import ArrayImages, FileImages, SelectedImages
 from gspool.data.registry import data_root
 from gspool.evaluation import retrieval_metrics
 from gspool.evaluation.entropy import relative_entropy
-from gspool.evaluation.statistics import seed_difference, with_interval
-from gspool.executor.run_store import RunStore
+from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.experiments.cifar import write_cifar100_stand_in
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
 from gspool.experiments.runs import missing_seeds, on_engine, run_seeds, training_folder
@@ -305,27 +304,19 @@ def run(options: RunOptions) -> None:
     images = fingerprint_of(chosen.data, root)
     named = chosen.data if images is None else f"{chosen.data}-{images[:8]}"
     name = result_name("classification", (named, chosen.backbone), (usual.data, usual.backbone))
-    path = options.results / f"{name}.json"
-    libraries = ["timm"] if chosen.backbone.startswith("timm/") else []
-    store = RunStore(folder / "runs.jsonl", path, device=options.device, libraries=libraries)
+    shared = {"data": chosen.data, "images": images, "backbone": chosen.backbone, "epochs": chosen.epochs}
+    shared |= {"batch_size": chosen.batch_size, "lr": chosen.lr, "held_out": chosen.held_out}
 
     def jobs(seed: int) -> dict[str, dict[str, Any]]:
-        shared = {"data": chosen.data, "images": images, "backbone": chosen.backbone, "epochs": chosen.epochs}
-        shared |= {"batch_size": chosen.batch_size, "lr": chosen.lr, "held_out": chosen.held_out}
         return {name: {"pooling": name, "seed": seed, **shared} for name in POOLINGS}
 
     worker = partial(partial, train, root, options.quick, folder, options.device, chosen.workers)
-    done = run_seeds(options, path, store, SEEDS, jobs, worker)
-    value = {
-        "data": chosen.data,
-        **({} if images is None else {"images": images}),
-        "backbone": chosen.backbone,
-        "epochs": chosen.epochs,
-        "held_out": chosen.held_out,
-        "chosen": best_gsp({name: [done.found[name, seed]["validation"] for seed in done.seeds] for name in POOLINGS}),
-        "runs": [{"asked": run.asked, "found": run.found} for run in done.runs],
-    }
-    done.write(path, value, EXPERIMENT.command(options, done.seeds))
+    libraries = ["timm"] if chosen.backbone.startswith("timm/") else []
+    done = run_seeds(EXPERIMENT, options, SEEDS, jobs, worker, name=name, libraries=libraries)
+    validation = {name: fmean(done.found[name, seed]["validation"] for seed in done.seeds) for name in POOLINGS}
+    best = max((name for name in POOLINGS if name.startswith("gsp")), key=validation.__getitem__)
+    kept = ("data", "images", "backbone", "epochs", "held_out")
+    done.write({**{name: shared[name] for name in kept if shared[name] is not None}, "chosen": best})
 
 
 def fingerprint_of(data: str, root: Path | None) -> str | None:
@@ -348,60 +339,50 @@ def fingerprint_of(data: str, root: Path | None) -> str | None:
     return found.hexdigest()[:16]
 
 
-def best_gsp(validation: Mapping[str, Sequence[float]]) -> str:
-    """Return the GSP with the highest mean accuracy on the held-out images."""
-    return max((name for name in validation if name.startswith("gsp")), key=lambda name: fmean(validation[name]))
-
-
 def layer_name(name: str) -> str:
     """Return the name of a layer in tables: with its mu and epsilon."""
     layer, options = POOLINGS[name]
     return layer if layer == "gap" else f"{layer}, mu {options['mu']:g}, epsilon {options['epsilon']:g}"
 
 
-def in_percent(runs: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
-    """Return a figure of some runs in percent."""
-    return [100 * (run["metrics"][figure] if "@" in figure else run[figure]) for run in runs]
+def in_percent(value: Mapping[str, Any], layer: str, figure: str) -> dict[int, float]:
+    """Return a figure of a layer in percent, by seed."""
+    return {
+        run["asked"]["seed"]: 100 * {**run["found"], **run["found"]["metrics"]}[figure]
+        for run in value["runs"]
+        if run["asked"]["pooling"] == layer
+    }
+
+
+def mean_cell(value: Mapping[str, Any], layer: str, figure: str) -> str:
+    """Write the mean of a figure over seeds, in percent, with its deviation."""
+    return plus_minus(*mean_std([*in_percent(value, layer, figure).values()]))
 
 
 def accuracy_table(record: Record) -> str:
     """Write accuracy, P@1 and MAP@R of every layer; the paper's beside ours where it has the network."""
-    value = record["value"]
-    rows = []
+    value, rows = record["value"], []
+    in_paper = any(network == value["backbone"] for network, _ in PAPER)
     for name in dict.fromkeys(run["asked"]["pooling"] for run in value["runs"]):
-        own = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
         row: dict[str, Any] = {
             "pooling": f"{layer_name(name)}{' (chosen)' if name == value['chosen'] else ''}",
-            "held out, %": plus_minus(*mean_std(in_percent(own, "validation"))),
+            "held out, %": mean_cell(value, name, "validation"),
         }
-        paper = PAPER.get((value["backbone"], name))
-        for place, (figure, shown) in enumerate(zip(FIGURES, ("accuracy, %", "P@1", "MAP@R"), strict=True)):
-            row[shown] = plus_minus(*mean_std(in_percent(own, figure)))
-            if any(network == value["backbone"] for network, _ in PAPER):
-                row[f"{shown}, paper (ImageNet)"] = None if paper is None else paper[place]
-        row["entropy"] = f"{fmean(run['entropy'] or 0.0 for run in own):.4f}"
-        row["runs"] = len(own)
-        rows.append(row)
+        paper = PAPER.get((value["backbone"], name), (None,) * len(FIGURES))
+        for figure, shown, theirs in zip(FIGURES, ("accuracy, %", "P@1", "MAP@R"), paper, strict=True):
+            row[shown] = mean_cell(value, name, figure)
+            row |= {f"{shown}, paper (ImageNet)": theirs} if in_paper else {}
+        entropies = [run["found"]["entropy"] or 0.0 for run in value["runs"] if run["asked"]["pooling"] == name]
+        rows.append({**row, "entropy": f"{fmean(entropies):.4f}", "runs": len(entropies)})
     return markdown_table(rows, ".2f", text_columns=1)
-
-
-def gains(value: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return how far the chosen GSP is ahead of average pooling on test images, in points, seed by seed."""
-    found = {(run["asked"]["pooling"], run["asked"]["seed"]): run["found"] for run in value["runs"]}
-    seeds = [seed for name, seed in found if name == value["chosen"] and ("gap", seed) in found]
-    gsp, gap = ([found[name, seed] for seed in seeds] for name in (value["chosen"], "gap"))
-    return {
-        figure: [one - other for one, other in zip(in_percent(gsp, figure), in_percent(gap, figure), strict=True)]
-        for figure in ("accuracy", "map@r")
-    }
 
 
 def gain_table(record: Record) -> str:
     """Write the gain of the chosen GSP over average pooling with 95 % intervals, and the paper's two on ImageNet."""
-    rows = []
-    for figure, values in gains(record["value"]).items():
-        place, row = FIGURES.index(figure), {"figure": {"accuracy": "accuracy", "map@r": "MAP@R"}[figure]}
-        row["GSP − GAP, points"] = with_interval(seed_difference(values)) if values else ""
+    value, rows = record["value"], []
+    for figure, shown in (("accuracy", "accuracy"), ("map@r", "MAP@R")):
+        place, pair = FIGURES.index(figure), (in_percent(value, name, figure) for name in (value["chosen"], "gap"))
+        row = {"figure": shown, "GSP − GAP, points": with_interval(matched_difference(*pair))}
         for network in dict.fromkeys(network for network, _ in PAPER):
             gain = PAPER[network, "gsp"][place] - PAPER[network, "gap"][place]
             row[f"paper, {network.removeprefix('timm/')}"] = f"{gain:+.2f}"
@@ -411,12 +392,11 @@ def gain_table(record: Record) -> str:
 
 def headlines(value: Any) -> list[Headline]:
     """Return the accuracy with average pooling and with the chosen GSP."""
-    found = []
-    for name in ("gap", value["chosen"]):
-        ours = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
-        what = f"accuracy, {value['data']}, {value['backbone']}, {layer_name(name)}"
-        found.append(Headline(what, "on ImageNet only", plus_minus(*mean_std(in_percent(ours, "accuracy")))))
-    return found
+    what = f"accuracy, {value['data']}, {value['backbone']}"
+    return [
+        Headline(f"{what}, {layer_name(name)}", "on ImageNet only", mean_cell(value, name, "accuracy"))
+        for name in ("gap", value["chosen"])
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -24,8 +24,7 @@ from torch import nn
 from gspool import data, pooling
 from gspool.data import ClassBalancedBatches
 from gspool.evaluation import retrieval_metrics
-from gspool.evaluation.statistics import seed_difference, with_interval
-from gspool.executor.run_store import RunStore
+from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
 from gspool.experiments.runs import missing_seeds, on_engine, run_seeds
@@ -238,27 +237,20 @@ def hull_overlap(points: Float64[ndarray, "S 2"], labels: Int64[ndarray, " S"]) 
 def run(options: RunOptions) -> None:
     """Train both layers with every seed, write the figures, and draw the seed with GSP's median MAP@R."""
     usual = QUICK if options.quick else TokenSettings()
-    path = options.results / "tokens.json"
     libraries = ("matplotlib", "pytorch-metric-learning", "scipy")
-    store = RunStore(options.work / "tokens" / "runs.jsonl", path, libraries=libraries)
 
     def jobs(seed: int) -> dict[str, dict[str, Any]]:
         return {layer: asdict(replace(usual, pooling=layer, seed=seed)) for layer in LAYERS}
 
-    done = run_seeds(options, path, store, SEEDS, jobs, partial(partial, train_tokens))
-    seeds, found, runs = done
-    shown = median_seed({seed: found["gsp", seed]["map@r"] for seed in seeds})
-    done.write(
-        path,
-        {
-            "settings": {name: value for name, value in asdict(usual).items() if name not in ("pooling", "seed")},
-            "rows": [summary(layer, {seed: found[layer, seed] for seed in seeds}) for layer in LAYERS],
-            "shown_seed": shown,
-            "runs": [{"asked": run.asked, "found": {**run.found, "geometry": None}} for run in runs],
-        },
-        EXPERIMENT.command(options, seeds),
-    )
-    draw({layer: found[layer, shown] for layer in LAYERS}, options.images / "tokens.png")
+    done = run_seeds(EXPERIMENT, options, SEEDS, jobs, partial(partial, train_tokens), libraries=libraries)
+    shown = median_seed({seed: done.found["gsp", seed]["map@r"] for seed in done.seeds})
+    value = {
+        "settings": {name: value for name, value in asdict(usual).items() if name not in ("pooling", "seed")},
+        "rows": [summary(layer, {seed: done.found[layer, seed] for seed in done.seeds}) for layer in LAYERS],
+        "shown_seed": shown,
+    }
+    done.write(value, without="geometry")
+    draw({layer: done.found[layer, shown] for layer in LAYERS}, options.images / "tokens.png")
 
 
 def median_seed(figures: Mapping[int, float]) -> int:
@@ -296,15 +288,15 @@ def layer_table(record: Record) -> str:
     """Write the figures of both layers; medians beside means, because one run that stops early moves a mean."""
     rows = []
     for row in record["value"]["rows"]:
-        each = row["by_seed"].values()
+        by_seed = {name: [run[name] for run in row["by_seed"].values()] for name in ("MAP@R", PAIRS)}
         rows.append(
             {
                 "layer": row["layer"],
                 "MAP@R": plus_minus(row["MAP@R"], row["std"]),
-                "MAP@R, median": float(median(run["MAP@R"] for run in each)),
+                "MAP@R, median": float(median(by_seed["MAP@R"])),
                 "P@1": row["P@1"],
-                "overlapping pairs of 120": fmean(run[PAIRS] for run in each),
-                "overlapping pairs, median": float(median(run[PAIRS] for run in each)),
+                "overlapping pairs of 120": fmean(by_seed[PAIRS]),
+                "overlapping pairs, median": float(median(by_seed[PAIRS])),
                 "seeds without overlap": row["seeds without overlap"],
                 "samples inside another hull, %": row["samples inside another hull, percent"],
                 "weight on background": row["weight on background"],
@@ -316,29 +308,18 @@ def layer_table(record: Record) -> str:
 
 def seed_table(record: Record) -> str:
     """Write a row a seed, with the figures of both layers."""
-    rows = record["value"]["rows"]
-    names = {"MAP@R": "MAP@R", PAIRS: "overlapping pairs", "epochs": "epochs"}
-    return markdown_table(
-        [
-            {
-                "seed": seed,
-                **{
-                    f"{shown}, {row['layer']}": row["by_seed"][seed][name]
-                    for name, shown in names.items()
-                    for row in rows
-                },
-            }
-            for seed in rows[0]["by_seed"]
-        ],
-        ".2f",
-        text_columns=0,
-    )
+    rows, shown = record["value"]["rows"], {"MAP@R": "MAP@R", PAIRS: "overlapping pairs", "epochs": "epochs"}
+    lines = []
+    for seed in rows[0]["by_seed"]:
+        figures = {f"{shown[name]}, {row['layer']}": row["by_seed"][seed][name] for name in shown for row in rows}
+        lines.append({"seed": seed, **figures})
+    return markdown_table(lines, ".2f", text_columns=0)
 
 
 def gain(record: Record) -> str:
     """Write GSP − GAP in points of MAP@R over seeds, with its 95 % interval."""
-    gap, gsp = (row["by_seed"] for row in record["value"]["rows"])
-    return with_interval(seed_difference([gsp[seed]["MAP@R"] - gap[seed]["MAP@R"] for seed in gap]), 1)
+    gap, gsp = ({seed: run["MAP@R"] for seed, run in row["by_seed"].items()} for row in record["value"]["rows"])
+    return with_interval(matched_difference(gsp, gap), 1)
 
 
 def draw(outcomes: Mapping[str, Mapping[str, Any]], path: Path) -> None:
