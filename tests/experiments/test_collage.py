@@ -24,7 +24,7 @@ from gspool.experiments.cifar import (
     write_cifar100_stand_in,
 )
 from gspool.experiments.collage import ROWS, paper_tables, tuned_trainings
-from gspool.experiments.collage_heads import Length, heads_table, rows_of, run_heads, tries_of
+from gspool.experiments.collage_heads import head_tries
 from gspool.experiments.collage_search import Variant, changed, search, single_variants, variants
 from gspool.experiments.collage_training import (
     GSP_OPTIONS,
@@ -371,20 +371,20 @@ def test_without_time_for_any_training_nothing_is_written(tmp_path: Path, capsys
     assert not (tmp_path / "quick" / "results").exists()
 
 
-SHORT = Length(epochs=1, patience=1, fine_tuned=1)
+SHORT = {"epochs": 1, "patience": 1}
 
 
-@pytest.mark.parametrize("row", [("EP", "frozen", "pnca"), ("GSP", "head first", "c2")])
+@pytest.mark.parametrize("row", [("EP", "pnca"), ("GSP, head first", "c2")])
 def test_heads_start_as_the_frozen_feature_and_tune_the_network_after_them(
     root: Path, tmp_path: Path, row: Any
 ) -> None:
     torch.manual_seed(0)
     save_file(ResNet20().state_dict(), weights_file(tmp_path, "postactivation"))
-    training = tries_of(row, 0, SHORT)[-1]
+    training = head_tries(0, SHORT, 1)[row][-1]
     worker = CollageWorker(root, tmp_path, "cpu", "torch")
     model, _, result = worker.train(training)
     assert result is not None
-    if row[1] == "head first":
+    if training.backbone == "head first":
         assert {*result.before} == {"head alone"}
         assert [each["step"] for each in result.curve] == [0, 1]
     else:
@@ -395,28 +395,31 @@ def test_heads_start_as_the_frozen_feature_and_tune_the_network_after_them(
 
 def test_runs_from_before_there_was_a_start_to_choose_are_found_again() -> None:
     assert {"start", "rate"}.isdisjoint(Training("gap", "c2").asked())
-    for row in rows_of():
-        for training in tries_of(row, 0, SHORT):
-            assert Training(**training.asked()) == training
+    for tries in head_tries(0, SHORT, 1).values():
+        assert [Training(**training.asked()) for training in tries] == tries
 
 
-def test_heads_are_chosen_by_validation_and_continue_from_their_result(tmp_path: Path) -> None:
-    path, stores = tmp_path / "collage_heads.json", []
+def test_heads_are_chosen_by_validation_and_continue_from_their_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(store: RunStore, trainings: list[dict[str, Any]], *_: Any) -> None:
+        for asked in trainings:
+            # The second try is best on validation and worst on test.
+            second = asked["lr"] == 3e-4 and asked["embedding_rate"] == 1.0
+            test = (0.1 if second else 0.9) + 0.1 * (asked["pooling"] == "gsp") + 0.01 * asked["seed"]
+            store.put(asked, {"validation": 0.5 + second, "map@r": test, "p@1": test, "on_object": 0.25})
 
-    def train(what: str, trainings: Any) -> None:
-        for training in trainings.values():
-            if stores[-1].get(training.asked()) is None:
-                # The second try is best on validation and worst on test.
-                second = training.lr == 3e-4 and training.embedding_rate == 1.0
-                test = (0.1 if second else 0.9) + 0.1 * (training.pooling == "gsp") + 0.01 * training.seed
-                found = {"validation": 0.5 + second, "map@r": test, "on_object": 0.25}
-                stores[-1].put(training.asked(), found)
-
-    for layers in (("GAP", "GSP"), ("DeLF",)):
-        stores.append(RunStore(tmp_path / f"{layers[0]}.jsonl", path))
-        run_heads(train, stores[-1], path, layers, (0, 1), SHORT, "gspool reproduce collage")
-    table = heads_table(read_result(path)).splitlines()
-    assert [line.split("|")[1].strip() for line in table[2:]] == ["GAP", "DeLF", "GSP"] * 2
-    assert "| GSP | frozen | 20.50 ± 0.71 | 22.68 | +10.00 (+10.00 to +10.00) | 0.25 | 2 |" in table[4]
-    with pytest.raises(ValueError, match="--layers are GAP, DeLF"):
-        rows_of(("nothing",))
+    monkeypatch.setattr(collage, "pretrain_missing", lambda *_: [])
+    monkeypatch.setattr(collage, "run_grid", train)
+    for layers in ("GAP,GSP", "DeLF", "nothing"):
+        settings = collage.CollageSettings(heads=True, layers=layers)
+        options = RunOptions(seeds=(0, 1), results=tmp_path, work=tmp_path / layers, settings=settings)
+        if layers == "nothing":
+            with pytest.raises(ValueError, match="--layers are GAP, DeLF"):
+                collage.run(options)
+        else:
+            collage.run(options)
+    record = read_result(tmp_path / "collage_heads.json")
+    assert {row["row"].partition(",")[0] for row in record["value"]["heads"]} == {"GAP", "DeLF", "GSP"}
+    table = collage.EXPERIMENT.tables["heads"].make(record)
+    assert "| GSP | **20.50 ± 0.71** | +10.00 (+10.00 to +10.00) | 0.25 |" in table
