@@ -237,7 +237,7 @@ def test_the_factorial_is_balanced_and_its_main_effects_are_not_confounded() -> 
 
 def test_main_effects_are_those_of_least_squares() -> None:
     figures = np.random.default_rng(0).normal(40, 1, (3, 8))
-    found = screening.effects_of(screened(figures)["value"], "c2")
+    found = screening.effects_of(screening.our_figures(screened(figures)["value"], "c2"))
     expected = np.linalg.lstsq(design_matrix(), figures.T, rcond=None)[0][1:]
     assert [*found.whole.values()] == [pytest.approx(each.tolist()) for each in expected]
     lowest = figures.mean(0).argmin()
@@ -252,14 +252,14 @@ def test_effects_without_the_lowest_point_are_those_of_the_others() -> None:
     truth = [1.0, -2.0, -3.0, 0.5]
     figures = np.tile(design_matrix() @ [40.0, *truth], (2, 1))
     figures[:, -1] -= 20.0
-    found = screening.effects_of(screened(figures)["value"], "c2")
+    found = screening.effects_of(figures)
     assert found.lowest == screening.DESIGN[-1]
     assert [each for each, _ in found.without.values()] == pytest.approx(truth)
     one = np.full((2, 8), 40.0)
     one[:, -1] = 30.0
-    assert not any(screening.effects_of(screened(one)["value"], "c2").robust(name) for name in screening.FACTORS)
+    assert not any(screening.effects_of(one).robust(name) for name in screening.FACTORS)
     additive = np.tile(design_matrix() @ [40.0, 0.0, 0.0, -3.0, 0.0], (2, 1))
-    assert screening.effects_of(screened(additive)["value"], "c2").robust("epsilon")
+    assert screening.effects_of(additive).robust("epsilon")
 
 
 def test_seeds_count_that_all_variants_have() -> None:
@@ -268,7 +268,7 @@ def test_seeds_count_that_all_variants_have() -> None:
     value = record_of(runs, "tuning")["value"]
     found = over_shared_seeds(value, [first.name, second.name, "c2 gap"])
     assert [(round(each["validation_map"], 6), each["runs"]) for each in found.values()] == [(40.0, 1), (41.0, 1)]
-    assert screening.effects_of(value, "c2") is None
+    assert len(screening.our_figures(value, "c2")) == 0
 
 
 def test_cells_of_the_grid_are_where_they_belong() -> None:

@@ -43,7 +43,7 @@ from gspool.training.presets import preset
 
 
 def config(variant: Variant, data: str = "cub", protocol: str = "fair", backbone: str = "keras/resnet50"):
-    return train_config(variant, data, protocol, backbone, None, 0, "32-true")
+    return train_config(variant, data, protocol, backbone)
 
 
 def study(variants, protocol: str = "fair", options: RunOptions | None = None):
@@ -51,7 +51,7 @@ def study(variants, protocol: str = "fair", options: RunOptions | None = None):
 
 
 def test_the_papers_settings_of_the_fair_protocol() -> None:
-    pair = train_config(Variant("c2", "gsp"), "cub", "fair", "keras/resnet50", "w.safetensors", 7, "bf16-mixed")
+    pair = train_config(Variant("c2", "gsp"), "cub", "fair", "keras/resnet50", "w.safetensors", 7)
     assert (pair.data.classes_per_batch, pair.data.images_per_class, pair.schedule.warmup_epochs) == (8, 4, 0.0)
     assert pair.model.pooling_options == {"prototypes": 64, "mu": 0.3, "epsilon": 5.0, "warm_start": 1024}
     assert (pair.optimiser.lr, pair.optimiser.weight_decay, pair.trainer.patience) == (1e-5, 1e-4, 15)

@@ -45,7 +45,7 @@ from gspool.experiments.collage_search import (
 )
 from gspool.experiments.collage_training import TUNED_LR, ZSR, CollageWorker, Training, stitched
 from gspool.experiments.experiment import Experiment, FromFile, Headline, Record, RunOptions, names_of
-from gspool.experiments.plots import bars, legend_below, save, subplots
+from gspool.experiments.plots import bars, legend_below, save, shown_places, subplots
 from gspool.experiments.runs import missing_seeds, plain_runs, seeds_to_write
 from gspool.experiments.tables import cell, markdown_table, mean_std, plus_minus
 from gspool.files import write_atomic
@@ -524,8 +524,7 @@ def write_shown_weights(worker: CollageWorker, training: Training, path: Path) -
     content = {}
     for split in TITLES:
         images, stored = maps[split], worker.collages.sets[split]  # type: ignore[index]
-        firsts = [int((images.labels == label).nonzero()[0]) for label in images.labels.unique().tolist()]
-        places = torch.tensor(firsts[:: max(len(firsts) // SHOWN, 1)][:SHOWN])
+        places = shown_places(images.labels, SHOWN)
         embedded = model.eval().embed(images.evaluation_images(places))
         tiles, objects = stored.evaluation_images(places).split([4, 1], dim=1)
         content[f"{split}.pictures"] = stitched(worker.collages.tiles, tiles).cpu().contiguous()

@@ -156,7 +156,7 @@ class Network:
     def __init__(self, backbone: str, pooling: str, device: str, classes: int, images_per_class: int) -> None:
         # Without its warm start GSP selects from the first step on.
         options = {"warm_start": 0} if pooling == "gsp" else {}
-        config = train_config(Variant("c2", pooling, options=options), "cub", "fair", backbone, None, 0, "32-true")
+        config = train_config(Variant("c2", pooling, options=options), "cub", "fair", backbone)
         self.model: Embedder = build_model(config).to(device)
         self.loss = build_loss(config.loss, CLASSES, self.model.out_dim, config.data.batch_size, 0).to(device)
         self.optimiser = build_optimiser(

@@ -254,7 +254,7 @@ def main() -> None:
         print(f"overlap of prototypes, images of one class against two: {overlap(record)}")
         return
     chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(SEED))[:IMAGES]
-    config = train_config(Variant("c2", "gsp"), "cub", "fair", "keras/resnet50", options.weights, SEED, "32-true")
+    config = train_config(Variant("c2", "gsp"), "cub", "fair", "keras/resnet50", options.weights, SEED)
     model = build_model(config).eval()
     held = on_device(train.subset(chosen), config.data, model.pixels, "cpu", training=True)
     with torch.no_grad():

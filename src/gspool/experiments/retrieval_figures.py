@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gspool.evaluation import PROTOCOLS, fair_average, mean_and_std, separate_average, statistics
-from gspool.evaluation.statistics import deviation, over_folds, with_interval
+from gspool.evaluation import PROTOCOLS, fair_average, mean_and_std, separate_average
+from gspool.evaluation.statistics import deviation, matched_difference, over_folds, with_interval
 from gspool.executor.run_store import Run
 from gspool.experiments.retrieval_paper import layer_value, paper_values
 from gspool.experiments.retrieval_training import LARGE, LOSSES, POOLINGS, SEEDS, WIDE
@@ -48,12 +48,7 @@ def paired_difference(
 
     ``metric`` is one of the test classes, or "validation" for what was monitored on the validation classes.
     """
-    one, other = (_values(runs or (), metric) for runs in (ours, theirs))
-    folds: dict[int, list[float]] = {}
-    for where in one:
-        if where in other:
-            folds.setdefault(where[0], []).append(100 * (one[where] - other[where]))
-    return statistics.paired_difference([*folds.values()])._asdict() if folds else None
+    return matched_difference(_values(ours or (), metric), _values(theirs or (), metric), scale=100)
 
 
 def _values(runs: Sequence[Run], metric: str) -> dict[Place, float]:
