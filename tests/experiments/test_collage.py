@@ -96,23 +96,19 @@ def test_stitching_equals_the_data_set(root: Path, collages: Collages) -> None:
         assert torch.equal(collages.objects(split), images.foreground)
 
 
-def test_splits_and_backgrounds_share_no_tile(collages: Collages) -> None:
+def test_tiles_of_splits_are_apart_and_sub_classes_can_be_learned(
+    collages: Collages, maps: dict[str, TensorSet]
+) -> None:
     parts = [each.pixels[:, :4].gather(1, each.pixels[:, 4:]).flatten().tolist() for each in collages.sets.values()]
     parts.append(collages.backgrounds.tolist())
     assert len(set().union(*parts)) == sum(len(set(part)) for part in parts)
-
-
-def test_every_super_class_has_two_classes_and_one_on_validation(collages: Collages) -> None:
+    # Every super-class has two classes, and one on validation.
     for split, part in collages.sets.items():
         pairs = set(zip(part.labels.tolist(), collages.sub_classes[split].tolist(), strict=True))
         each = 1 if split == "validation" else 2
         assert len(pairs) == len({inner for _, inner in pairs}) == each * CLASSES
-
-
-def test_sub_classes_are_learned_where_asked(collages: Collages, maps: dict[str, TensorSet]) -> None:
     known = collages._replace(sub_classes={"train": torch.arange(128) // 4})
-    training = Training("gap", "pnca", labels="sub-classes")
-    sets = sets_of(training, maps, known)
+    sets = sets_of(Training("gap", "pnca", labels="sub-classes"), maps, known)
     assert (sets["train"].num_classes, sets["validation"].num_classes) == (2 * CLASSES, CLASSES)
 
 
@@ -144,19 +140,14 @@ def test_every_row_of_the_table_makes_a_model_that_learns(maps: dict[str, Tensor
 
 def test_tables_have_the_rows_and_settings_of_the_paper() -> None:
     assert sum(row.paper is not None for row in ROWS.values()) == 21
-    assert ROWS["GSP+ZSR"].paper == (22.68, 27.61)
     tables = paper_tables((0, 1))
     frozen = tables["frozen"]
     assert len({str(training.asked()) for training in frozen.values()}) == len(frozen) == 2 * 2 * len(ROWS)
-    assert frozen["GSP+ZSR", "c2", 1].zsr == 0.5
-    assert frozen["GSP", "c2", 1].layer_options == GSP_OPTIONS
+    assert (frozen["GSP+ZSR", "c2", 1].zsr, frozen["GSP", "c2", 1].layer_options) == (0.5, GSP_OPTIONS)
     assert {each.data for each in tables["distilled"].values()} == {"distilled"}
-    assert {(each.backbone, each.lr, each.epochs) for each in tables["fine_tuned"].values()} == {
-        ("fine-tuned", 1e-4, 8)
-    }
-
-
-def test_the_search_changes_one_setting_at_a_time() -> None:
+    fine_tuned = {(each.backbone, each.lr, each.epochs) for each in tables["fine_tuned"].values()}
+    assert fine_tuned == {("fine-tuned", 1e-4, 8)}
+    # The search changes one setting at a time.
     usual = Training("gsp", "pnca")
     for (pooling, loss, name), training in single_variants().items():
         if (pooling, loss) == ("gsp", "pnca"):
@@ -190,15 +181,6 @@ def test_a_training_that_ran_out_of_time_goes_on(maps: dict[str, TensorSet], tmp
     assert rest.metrics == whole.metrics
     assert [row["map@r"] for row in rest.curve] == [row["map@r"] for row in whole.curve]
     assert weight_on_object(model, maps["test"], torch.zeros(128, dtype=torch.int64)) > 0.25
-
-
-def test_embedding_after_pooling_maps_the_pooled_vector(maps: dict[str, TensorSet]) -> None:
-    training = Training("gsp", "c2", options=SMALL, dim=5, embedding="after")
-    model, some = head(training, maps), maps["test"].pixels[:3]
-    weights = model.embed(some).weights
-    pooled = torch.stack([(weights[k] * some[k].float().flatten(1)).sum(1) for k in range(3)])
-    expected = torch.nn.functional.normalize(pooled @ model.head.embed.weight.T)
-    torch.testing.assert_close(model.embed(some).embedding, expected)
 
 
 def test_standardised_features_are_those_of_every_channel(maps: dict[str, TensorSet]) -> None:
@@ -236,24 +218,20 @@ def test_the_search_climbs_a_known_hill_with_each_backbone_apart() -> None:
     assert 100 < len(tried) < 145
 
 
-def test_the_search_joins_what_helped_and_leaves_out_the_rest() -> None:
+def test_what_helped_is_joined_and_tuned_rows_have_the_settings_of_the_search() -> None:
     reached = {"as the paper": 0.2, "lr 1e-4": 0.3, "epsilon 20": 0.25, "epsilon 40": 0.4, "mu 0.1": 0.2}
 
     def known(trainings: Any) -> dict[Any, Any]:
         return {key: {"validation": reached.get(key[2], 0.1)} for key in trainings if key[:2] == ("gsp", "pnca")}
 
     tried, _ = search(known, single_variants(seed=5), rounds=0)
-    joined = tried["gsp", "pnca", "what helped, together, ResNet20 (post-activation)"]
-    assert joined == Training("gsp", "pnca", 5, lr=1e-4, options={"epsilon": 40.0})
-
-
-def test_tuned_rows_have_the_settings_of_the_search() -> None:
-    best = Training("gsp", "c2", lr=1e-4, options={"mu": 0.1}, flavour="preactivation-bottleneck")
-    table = tuned_trainings({("gsp", "c2", "preactivation-bottleneck"): best}, (0, 7))
+    best = tried["gsp", "pnca", "what helped, together, ResNet20 (pre-activation)"]
+    assert replace(best, flavour=FLAVOURS[0]) == Training("gsp", "pnca", 5, lr=1e-4, options={"epsilon": 40.0})
+    table = tuned_trainings({("gsp", "pnca", FLAVOURS[1]): best}, (0, 7))
     name = ", ResNet20 (pre-activation)"
     assert len(table) == 8
-    assert table[f"GSP+ZSR{name}", "c2", 7] == replace(best, seed=7, zsr=0.5)
-    assert table[f"DeLF{name}", "c2", 0] == replace(best, pooling="delf", options={})
+    assert table[f"GSP+ZSR{name}", "pnca", 7] == replace(best, seed=7, zsr=0.5)
+    assert table[f"DeLF{name}", "pnca", 0] == replace(best, seed=0, pooling="delf", options={})
 
 
 def test_collages_are_stitched_anew_in_training_and_left_alone_in_evaluation(collages: Collages) -> None:
@@ -273,15 +251,6 @@ def test_collages_are_stitched_anew_in_training_and_left_alone_in_evaluation(col
     assert weight_on_object(model, few, collages.objects("test")) == pytest.approx(0.25)
     # The data set is no part of a checkpoint.
     assert not any("tiles" in name for name in model.state_dict())
-
-
-@pytest.mark.parametrize("pooling", ["gap", "gmp", "gsp", "tfm"])
-def test_embeddings_computed_in_bf16_come_out_in_float32(maps: dict[str, TensorSet], pooling: str) -> None:
-    model = head(Training(pooling, "c2", options=SMALL if pooling == "gsp" else {}, dim=8), maps)
-    with torch.autocast("cpu", torch.bfloat16):
-        embedded = model.embed(maps["train"].pixels[:3])
-    assert embedded.embedding.dtype == torch.float32
-    assert embedded.weights is None or embedded.weights.dtype == torch.float32
 
 
 def row(name: str, loss: str, *figures: float) -> dict[str, Any]:
@@ -315,17 +284,26 @@ def test_every_table_is_written_from_little(name: str) -> None:
     assert TABLES[name](record(frozen=[row("GAP", "c2", 8.0)]))
 
 
-def test_the_measured_search_tried_what_a_run_would_try(project: Path) -> None:
-    value = read_result(project / "results" / "collage.json")["value"]
+def test_the_published_result_has_the_search_and_is_not_overwritten_by_fewer_seeds_or_failures(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(project / "results" / "collage.json", tmp_path)
+    path = tmp_path / "collage.json"
+    value, before = read_result(path)["value"], path.read_bytes()
     tried = {(each["pooling"], each["loss"], each["variant"]) for each in value["search"]}
     assert {*single_variants()} <= tried
     assert all((*place.split()[:2], name) in tried for place, name in value["best"].items())
 
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
 
-def test_a_run_of_fewer_seeds_does_not_overwrite_a_result(tmp_path: Path, project: Path) -> None:
-    shutil.copy(project / "results" / "collage.json", tmp_path)
+    monkeypatch.setattr(collage, "pretrain_missing", lambda *_: [])
+    monkeypatch.setattr(collage, "run_grid", fail)
     with pytest.raises(ValueError, match="would drop 1, 2"):
         collage.run(RunOptions(seeds=(0,), results=tmp_path, work=tmp_path / "work"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        collage.run(RunOptions(results=tmp_path, work=tmp_path / "work"))
+    assert path.read_bytes() == before
 
 
 def test_a_tiny_run_goes_from_the_backbone_to_the_tables_and_resumes(
@@ -346,22 +324,6 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_tables_and_resumes(
     assert commands.run("reproduce", words) == 0
     again = read_result(results / "collage.json")["value"]
     assert {**again, "seconds": 0} == {**value, "seconds": 0}
-
-
-def test_a_run_in_which_everything_fails_leaves_the_result_alone(
-    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(project / "results" / "collage.json", tmp_path)
-    before = (tmp_path / "collage.json").read_bytes()
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(collage, "pretrain_missing", lambda *_: [])
-    monkeypatch.setattr(collage, "run_grid", fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        collage.run(RunOptions(results=tmp_path, work=tmp_path / "work"))
-    assert (tmp_path / "collage.json").read_bytes() == before
 
 
 def test_without_time_for_any_training_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,10 @@ def test_average_pooling_gives_background_its_share_of_the_tokens() -> None:
     test = bags_of(TokenTask(settings).test)
     expected = (test.samples >= test.first_background).double().mean()
     assert trained(settings)["on_background"] == pytest.approx(float(expected), abs=1e-6)
+    # Nothing is normalised.
+    model = TokenModel(5, settings)
+    pooled = model.pool(torch.tensor([[0, 0, 3, 4]])).pooled
+    torch.testing.assert_close(pooled[0], (2 * model.tokens[0] + model.tokens[3] + model.tokens[4]) / 4)
 
 
 def test_training_separates_what_it_is_shown() -> None:
@@ -78,21 +82,11 @@ def test_training_separates_what_it_is_shown() -> None:
     assert found["on_background"] < 0.45
 
 
-def test_patience_counts_epochs() -> None:
+def test_patience_counts_epochs_and_time_that_is_over_gives_nothing() -> None:
     assert trained(replace(TINY, lr=0.0, epochs=50, patience=3))["epochs"] == 4
     seldom = trained(replace(TINY, lr=0.0, epochs=50, patience=3, evaluate_every=2))
     assert (seldom["epochs"], len(seldom["curve"])) == (6, 3)
-
-
-def test_time_that_is_over_gives_nothing() -> None:
     assert tokens.train_tokens(asdict(TINY), seconds=1e-9) is None
-
-
-def test_the_model_pools_without_normalising() -> None:
-    torch.manual_seed(0)
-    model = TokenModel(5, replace(TINY, pooling="gap"))
-    pooled = model.pool(torch.tensor([[0, 0, 3, 4]])).pooled
-    torch.testing.assert_close(pooled[0], (2 * model.tokens[0] + model.tokens[3] + model.tokens[4]) / 4)
 
 
 def record() -> dict[str, Any]:
@@ -125,7 +119,3 @@ def test_a_tiny_run_is_written_drawn_and_not_repeated(tmp_path: Path, monkeypatc
     assert (results / "images" / "tokens.png").stat().st_size > 5_000
     monkeypatch.setattr(tokens, "TokenTask", None)
     assert commands.run("reproduce", [*words, "--seeds", "1"]) == 0
-
-
-def test_the_seed_in_the_picture_is_the_median_one() -> None:
-    assert tokens.median_seed({3: 0.9, 5: 0.1, 8: 0.4}) == 8
