@@ -259,9 +259,9 @@ def test_names_stay_whole_in_a_narrow_list(
         ("toy --seeds 5", "the seed of toy is fixed; remove --seeds 5"),
         ("mu --quick --device banana", "there is no device 'banana' here; available: cpu"),
         ("toy --device cuda", "toy runs on the CPU only, got --device cuda"),
-        ("mu --quick --processes 0", "--processes is the number of trainings at a time, at least 1, got 0"),
-        ("mu --quick --seconds=-1", "--seconds is a time limit, 0 for none, got -1"),
-        ("mu --quick --seconds .nan", "--seconds is a time limit, 0 for none, got nan"),
+        ("mu --quick --processes 0", "--processes is a whole number above 0, got 0"),
+        ("mu --quick --seconds=-1", "--seconds is a number of at least 0, got -1"),
+        ("mu --quick --seconds .nan", "--seconds is a number of at least 0, got .nan"),
         ("mu --quick --gpus 0.5", "add --ray"),
         ("mu --quick --seeds 4294968", "--seeds go up to 4294967"),
         ("screening --quick --max_steps=-1", "--max_steps counts steps"),
@@ -329,7 +329,8 @@ def test_the_default_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.Monk
         commands.device_of("cuda", "mu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert commands.available_devices() == ["cpu", "cuda", "cuda:0", "cuda:1"]
+    with pytest.raises(ValueError, match=r"available: cpu, cuda, cuda:0, cuda:1$"):
+        commands.device_of("cuda:2", "mu")
     assert commands.device_of(None, "mu") == "cuda"
     assert commands.device_of(None, "toy", on_gpu=False) == "cpu"
     assert commands.device_of("cuda:1", "mu") == "cuda:1"
