@@ -24,8 +24,7 @@ from gspool.experiments.cifar import (
     write_cifar100_stand_in,
 )
 from gspool.experiments.collage import ROWS, paper_tables, tuned_trainings
-from gspool.experiments.collage_heads import head_tries
-from gspool.experiments.collage_search import Variant, changed, search, single_variants, variants
+from gspool.experiments.collage_search import Variant, changed, head_tries, search, single_variants, variants
 from gspool.experiments.collage_training import (
     GSP_OPTIONS,
     CollageEmbedder,

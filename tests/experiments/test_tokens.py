@@ -59,8 +59,8 @@ def test_training_is_repeatable_and_tokens_stay_in_their_range() -> None:
 
 def test_batches_are_a_function_of_the_step() -> None:
     task = TokenTask(TINY)
-    whole = [rows.tolist() for rows in task.batches(0, 5)]
-    assert [rows.tolist() for rows in task.batches(3, 5)] == whole[3:]
+    whole = [batch.rows.tolist() for batch in task.batches(0, 5)]
+    assert [batch.rows.tolist() for batch in task.batches(3, 5)] == whole[3:]
     assert whole[0] != whole[1]
 
 

@@ -29,15 +29,16 @@ from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.executor.grid import run_grid
 from gspool.executor.run_store import Run, RunStore
 from gspool.experiments.cifar import FLAVOURS, pretrain_missing, write_cifar100_stand_in
-from gspool.experiments.collage_heads import FILE as HEADS_FILE
-from gspool.experiments.collage_heads import HEADS, head_tries
-from gspool.experiments.collage_heads import ROWS as HEAD_ROWS
 from gspool.experiments.collage_search import (
     AS_THE_PAPER,
+    HEAD_ROWS,
+    HEADS,
+    HEADS_FILE,
     LOSSES,
     ROUNDS,
     best_table,
     changed,
+    head_tries,
     search,
     search_table,
     single_variants,

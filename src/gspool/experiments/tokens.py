@@ -31,6 +31,7 @@ from gspool.experiments.runs import missing_seeds, on_engine, run_seeds
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.losses import LossParts
 from gspool.training.config import ScheduleConfig, TrainerConfig
+from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import Task, run_loop
 from gspool.training.processes import make_fabric
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gspool.data.image_set import Split
     from gspool.data.tokens import TokenSamples
     from gspool.functional.results import Pooled
+    from gspool.training.stream import Batch
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 LAYERS = ("gap", "gsp")
@@ -120,7 +122,7 @@ class TokenTask(Task):
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.train, self.validation, self.test = draw("train"), draw("validation"), draw("test")
-        self.bags = bags_of(self.train).samples
+        self.bags = TensorSet.of(bags_of(self.train).samples, self.train.labels)
         self.module = TokenModel(bags_of(self.train).num_tokens, settings)
         distance = LpDistance(normalize_embeddings=False, p=2, power=1)
         self.metric = ContrastiveLoss(pos_margin=0.0, neg_margin=settings.neg_margin, distance=distance)
@@ -139,19 +141,13 @@ class TokenTask(Task):
         """Clamp the tokens."""
         self.module.tokens.clamp_(-RANGE, RANGE)
 
-    def batches(self, first: int, last: int) -> Iterator[Int64[Tensor, " B"]]:
-        """Yield the rows of steps ``first`` to ``last - 1``."""
-        epoch, rows = -1, torch.empty(0)
-        for step in range(first, last):
-            if step // len(self.plan) != epoch:
-                epoch = step // len(self.plan)
-                self.plan.set_epoch(epoch)
-                rows = self.plan.plan().flatten(1)
-            yield rows[step % len(self.plan)]
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield the bags of steps ``first`` to ``last - 1``."""
+        return tensor_batches(self.bags, self.plan, first, last, self.settings.seed)
 
-    def loss(self, batch: Int64[Tensor, " B"], step: int) -> LossParts:
+    def loss(self, batch: Batch, step: int) -> LossParts:
         """Compute the contrastive loss of a batch."""
-        metric = self.metric(self.module.pool(self.bags[batch]).pooled, self.train.labels[batch])
+        metric = self.metric(self.module.pool(batch.images).pooled, batch.labels)
         return LossParts(total=metric, metric=metric)
 
     def evaluate(self) -> dict[str, float]:
