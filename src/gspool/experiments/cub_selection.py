@@ -55,9 +55,8 @@ EPSILONS = (0.5, 5.0, 20.0, 50.0)
 
 def correlation(first: Float[Tensor, "B N"], second: Float[Tensor, "B N"]) -> float:
     """Correlate two maps within every image, and average over images."""
-    deviations = [each - each.mean(1, keepdim=True) for each in (first, second)]
-    lengths = deviations[0].norm(dim=1) * deviations[1].norm(dim=1)
-    return round(float(((deviations[0] * deviations[1]).sum(1) / lengths.clamp(min=1e-12)).mean()), 6)
+    deviations = (each - each.mean(1, keepdim=True) for each in (first, second))
+    return round(float(torch.cosine_similarity(*deviations, dim=1).mean()), 6)
 
 
 @torch.no_grad()
