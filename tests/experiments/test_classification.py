@@ -19,7 +19,6 @@ from gspool.experiments.classification import (
     DiscriminantAnalysis,
     StreamedClassification,
     hold_out,
-    in_memory,
 )
 from gspool.experiments.experiment import RunOptions
 from gspool.provenance import read_result
@@ -106,14 +105,6 @@ def test_streamed_batches_are_whole_and_a_function_of_the_step(tmp_path: Path) -
         assert torch.equal(one.labels, images.labels[one.rows])
     # The order of a second epoch is another.
     assert not torch.equal(torch.cat([each.rows for each in whole[:2]]), torch.cat([each.rows for each in whole[2:4]]))
-
-
-def test_evaluation_sees_every_image_once_and_in_order(tmp_path: Path) -> None:
-    images = data.create("folder", pictures(tmp_path), "train")
-    for seen in (in_memory(images, "cpu", 64), in_memory(data.create("glyphs", split="test"), "cpu", 64)):
-        batches = [*classification.evaluation_batches(seen, 0, "cpu")]
-        assert torch.equal(torch.cat([labels for _, labels in batches]), seen.labels)
-        assert sum(len(pixels) for pixels, _ in batches) == len(seen)
 
 
 def test_what_is_held_out_is_not_learned_from_and_every_class_gives_its_share(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,25 +26,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from gspool import data as data_sets
 from gspool import pooling
 from gspool.data import evaluation_transform, train_transform
-from gspool.data.batches import loading_processes
 from gspool.data.image_source import ArrayImages, FileImages, SelectedImages
 from gspool.data.registry import data_root
 from gspool.evaluation import retrieval_metrics
-from gspool.evaluation.entropy import relative_entropy
 from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.experiments.cifar import write_cifar100_stand_in
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
 from gspool.experiments.runs import missing_seeds, on_engine, run_seeds, training_folder
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.models import create_backbone
+from gspool.models.embedder import Embedded
 from gspool.models.pixels import PixelNormalisation
 from gspool.training.classify import Classification, ClassificationConfig
 from gspool.training.config import ScheduleConfig, TrainerConfig
+from gspool.training.embed import accuracy, embed_images
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.loop import run_loop
 from gspool.training.processes import make_fabric
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.data import ImageSet
-    from gspool.functional.results import Pooled
 
     Images = TensorSet | ImageSet
 
@@ -77,7 +75,8 @@ POOLINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gsp, mu 0.8, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 20.0}),
 }
 LDA_DIM = 512
-BATCH = 1_024
+# Images at a time in evaluation, and batches whose features are in memory at a time.
+BATCH, BATCHES = 1_024, 48
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,14 @@ class PooledClassifier(nn.Module):
         self.pool = pooling.create(name, dim=self.backbone.channels, **options)
         self.linear = nn.Linear(self.pool.out_dim, num_classes)
 
-    def features(self, images: UInt8[Tensor, "B 3 H W"]) -> Pooled:
-        """Pool the feature map."""
-        return self.pool.pool(self.backbone(self.normalisation(images)))
+    def embed(self, images: UInt8[Tensor, "B 3 H W"]) -> Embedded:
+        """Pool the feature map; the features are not scaled to unit length."""
+        found = self.pool.pool(self.backbone(self.normalisation(images)))
+        return Embedded(found.pooled.float(), found.weights, pooled=found.pooled)
 
     def forward(self, images: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B K"]:
         """Return the logits."""
-        return self.linear(self.features(images).pooled)
+        return self.linear(self.embed(images).pooled)
 
 
 def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
@@ -167,17 +167,6 @@ def in_memory(images: ImageSet, device: str, size: int, training: bool = False) 
     return images if training else images.with_transform(evaluation_transform(size))
 
 
-def evaluation_batches(images: Images, workers: int, device: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield every image once, in order, with its label."""
-    if isinstance(images, TensorSet):
-        for places in torch.arange(len(images)).split(BATCH):
-            yield images.evaluation_images(places), images.labels[places].to(device)
-        return
-    loader: Any = DataLoader(images, BATCH, num_workers=loading_processes(workers))
-    for pixels, labels in loader:
-        yield pixels.to(device), labels.to(device)
-
-
 def train(
     root: Path | None,
     partial_data: bool,
@@ -215,20 +204,23 @@ def train(
     if outcome.ending == "time":
         return None
     shutil.rmtree(place)
-    judged = {name: in_memory(each, device, size) for name, each in (("held", held_out), ("test", test))}
+    embed = partial(embed_images, network, batch_size=BATCH, workers=workers)
+    seen, watched, judged = (in_memory(each, device, size) for each in (learned, held_out, test))
+    analysis = DiscriminantAnalysis(whole.num_classes, network.pool.out_dim, device=device)
+    for places in torch.arange(len(seen)).split(BATCHES * BATCH):
+        part = seen.subset(places)
+        analysis.add(embed(part).embeddings.to(device), part.labels.to(device))
+    directions = analysis.directions(LDA_DIM).float()
+    found = embed(judged, classifier=network.linear)
+    metrics = retrieval_metrics(found.embeddings.to(device) @ directions, judged.labels.to(device), ks=(1,))
     return {
-        "validation": accuracy(network, evaluation_batches(judged["held"], workers, device)),
-        **geometry(network, in_memory(learned, device, size), judged["test"], whole.num_classes, workers, device),
+        "validation": accuracy(embed(watched, classifier=network.linear), watched),
+        "accuracy": accuracy(found, judged),
+        "metrics": {name: metrics[name] for name in ("p@1", "map@r")},
+        "lda_dim": directions.shape[1],
+        "entropy": found.entropy,
         "seconds": round(outcome.seconds, 1),
     }
-
-
-@torch.no_grad()
-def accuracy(network: nn.Module, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-    """Compute the share of images whose largest logit is that of their class."""
-    network.eval()
-    right = torch.cat([network(pixels).argmax(1) == labels for pixels, labels in batches])
-    return float(right.double().mean())
 
 
 class DiscriminantAnalysis:
@@ -265,33 +257,6 @@ class DiscriminantAnalysis:
         left = torch.linalg.svd(white, full_matrices=False).U
         kept = left[:, : min(count, len(self.counts) - 1, dim)]
         return torch.linalg.solve_triangular(root.T, kept, upper=True)
-
-
-@torch.no_grad()
-def geometry(
-    network: PooledClassifier, learned: Images, test: Images, num_classes: int, workers: int, device: str
-) -> dict[str, Any]:
-    """Fit LDA on training features, and measure accuracy, retrieval after LDA, and the entropy of the weights."""
-    network.eval()
-    analysis = DiscriminantAnalysis(num_classes, network.pool.out_dim, device=device)
-    for pixels, labels in evaluation_batches(learned, workers, device):
-        analysis.add(network.features(pixels).pooled.float(), labels)
-    directions = analysis.directions(LDA_DIM).float()
-    right, vectors, classes, entropies = [], [], [], []
-    for pixels, labels in evaluation_batches(test, workers, device):
-        found = network.features(pixels)
-        right.append(network.linear(found.pooled).argmax(1) == labels)
-        vectors.append(found.pooled.float() @ directions)
-        classes.append(labels)
-        if found.weights is not None:
-            entropies.append(relative_entropy(found.weights.float()))
-    metrics = retrieval_metrics(torch.cat(vectors), torch.cat(classes), ks=(1,))
-    return {
-        "accuracy": float(torch.cat(right).double().mean()),
-        "metrics": {name: metrics[name] for name in ("p@1", "map@r")},
-        "lda_dim": directions.shape[1],
-        "entropy": float(torch.cat(entropies).double().mean()) if entropies else None,
-    }
 
 
 def run(options: RunOptions) -> None:
@@ -381,8 +346,11 @@ def gain_table(record: Record) -> str:
     """Write the gain of the chosen GSP over average pooling with 95 % intervals, and the paper's two on ImageNet."""
     value, rows = record["value"], []
     for figure, shown in (("accuracy", "accuracy"), ("map@r", "MAP@R")):
-        place, pair = FIGURES.index(figure), (in_percent(value, name, figure) for name in (value["chosen"], "gap"))
-        row = {"figure": shown, "GSP − GAP, points": with_interval(matched_difference(*pair))}
+        place, (gsp, gap) = (
+            FIGURES.index(figure),
+            (in_percent(value, name, figure) for name in (value["chosen"], "gap")),
+        )
+        row = {"figure": shown, "GSP − GAP, points": with_interval(matched_difference(gsp, gap))}
         for network in dict.fromkeys(network for network, _ in PAPER):
             gain = PAPER[network, "gsp"][place] - PAPER[network, "gap"][place]
             row[f"paper, {network.removeprefix('timm/')}"] = f"{gain:+.2f}"

@@ -55,8 +55,8 @@ EPSILONS = (0.5, 5.0, 20.0, 50.0)
 
 def correlation(first: Float[Tensor, "B N"], second: Float[Tensor, "B N"]) -> float:
     """Correlate two maps within every image, and average over images."""
-    deviations = (each - each.mean(1, keepdim=True) for each in (first, second))
-    return round(float(torch.cosine_similarity(*deviations, dim=1).mean()), 6)
+    one, other = (each - each.mean(1, keepdim=True) for each in (first, second))
+    return round(float(torch.cosine_similarity(one, other, dim=1).mean()), 6)
 
 
 @torch.no_grad()

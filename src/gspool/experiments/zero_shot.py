@@ -238,8 +238,8 @@ def gain_table(record: Record) -> str:
         found[run["asked"]["zsr"] > 0][run["asked"]["seed"]] = run["found"]
     rows = []
     for name, shown in GAINS.items():
-        values = ({seed: each[name] for seed, each in found[regularised].items()} for regularised in (True, False))
-        each = matched_difference(*values, scale=100)
+        ours, plain = ({seed: each[name] for seed, each in found[with_it].items()} for with_it in (True, False))
+        each = matched_difference(ours, plain, scale=100)
         ahead = f"{each['ahead']} of {each['pairs']}" if each else ""
         rows.append({"figure": shown, "with − without": with_interval(each, 1), "seeds ahead": ahead})
     return markdown_table(rows, text_columns=1)
