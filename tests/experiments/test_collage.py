@@ -282,11 +282,15 @@ def test_the_published_result_has_the_search_and_is_not_overwritten_by_fewer_see
 
 
 def test_a_tiny_run_goes_from_the_backbone_to_the_tables_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path)]
+    words, results = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path)], tmp_path / "quick" / "results"
+    # Without time for any training nothing is written.
+    assert commands.run("reproduce", [*words, "--seconds", "0.001"]) == 1
+    assert "more --seconds" in capsys.readouterr().err
+    assert not results.exists()
+    monkeypatch.setattr("gspool.experiments.cifar.pretrain", None)
     assert commands.run("reproduce", words) == 0
-    results = tmp_path / "quick" / "results"
     value = read_result(results / "collage.json")["value"]
     assert {each["row"] for each in value["frozen"]} == {"GAP", "GSP+ZSR"}
     assert {each["on_object"] for each in value["frozen"] if each["row"] == "GAP"} == {0.25}
@@ -295,17 +299,9 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_tables_and_resumes(
     # Nothing is trained again, not even for the picture.
     monkeypatch.setattr(collage, "run_grid", None)
     monkeypatch.setattr(collage, "write_shown_weights", None)
-    monkeypatch.setattr("gspool.experiments.cifar.pretrain", None)
     assert commands.run("reproduce", words) == 0
     again = read_result(results / "collage.json")["value"]
     assert {**again, "seconds": 0} == {**value, "seconds": 0}
-
-
-def test_without_time_for_any_training_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path), "--seconds", "0.001"]
-    assert commands.run("reproduce", words) == 1
-    assert "more --seconds" in capsys.readouterr().err
-    assert not (tmp_path / "quick" / "results").exists()
 
 
 SHORT = {"epochs": 1, "patience": 1}

@@ -9,9 +9,8 @@ import pytest
 import torch
 from scipy.optimize import brentq
 
-from gspool import GSP
 from gspool.experiments import commands, toy
-from gspool.experiments.toy import EPSILONS, MUS, PROTOTYPES, SIDE, selections, summary, toy_picture
+from gspool.experiments.toy import EPSILONS, MUS, SIDE, selections, summary, toy_picture
 from gspool.provenance import read_result
 
 
@@ -45,14 +44,6 @@ def test_smoothed_weights_equal_a_plain_computation(mu: float, epsilon: float) -
     np.testing.assert_allclose(
         weights(mu, epsilon).numpy(), expected, atol=2e-6 * max(1, epsilon / 10) * expected.max()
     )
-
-
-def test_the_layer_gives_the_weights_of_the_figure() -> None:
-    layer = GSP(dim=3, prototypes=2, mu=0.2, epsilon=20.0)
-    with torch.no_grad():
-        layer.prototypes.copy_(PROTOTYPES)
-    picture = toy_picture().pixels.t().reshape(1, 3, SIDE, SIDE)
-    torch.testing.assert_close(layer.pool(picture).weights[0].detach(), weights(0.2, 20.0), atol=1e-6, rtol=1e-4)
 
 
 def test_the_linear_programme_drops_informative_pixels_and_smoothing_keeps_them() -> None:
