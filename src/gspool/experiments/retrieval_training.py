@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gspool.executor.run_store import Run
     from gspool.experiments.retrieval_study import Study
 
-DATA = ("cub", "cars196", "sop", "inshop")
 LOSSES = ("c2", "pnca", "ms", "triplet", "panchor", "xbm+c1")
 # Losses with proxies: 32 classes of one image, a warm-up epoch, epsilon 0.5 (Supp. "Hyperparameters").
 PROXY_LOSSES = ("pnca", "panchor")

@@ -133,7 +133,7 @@ class TunedSettings:
     loss: Literal["pnca", "c2"] = "pnca"
     layers: str = ""
     ways: str = ""
-    tries: int = len(TRIES)
+    tries: Literal[1, 2, 3] = 3
     steps: int = 800
     train: bool = True
 
@@ -142,8 +142,6 @@ def check(options: RunOptions) -> None:
     """Refuse layers, ways and numbers of tries that do not exist, and a network without weights."""
     chosen = options.settings
     rows_to_train(options)
-    if not 1 <= chosen.tries <= len(TRIES):
-        raise ValueError(f"--tries is between 1 and {len(TRIES)}, got {chosen.tries}")
     if chosen.train and not options.quick and (chosen.weights is None or not Path(chosen.weights).is_file()):
         raise FileNotFoundError(
             f"--weights is the file of the backbone's weights (docs/models.md), got {chosen.weights}"
