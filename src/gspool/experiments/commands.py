@@ -120,7 +120,7 @@ def show_list(results: Path) -> None:
         shown.add_column(column, overflow="fold")
     for name in registry.names():
         each = registry.find(name)
-        status = [registry.status(each, results).text] if here else []
+        status = [registry.status(each, results)] if here else []
         shown.add_row(name, each.shows, each.claim, each.cost, *status)
     Console().print(shown)
     if not here:
