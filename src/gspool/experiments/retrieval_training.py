@@ -16,7 +16,7 @@ import torch
 
 from gspool import data as data_sets
 from gspool.evaluation import PROTOCOLS
-from gspool.experiments.runs import on_engine
+from gspool.experiments.runs import curve_line, fold_sets, on_engine
 from gspool.models import create_backbone
 from gspool.pooling import GSP
 from gspool.training import FitResult, TrainConfig, fit
@@ -31,7 +31,6 @@ from gspool.training.sets import on_device
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gspool.data.image_set import Split
     from gspool.executor.run_store import Run
     from gspool.experiments.retrieval_study import Study
 
@@ -233,10 +232,7 @@ def train_one(
     """Make one training in a folder of its own, or go on with it; None where time ran out before its end."""
     fold, seed, folder = asked["fold"], asked["seed"], run_folder(study, asked)
     config = config_of(study, variant, fold, seed, seconds)
-    classes = PROTOCOLS[study.protocol].fold(train.labels, fold)
-    sets: dict[Split, TensorSet] = {"train": train.of_classes(classes.train_classes.tolist()), "test": test}
-    if len(classes.validation_classes):
-        sets["validation"] = train.of_classes(classes.validation_classes.tolist())
+    sets = fold_sets(train, test, PROTOCOLS[study.protocol].fold(train.labels, fold))
     model = None
     if not (folder / RESULT).is_file():
         model = build_model(config).to(study.options.device)
@@ -273,7 +269,7 @@ def found_of(result: FitResult) -> dict[str, Any]:
         "entropy": result.weights_entropy,
         "seconds": result.seconds,
         "images_per_second": result.images_per_second,
-        "curve": " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve),
+        "curve": curve_line(result),
         "learned": dict(result.learned),
         "mean_weights": None if maps is None else " ".join(f"{each:.3f}" for each in maps),
     }

@@ -17,9 +17,14 @@ from gspool.executor.run_store import RunStore
 from gspool.provenance import read_result, write_result
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gspool.data.image_set import Split
+    from gspool.evaluation.folds import Fold
     from gspool.executor.run_store import Run
     from gspool.experiments.experiment import Experiment, RunOptions
-    from gspool.training import TrainerConfig
+    from gspool.training import FitResult, TrainerConfig
+    from gspool.training.gpu_data import TensorSet
 
 # What is asked of every variant with one seed.
 Jobs = Callable[[int], Mapping[str, Mapping[str, Any]]]
@@ -40,6 +45,17 @@ def training_folder(folder: Path, asked: Mapping[str, Any]) -> Path:
     place = folder / "trainings" / key
     place.mkdir(parents=True, exist_ok=True)
     return place
+
+
+def fold_sets(learning: TensorSet, test: TensorSet, classes: Fold) -> dict[Split, TensorSet]:
+    """Return the sets of a fold of the classes to learn from; without validation where it holds none out."""
+    parts: dict[Split, Tensor] = {"train": classes.train_classes, "validation": classes.validation_classes}
+    return {**{split: learning.of_classes(own.tolist()) for split, own in parts.items() if len(own)}, "test": test}
+
+
+def curve_line(result: FitResult) -> str:
+    """Return the validation curve as results keep it, MAP@R in percent by step on one line."""
+    return " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve)
 
 
 class SeedRuns(NamedTuple):

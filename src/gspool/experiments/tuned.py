@@ -45,7 +45,7 @@ from gspool.executor.grid import Worker, run_grid
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions, names_of
 from gspool.experiments.plots import legend_below, overlay, save, shown_places, subplots
-from gspool.experiments.runs import on_engine, plain_runs, training_folder
+from gspool.experiments.runs import curve_line, fold_sets, on_engine, plain_runs, training_folder
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.features import FeatureConfig, extract_tokens
 from gspool.models import create_backbone
@@ -139,7 +139,7 @@ class TunedSettings:
 
 
 def check(options: RunOptions) -> None:
-    """Refuse layers, ways and numbers of tries that do not exist, and a network without weights."""
+    """Refuse layers and ways that do not exist, and a network without weights."""
     chosen = options.settings
     rows_to_train(options)
     if chosen.train and not options.quick and (chosen.weights is None or not Path(chosen.weights).is_file()):
@@ -228,12 +228,7 @@ def make_worker(options: RunOptions, tokens: Tokens, in_memory: bool) -> Worker:
     @functools.lru_cache(1)
     def sets_of(fold: int) -> tuple[dict[str, TensorSet], dict[Split, TensorSet]]:
         classes = contiguous_folds(learning.labels, FOLDS)[fold]
-        images: dict[Split, TensorSet] = {
-            "train": learning.of_classes(classes.train_classes.tolist()),
-            "validation": learning.of_classes(classes.validation_classes.tolist()),
-            "test": test,
-        }
-        return token_sets(tokens, FOLDS, fold), images
+        return token_sets(tokens, FOLDS, fold), fold_sets(learning, test, classes)
 
     def work(asked: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         if 0 < seconds < SHORTEST:
@@ -269,7 +264,7 @@ def make_worker(options: RunOptions, tokens: Tokens, in_memory: bool) -> Worker:
             **found,
             "validation": 100 * (result.validation or 0.0),
             "test": {name: 100 * result.metrics[name] for name in METRICS},
-            "curve": " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve),
+            "curve": curve_line(result),
             "best_step": result.best_step,
             "steps": result.steps,
             "ending": result.ending,
