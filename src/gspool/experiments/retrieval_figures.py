@@ -242,22 +242,26 @@ def _few(found: Row) -> str:
     return f" ({found['repeats']} repeats)" if found["repeats"] < len(SEEDS) else ""
 
 
-def comparison(ours: Sequence[Run] | None, theirs: Sequence[Run] | None, name: str = "MAP@R (95 %)") -> dict[str, Any]:
-    """Return the cells of a comparison in pairs of runs, with 95 % intervals over pairs and over folds; {} if none.
+def comparison(
+    names: Row, ours: Sequence[Run] | None, theirs: Sequence[Run] | None, heading: str = "MAP@R (95 %)"
+) -> list[dict[str, Any]]:
+    """Return a row that compares two variants in pairs of runs, with 95 % intervals over pairs and over folds.
 
-    ``name`` is that of the first cell, MAP@R on the test classes.
+    ``names`` are its first cells, and ``heading`` is that of MAP@R on the test classes. Without a pair there is no row.
     """
     test, watched = (paired_difference(ours, theirs, metric) for metric in ("map@r", "validation"))
     if test is None:
-        return {}
-    return {
-        name: with_interval(test),
+        return []
+    row = {
+        **names,
+        heading: with_interval(test),
         "over folds (95 %)": interval_over_folds(test),
         "ahead": ahead(test),
         "deviation of a pair": test["std"] if test["pairs"] > 1 else None,
         "validation (95 %)": with_interval(watched),
         "validation, over folds (95 %)": interval_over_folds(watched),
     }
+    return [row]
 
 
 def ahead(found: Row | None) -> str:
