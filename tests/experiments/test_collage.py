@@ -24,8 +24,7 @@ from gspool.experiments.cifar import (
     write_cifar100_stand_in,
 )
 from gspool.experiments.collage import ROWS, paper_tables, tuned_trainings
-from gspool.experiments.collage_heads import Length, heads_table, rows_of, run_heads, tries_of
-from gspool.experiments.collage_search import Variant, changed, search, single_variants, variants
+from gspool.experiments.collage_search import Variant, changed, head_tries, search, single_variants, variants
 from gspool.experiments.collage_training import (
     GSP_OPTIONS,
     CollageEmbedder,
@@ -95,23 +94,19 @@ def test_stitching_equals_the_data_set(root: Path, collages: Collages) -> None:
         assert torch.equal(collages.objects(split), images.foreground)
 
 
-def test_splits_and_backgrounds_share_no_tile(collages: Collages) -> None:
+def test_tiles_of_splits_are_apart_and_sub_classes_can_be_learned(
+    collages: Collages, maps: dict[str, TensorSet]
+) -> None:
     parts = [each.pixels[:, :4].gather(1, each.pixels[:, 4:]).flatten().tolist() for each in collages.sets.values()]
     parts.append(collages.backgrounds.tolist())
     assert len(set().union(*parts)) == sum(len(set(part)) for part in parts)
-
-
-def test_every_super_class_has_two_classes_and_one_on_validation(collages: Collages) -> None:
+    # Every super-class has two classes, and one on validation.
     for split, part in collages.sets.items():
         pairs = set(zip(part.labels.tolist(), collages.sub_classes[split].tolist(), strict=True))
         each = 1 if split == "validation" else 2
         assert len(pairs) == len({inner for _, inner in pairs}) == each * CLASSES
-
-
-def test_sub_classes_are_learned_where_asked(collages: Collages, maps: dict[str, TensorSet]) -> None:
     known = collages._replace(sub_classes={"train": torch.arange(128) // 4})
-    training = Training("gap", "pnca", labels="sub-classes")
-    sets = sets_of(training, maps, known)
+    sets = sets_of(Training("gap", "pnca", labels="sub-classes"), maps, known)
     assert (sets["train"].num_classes, sets["validation"].num_classes) == (2 * CLASSES, CLASSES)
 
 
@@ -143,19 +138,14 @@ def test_every_row_of_the_table_makes_a_model_that_learns(maps: dict[str, Tensor
 
 def test_tables_have_the_rows_and_settings_of_the_paper() -> None:
     assert sum(row.paper is not None for row in ROWS.values()) == 21
-    assert ROWS["GSP+ZSR"].paper == (22.68, 27.61)
     tables = paper_tables((0, 1))
     frozen = tables["frozen"]
     assert len({str(training.asked()) for training in frozen.values()}) == len(frozen) == 2 * 2 * len(ROWS)
-    assert frozen["GSP+ZSR", "c2", 1].zsr == 0.5
-    assert frozen["GSP", "c2", 1].layer_options == GSP_OPTIONS
+    assert (frozen["GSP+ZSR", "c2", 1].zsr, frozen["GSP", "c2", 1].layer_options) == (0.5, GSP_OPTIONS)
     assert {each.data for each in tables["distilled"].values()} == {"distilled"}
-    assert {(each.backbone, each.lr, each.epochs) for each in tables["fine_tuned"].values()} == {
-        ("fine-tuned", 1e-4, 8)
-    }
-
-
-def test_the_search_changes_one_setting_at_a_time() -> None:
+    fine_tuned = {(each.backbone, each.lr, each.epochs) for each in tables["fine_tuned"].values()}
+    assert fine_tuned == {("fine-tuned", 1e-4, 8)}
+    # The search changes one setting at a time.
     usual = Training("gsp", "pnca")
     for (pooling, loss, name), training in single_variants().items():
         if (pooling, loss) == ("gsp", "pnca"):
@@ -189,15 +179,6 @@ def test_a_training_that_ran_out_of_time_goes_on(maps: dict[str, TensorSet], tmp
     assert rest.metrics == whole.metrics
     assert [row["map@r"] for row in rest.curve] == [row["map@r"] for row in whole.curve]
     assert weight_on_object(model, maps["test"], torch.zeros(128, dtype=torch.int64)) > 0.25
-
-
-def test_embedding_after_pooling_maps_the_pooled_vector(maps: dict[str, TensorSet]) -> None:
-    training = Training("gsp", "c2", options=SMALL, dim=5, embedding="after")
-    model, some = head(training, maps), maps["test"].pixels[:3]
-    weights = model.embed(some).weights
-    pooled = torch.stack([(weights[k] * some[k].float().flatten(1)).sum(1) for k in range(3)])
-    expected = torch.nn.functional.normalize(pooled @ model.head.embed.weight.T)
-    torch.testing.assert_close(model.embed(some).embedding, expected)
 
 
 def test_standardised_features_are_those_of_every_channel(maps: dict[str, TensorSet]) -> None:
@@ -235,24 +216,20 @@ def test_the_search_climbs_a_known_hill_with_each_backbone_apart() -> None:
     assert 100 < len(tried) < 145
 
 
-def test_the_search_joins_what_helped_and_leaves_out_the_rest() -> None:
+def test_what_helped_is_joined_and_tuned_rows_have_the_settings_of_the_search() -> None:
     reached = {"as the paper": 0.2, "lr 1e-4": 0.3, "epsilon 20": 0.25, "epsilon 40": 0.4, "mu 0.1": 0.2}
 
     def known(trainings: Any) -> dict[Any, Any]:
         return {key: {"validation": reached.get(key[2], 0.1)} for key in trainings if key[:2] == ("gsp", "pnca")}
 
     tried, _ = search(known, single_variants(seed=5), rounds=0)
-    joined = tried["gsp", "pnca", "what helped, together, ResNet20 (post-activation)"]
-    assert joined == Training("gsp", "pnca", 5, lr=1e-4, options={"epsilon": 40.0})
-
-
-def test_tuned_rows_have_the_settings_of_the_search() -> None:
-    best = Training("gsp", "c2", lr=1e-4, options={"mu": 0.1}, flavour="preactivation-bottleneck")
-    table = tuned_trainings({("gsp", "c2", "preactivation-bottleneck"): best}, (0, 7))
+    best = tried["gsp", "pnca", "what helped, together, ResNet20 (pre-activation)"]
+    assert replace(best, flavour=FLAVOURS[0]) == Training("gsp", "pnca", 5, lr=1e-4, options={"epsilon": 40.0})
+    table = tuned_trainings({("gsp", "pnca", FLAVOURS[1]): best}, (0, 7))
     name = ", ResNet20 (pre-activation)"
     assert len(table) == 8
-    assert table[f"GSP+ZSR{name}", "c2", 7] == replace(best, seed=7, zsr=0.5)
-    assert table[f"DeLF{name}", "c2", 0] == replace(best, pooling="delf", options={})
+    assert table[f"GSP+ZSR{name}", "pnca", 7] == replace(best, seed=7, zsr=0.5)
+    assert table[f"DeLF{name}", "pnca", 0] == replace(best, seed=0, pooling="delf", options={})
 
 
 def test_collages_are_stitched_anew_in_training_and_left_alone_in_evaluation(collages: Collages) -> None:
@@ -274,65 +251,45 @@ def test_collages_are_stitched_anew_in_training_and_left_alone_in_evaluation(col
     assert not any("tiles" in name for name in model.state_dict())
 
 
-@pytest.mark.parametrize("pooling", ["gap", "gmp", "gsp", "tfm"])
-def test_embeddings_computed_in_bf16_come_out_in_float32(maps: dict[str, TensorSet], pooling: str) -> None:
-    model = head(Training(pooling, "c2", options=SMALL if pooling == "gsp" else {}, dim=8), maps)
-    with torch.autocast("cpu", torch.bfloat16):
-        embedded = model.embed(maps["train"].pixels[:3])
-    assert embedded.embedding.dtype == torch.float32
-    assert embedded.weights is None or embedded.weights.dtype == torch.float32
-
-
-def row(name: str, loss: str, *figures: float) -> dict[str, Any]:
-    by_seed = {str(seed): figure for seed, figure in enumerate(figures)}
-    mean, std = float(np.mean(figures)), float(np.std(figures, ddof=1)) if len(figures) > 1 else None
-    known = {"entropy": 0.9, "on_object": 0.5, "by_sub_class": 3.0}
-    return {"row": name, "loss": loss, "map@r": mean, "std": std, "by_seed": by_seed, **known}
-
-
-def record(**tables: list[dict[str, Any]]) -> dict[str, Any]:
-    empty: dict[str, Any] = {name: [] for name in ("frozen", "tuned", "distilled", "fine_tuned", "search")}
-    nothing = {"best": {}, "best_settings": {}, "unfinished": {}}
-    return {"value": {**empty, **nothing, **tables}, "seeds": [0, 1, 2]}
-
-
-def test_differences_are_paired_by_seed() -> None:
-    frozen = [row("GAP", "c2", 7.9, 8.1, 8.0), row("GSP+ZSR", "c2", 18.9, 19.0, 19.1), row("DeLF", "c2", 20.0, 20.0)]
-    known = record(frozen=frozen, distilled=[row("GAP", "c2", 32.0, 32.0, 32.0)])
-    pooling = TABLES["pooling"](known)
-    assert "| GAP | 8.00 ± 0.10 | 8.09 | +11.00 (+10.75 to +11.25) |" in pooling
-    # Two seeds in common.
-    assert "| DeLF | **20.00 ± 0.00** | 11.44 | -1.05 (-1.69 to -0.41) |" in pooling
-    gain = TABLES["gain"](known).splitlines()[2]
-    assert "| +3.00 (+2.57 to +3.43) | 2.4 | 2.8 |" in gain
-    assert "| C2 | 25 |  | 59 |" in TABLES["share_of_objects_alone"](known)
-    assert TABLES["distance_frozen"](known) == "?"
-
-
 @pytest.mark.parametrize("name", [*TABLES])
 def test_every_table_is_written_from_little(name: str) -> None:
-    assert TABLES[name](record(frozen=[row("GAP", "c2", 8.0)]))
+    nothing = {"best": {}, "best_settings": {}, "unfinished": {}, "tuned": [], "distilled": [], "fine_tuned": []}
+    row = {"row": "GAP", "loss": "c2", "map@r": 8.0, "std": None, "by_seed": {"0": 8.0}, "on_object": 0.25}
+    assert TABLES[name]({"value": {**nothing, "search": [], "frozen": [row]}, "seeds": [0]})
 
 
-def test_the_measured_search_tried_what_a_run_would_try(project: Path) -> None:
-    value = read_result(project / "results" / "collage.json")["value"]
+def test_the_published_result_has_the_search_and_is_not_overwritten_by_fewer_seeds_or_failures(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(project / "results" / "collage.json", tmp_path)
+    path = tmp_path / "collage.json"
+    value, before = read_result(path)["value"], path.read_bytes()
     tried = {(each["pooling"], each["loss"], each["variant"]) for each in value["search"]}
     assert {*single_variants()} <= tried
     assert all((*place.split()[:2], name) in tried for place, name in value["best"].items())
 
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
 
-def test_a_run_of_fewer_seeds_does_not_overwrite_a_result(tmp_path: Path, project: Path) -> None:
-    shutil.copy(project / "results" / "collage.json", tmp_path)
+    monkeypatch.setattr(collage, "pretrain_missing", lambda *_: [])
+    monkeypatch.setattr(collage, "run_grid", fail)
     with pytest.raises(ValueError, match="would drop 1, 2"):
         collage.run(RunOptions(seeds=(0,), results=tmp_path, work=tmp_path / "work"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        collage.run(RunOptions(results=tmp_path, work=tmp_path / "work"))
+    assert path.read_bytes() == before
 
 
 def test_a_tiny_run_goes_from_the_backbone_to_the_tables_and_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path)]
+    words, results = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path)], tmp_path / "quick" / "results"
+    # Without time for any training nothing is written.
+    assert commands.run("reproduce", [*words, "--seconds", "0.001"]) == 1
+    assert "more --seconds" in capsys.readouterr().err
+    assert not results.exists()
+    monkeypatch.setattr("gspool.experiments.cifar.pretrain", None)
     assert commands.run("reproduce", words) == 0
-    results = tmp_path / "quick" / "results"
     value = read_result(results / "collage.json")["value"]
     assert {each["row"] for each in value["frozen"]} == {"GAP", "GSP+ZSR"}
     assert {each["on_object"] for each in value["frozen"] if each["row"] == "GAP"} == {0.25}
@@ -341,49 +298,25 @@ def test_a_tiny_run_goes_from_the_backbone_to_the_tables_and_resumes(
     # Nothing is trained again, not even for the picture.
     monkeypatch.setattr(collage, "run_grid", None)
     monkeypatch.setattr(collage, "write_shown_weights", None)
-    monkeypatch.setattr("gspool.experiments.cifar.pretrain", None)
     assert commands.run("reproduce", words) == 0
     again = read_result(results / "collage.json")["value"]
     assert {**again, "seconds": 0} == {**value, "seconds": 0}
 
 
-def test_a_run_in_which_everything_fails_leaves_the_result_alone(
-    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copy(project / "results" / "collage.json", tmp_path)
-    before = (tmp_path / "collage.json").read_bytes()
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(collage, "pretrain_missing", lambda *_: [])
-    monkeypatch.setattr(collage, "run_grid", fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        collage.run(RunOptions(results=tmp_path, work=tmp_path / "work"))
-    assert (tmp_path / "collage.json").read_bytes() == before
+SHORT = {"epochs": 1, "patience": 1}
 
 
-def test_without_time_for_any_training_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["collage", "--quick", "--device", "cpu", "--work", str(tmp_path), "--seconds", "0.001"]
-    assert commands.run("reproduce", words) == 1
-    assert "more --seconds" in capsys.readouterr().err
-    assert not (tmp_path / "quick" / "results").exists()
-
-
-SHORT = Length(epochs=1, patience=1, fine_tuned=1)
-
-
-@pytest.mark.parametrize("row", [("EP", "frozen", "pnca"), ("GSP", "head first", "c2")])
+@pytest.mark.parametrize("row", [("EP", "pnca"), ("GSP, head first", "c2")])
 def test_heads_start_as_the_frozen_feature_and_tune_the_network_after_them(
     root: Path, tmp_path: Path, row: Any
 ) -> None:
     torch.manual_seed(0)
     save_file(ResNet20().state_dict(), weights_file(tmp_path, "postactivation"))
-    training = tries_of(row, 0, SHORT)[-1]
+    training = head_tries(0, SHORT, 1)[row][-1]
     worker = CollageWorker(root, tmp_path, "cpu", "torch")
     model, _, result = worker.train(training)
     assert result is not None
-    if row[1] == "head first":
+    if training.backbone == "head first":
         assert {*result.before} == {"head alone"}
         assert [each["step"] for each in result.curve] == [0, 1]
     else:
@@ -394,28 +327,31 @@ def test_heads_start_as_the_frozen_feature_and_tune_the_network_after_them(
 
 def test_runs_from_before_there_was_a_start_to_choose_are_found_again() -> None:
     assert {"start", "rate"}.isdisjoint(Training("gap", "c2").asked())
-    for row in rows_of():
-        for training in tries_of(row, 0, SHORT):
-            assert Training(**training.asked()) == training
+    for tries in head_tries(0, SHORT, 1).values():
+        assert [Training(**training.asked()) for training in tries] == tries
 
 
-def test_heads_are_chosen_by_validation_and_continue_from_their_result(tmp_path: Path) -> None:
-    path, stores = tmp_path / "collage_heads.json", []
+def test_heads_are_chosen_by_validation_and_continue_from_their_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(store: RunStore, trainings: list[dict[str, Any]], *_: Any) -> None:
+        for asked in trainings:
+            # The second try is best on validation and worst on test.
+            second = asked["lr"] == 3e-4 and asked["embedding_rate"] == 1.0
+            test = (0.1 if second else 0.9) + 0.1 * (asked["pooling"] == "gsp") + 0.01 * asked["seed"]
+            store.put(asked, {"validation": 0.5 + second, "map@r": test, "p@1": test, "on_object": 0.25})
 
-    def train(what: str, trainings: Any) -> None:
-        for training in trainings.values():
-            if stores[-1].get(training.asked()) is None:
-                # The second try is best on validation and worst on test.
-                second = training.lr == 3e-4 and training.embedding_rate == 1.0
-                test = (0.1 if second else 0.9) + 0.1 * (training.pooling == "gsp") + 0.01 * training.seed
-                found = {"validation": 0.5 + second, "map@r": test, "on_object": 0.25}
-                stores[-1].put(training.asked(), found)
-
-    for layers in (("GAP", "GSP"), ("DeLF",)):
-        stores.append(RunStore(tmp_path / f"{layers[0]}.jsonl", path))
-        run_heads(train, stores[-1], path, layers, (0, 1), SHORT, "gspool reproduce collage")
-    table = heads_table(read_result(path)).splitlines()
-    assert [line.split("|")[1].strip() for line in table[2:]] == ["GAP", "DeLF", "GSP"] * 2
-    assert "| GSP | frozen | 20.50 ± 0.71 | 22.68 | +10.00 (+10.00 to +10.00) | 0.25 | 2 |" in table[4]
-    with pytest.raises(ValueError, match="--layers are GAP, DeLF"):
-        rows_of(("nothing",))
+    monkeypatch.setattr(collage, "pretrain_missing", lambda *_: [])
+    monkeypatch.setattr(collage, "run_grid", train)
+    for layers in ("GAP,GSP", "DeLF", "nothing"):
+        settings = collage.CollageSettings(heads=True, layers=layers)
+        options = RunOptions(seeds=(0, 1), results=tmp_path, work=tmp_path / layers, settings=settings)
+        if layers == "nothing":
+            with pytest.raises(ValueError, match="--layers are GAP, DeLF"):
+                collage.run(options)
+        else:
+            collage.run(options)
+    record = read_result(tmp_path / "collage_heads.json")
+    assert {row["row"].partition(",")[0] for row in record["value"]["heads"]} == {"GAP", "DeLF", "GSP"}
+    table = collage.EXPERIMENT.tables["heads"].make(record)
+    assert "| GSP | **20.50 ± 0.71** | +10.00 (+10.00 to +10.00) | 0.25 |" in table

@@ -34,17 +34,23 @@ def fill(root: Path, text: str) -> str:
     return markers.filled(text, root / "results")
 
 
-def test_a_number_is_put_into_its_sentence(root: Path) -> None:
-    text = "off by <!-- results:solver value.worst .1e -->9<!-- /results --> at most"
-    new = fill(root, text)
-    assert new == "off by <!-- results:solver value.worst .1e -->1.2e-13<!-- /results --> at most"
+@pytest.mark.parametrize(
+    ("marker", "shown"),
+    [
+        ("results:solver value.worst .1e", "1.2e-13"),
+        ("results:solver value.steps", "5"),
+        ("results:solver value.rows.1.name", "b"),
+        ("table: probe.gain", "+0.5"),
+        ("table: probe.other", "5"),
+        ("table: probe.rows", "\n\n| x |\n|---|\n| 1 |\n\n"),
+        ("table: probe.rows :: 1 :: x", "1"),
+    ],
+)
+def test_a_number_stays_in_its_sentence_and_a_table_is_a_block(root: Path, marker: str, shown: str) -> None:
+    end = "<!-- end -->" if marker.startswith("table") else "<!-- /results -->"
+    new = fill(root, f"off by <!-- {marker} -->9{end}, and <!-- {marker} -->\nold\n{end} at most")
+    assert new == f"off by <!-- {marker} -->{shown}{end}, and <!-- {marker} -->{shown}{end} at most"
     assert fill(root, new) == new
-
-
-def test_each_marker_gets_its_own_value(root: Path) -> None:
-    marker = "<!-- results:solver {} --><!-- /results -->"
-    new = fill(root, f"{marker.format('value.steps')}, {marker.format('value.rows.1.name')}")
-    assert new.index("value.steps -->5<") < new.index("value.rows.1.name -->b<")
 
 
 def test_rows_become_a_table_with_its_provenance(root: Path) -> None:
@@ -52,23 +58,9 @@ def test_rows_become_a_table_with_its_provenance(root: Path) -> None:
     assert lines[1:5] == ["| mu | name |", "|---:|---:|", "| 0.30 | a |", "| 1.00 | b |"]
     assert lines[6].startswith("*results/solver.json: `python solver.py`, ")
     assert "old" not in lines
-
-
-def test_columns_are_chosen_by_their_paths(root: Path) -> None:
+    # Columns are chosen by their paths.
     lines = fill(root, "<!-- results:solver value.speed .1f ms.the_floor,n --><!-- /results -->").splitlines()
     assert lines[1:5] == ["| the floor | n |", "|---:|---:|", "| 1.0 | 7 |", "| 1.5 | 49 |"]
-
-
-def test_tables_of_experiments_are_blocks_and_single_lines_stay_in_their_sentence(root: Path) -> None:
-    new = fill(root, "by <!-- table: probe.gain -->?<!-- end --> in <!-- table: probe.other --><!-- end --> steps")
-    assert new == "by <!-- table: probe.gain -->+0.5<!-- end --> in <!-- table: probe.other -->5<!-- end --> steps"
-    block = fill(root, "<!-- table: probe.rows -->\nold\n<!-- end -->")
-    assert block == "<!-- table: probe.rows -->\n\n| x |\n|---|\n| 1 |\n\n<!-- end -->"
-    assert fill(root, block) == block
-    assert (
-        fill(root, "<!-- table: probe.rows :: 1 :: x --><!-- end -->")
-        == "<!-- table: probe.rows :: 1 :: x -->1<!-- end -->"
-    )
     assert "`gspool reproduce probe`" in fill(root, "<!-- table: probe.provenance --><!-- end -->")
     assert "| probe | nothing much |" in fill(root, "<!-- table: summary --><!-- end -->")
 
@@ -115,16 +107,11 @@ def test_the_command_fills_every_document_and_then_finds_them_up_to_date(
     assert commands.run("report", ["--check", "--project", str(root)]) == 0
 
 
-def test_the_command_names_the_document_with_a_wrong_marker(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_filled_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "README.md").write_text("<!-- results:lost value --><!-- /results -->")
     assert commands.run("report", ["--project", str(root)]) == 1
     assert "README.md cannot be filled" in capsys.readouterr().err
-
-
-def test_a_folder_without_results_or_with_a_tiny_version_is_refused(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert commands.run("report", ["--project", str(tmp_path / "docs")]) == 1
+    assert commands.run("report", ["--project", str(root / "docs")]) == 1
     assert "there is no folder" in capsys.readouterr().err
     write_result(root / "results" / "probe.json", 1, command="gspool reproduce probe --quick", seeds=[])
     assert commands.run("report", ["--project", str(root)]) == 1

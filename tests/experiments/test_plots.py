@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,16 +20,22 @@ LINES = [
 ]
 
 
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Figures in place of files."""
+    figures: list[Any] = []
+    monkeypatch.setattr(plots, "save", lambda figure, path: figures.append(figure))
+    return figures
+
+
 def test_the_same_forest_is_the_same_file(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         plots.forest({"c2": LINES, "pnca": LINES[:1]}, tmp_path / name, xlabel="points")
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_few_pairs_are_open_marks_without_an_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = []
-    monkeypatch.setattr(plots, "save", lambda figure, path: kept.append(figure))
-    plots.forest({"c2": LINES}, tmp_path / "a.png", xlabel="points")
+def test_few_pairs_are_open_marks_without_an_interval(kept: list[Any]) -> None:
+    plots.forest({"c2": LINES}, Path("a.png"), xlabel="points")
     (axes,) = kept[0].get_axes()
     marks = [line for line in axes.get_lines() if line.get_marker() == "o"]
     assert [line.get_markerfacecolor() for line in marks] == ["C0", "white"]
@@ -36,10 +43,8 @@ def test_few_pairs_are_open_marks_without_an_interval(tmp_path: Path, monkeypatc
     assert [text.get_text() for text in kept[0].legends[0].get_texts()] == ["ours", "paper"]
 
 
-def test_tick_labels_of_a_long_forest_do_not_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = []
-    monkeypatch.setattr(plots, "save", lambda figure, path: kept.append(figure))
-    plots.forest({"c2": LINES * 12}, tmp_path / "a.png", xlabel="points")
+def test_tick_labels_of_a_long_forest_do_not_overlap(kept: list[Any]) -> None:
+    plots.forest({"c2": LINES * 12}, Path("a.png"), xlabel="points")
     kept[0].canvas.draw()
     boxes = [label.get_window_extent() for label in kept[0].get_axes()[0].get_yticklabels()]
     heights = sorted((box.y0, box.y1) for box in boxes)

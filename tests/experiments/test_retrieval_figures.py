@@ -31,7 +31,7 @@ from gspool.search.explanation import shared_prototypes
 from gspool.training.presets import changed
 
 PLACES = [(fold, seed) for fold in range(4) for seed in range(3)]
-GAP, GSP = Variant("c2", "gap"), Variant("c2", "gsp")
+GAP, GSP, XBM = Variant("c2", "gap"), Variant("c2", "gsp"), Variant("xbm+c1", "gap")
 
 
 def drawn(seed: int, mean: float = 0.2, places=PLACES) -> dict[tuple[int, int], float]:
@@ -44,22 +44,13 @@ def test_paired_differences_against_scipy() -> None:
     # In another order: pairs are matched by fold and seed.
     found = paired_difference(finished(GSP, gsp), finished(GAP, dict(reversed(gap.items()))))
     differences = np.array([100 * (gsp[place] - gap[place]) for place in PLACES])
-    expected = stats.ttest_rel([100 * gsp[place] for place in PLACES], [100 * gap[place] for place in PLACES])
-    low, high = expected.confidence_interval(0.95)
-    row = record_of([*finished(GAP, gap), *finished(GSP, gsp)])
-    (shown,) = cells(benchmark.gains(row))
-    assert found["mean"] == pytest.approx(differences.mean())
-    assert found["std"] == pytest.approx(differences.std(ddof=1))
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    (shown,) = cells(benchmark.gains(record_of([*finished(GAP, gap), *finished(GSP, gsp)])))
+    assert (found["mean"], found["std"]) == pytest.approx((differences.mean(), differences.std(ddof=1)))
     assert (found["pairs"], found["ahead"]) == (12, int((differences > 0).sum()))
     assert shown["GSP − GAP, MAP@R (95 %)"] == f"{differences.mean():+.2f} ({low:+.2f} to {high:+.2f})"
     folds = stats.ttest_1samp(differences.reshape(4, 3).mean(1), 0).confidence_interval(0.95)
     assert shown["over folds (95 %)"] == f"{differences.mean():+.2f} ({folds.low:+.2f} to {folds.high:+.2f})"
-
-
-def test_runs_without_a_partner_do_not_count() -> None:
-    ours, theirs = finished(GSP, drawn(0, places=[(0, 0), (1, 0)])), finished(GAP, drawn(1, places=[(0, 0), (2, 0)]))
-    assert paired_difference(ours, theirs)["pairs"] == 1
-    assert paired_difference(ours[1:], theirs) is None
 
 
 def test_figures_of_a_variant() -> None:
@@ -68,14 +59,14 @@ def test_figures_of_a_variant() -> None:
     gsp = finished(GSP, {(0, 0): 0.23, (1, 0): 0.23, (2, 0): 0.5}, watched)
     figures = variant_figures(gsp, gap)
     assert figures["map"]["mean"] == pytest.approx(32.0)
+    # A run without a partner does not count.
     assert figures["difference_from_gap"]["mean"] == pytest.approx(2.0)
     assert figures["validation_map"] == pytest.approx(42.0)
     assert figures["mean_weights"] == [0.5, 1.5, 1.0, 1.0]
     assert (figures["folds"], figures["endings"]) == ([0, 1, 2], {"patience": 3, "max_steps": 0})
     assert variant_figures(gap, gap)["difference_from_gap"] is None
-
-
-def test_folds_count_alike_where_runs_are_missing() -> None:
+    assert paired_difference(gsp[2:], gap) is None
+    # Folds count alike where runs are missing.
     runs = finished(GSP, {(0, 0): 0.1, (0, 1): 0.1, (1, 0): 0.4})
     assert variant_figures(runs, runs)["map"]["mean"] == pytest.approx(25.0)
 
@@ -145,6 +136,11 @@ def test_every_row_is_in_one_table_of_the_benchmark() -> None:
     compared = cells(benchmark.EXPERIMENT.tables["earlier"](record))
     assert [row["comparison"] for row in compared] == [*dict.fromkeys(row["comparison"] for row in compared)]
     assert len(cells(benchmark.EXPERIMENT.tables["beside_layers"](record))) == 3
+    # Models from before the memory starts are counted.
+    early = [
+        run for step, place in ((600, (0, 0)), (1700, (1, 0))) for run in finished(XBM, {place: 0.2}, best_step=step)
+    ]
+    assert benchmark.memory(record_of(early)) == "1 of 2 (gap)"
 
 
 def test_the_chosen_setting_is_shown_apart_from_the_pairs_that_chose_it() -> None:
@@ -158,42 +154,18 @@ def test_the_chosen_setting_is_shown_apart_from_the_pairs_that_chose_it() -> Non
     assert rows[0]["chosen setting"] == "epsilon 20 (of 2)"
 
 
-def test_models_from_before_the_memory_are_counted() -> None:
-    early = finished(Variant("xbm+c1", "gap"), drawn(0, places=PLACES[:2]), best_step=600)
-    late = finished(Variant("xbm+c1", "gap"), drawn(0, places=PLACES[2:3]), best_step=1700)
-    assert benchmark.memory(record_of(early + late)) == "2 of 3 (gap)"
-
-
 def test_the_conventional_protocol_shows_its_best_run() -> None:
     values = {(0, 0): 0.30, (0, 1): 0.32, (0, 2): 0.31}
     runs = finished(Variant("xbm+c1", "gap+gmp"), values)
     runs += finished(Variant("xbm+c1", "gmp+gsp"), {place: value + 0.01 for place, value in values.items()})
+    runs += finished(Variant("libc", "gap"), values) + finished(Variant("xbm+c1@100", "gap"), values)
     record = record_of(runs, "conventional")
-    first, second = cells(benchmark.conventional(record))
+    first, second, *others = cells(benchmark.conventional(record))
     assert (first["R@1"], first["mean R@1"], first["paper R@1"]) == ("64.00", "62.00 ± 2.00", "66.68")
     assert second["paper R@2, 4, 8"] == "77.43, 85.26, 91.02"
+    assert [(row["loss"], row["paper R@1"]) for row in others] == [("libc", "70.30"), ("xbm+c1@100", "")]
     (gain,) = cells(benchmark.conventional_gain(record))
     assert gain["R@1 (95 %)"].startswith("+2.00")
-
-
-def test_steps_between_the_components() -> None:
-    places, levels = PLACES, (0.20, 0.21, 0.23, 0.27)
-    runs = [
-        run
-        for each, level in zip(components.VARIANTS, levels, strict=True)
-        for run in finished(each, dict.fromkeys(places, level))
-    ]
-    record = record_of(runs)
-    steps = {row["step"]: row for row in cells(components.steps(record))}
-    assert steps["both − neither"]["MAP@R (95 %)"].startswith("+7.00")
-    assert steps["both − ZSR"]["MAP@R (95 %)"].startswith("+4.00")
-    assert (steps["both − neither"]["paper"], steps["ZSR − GSP"]["paper"]) == ("+0.94", "+0.23")
-    assert [(row["ZSR"], row["GSP"]) for row in cells(components.rows(record))] == [
-        ("", ""),
-        ("", "✓"),
-        ("✓", ""),
-        ("✓", "✓"),
-    ]
 
 
 def test_small_mu_are_compared_with_larger_ones_seed_by_seed() -> None:
@@ -221,23 +193,17 @@ def screened(figures: np.ndarray, loss: str = "c2") -> dict:
 
 
 def design_matrix() -> np.ndarray:
-    return np.array(
-        [
-            [1.0, *(float(getattr(point, name) == high) for name, (_, high) in screening.FACTORS.items())]
-            for point in screening.DESIGN
-        ]
-    )
-
-
-def test_the_factorial_is_balanced_and_its_main_effects_are_not_confounded() -> None:
-    signs = 2 * design_matrix()[:, 1:] - 1
-    assert np.array_equal(signs.T @ signs, 8 * np.eye(4))
-    assert set(signs.prod(1)) == {1}
+    highs = {name: high for name, (_, high) in screening.FACTORS.items()}
+    return np.array([[1.0, *(getattr(point, name) == highs[name] for name in highs)] for point in screening.DESIGN])
 
 
 def test_main_effects_are_those_of_least_squares() -> None:
+    signs = 2 * design_matrix()[:, 1:] - 1
+    # The design is balanced, and main effects are not confounded with each other.
+    assert np.array_equal(signs.T @ signs, 8 * np.eye(4))
+    assert set(signs.prod(1)) == {1}
     figures = np.random.default_rng(0).normal(40, 1, (3, 8))
-    found = screening.effects_of(screened(figures)["value"], "c2")
+    found = screening.effects_of(screening.our_figures(screened(figures)["value"], "c2"))
     expected = np.linalg.lstsq(design_matrix(), figures.T, rcond=None)[0][1:]
     assert [*found.whole.values()] == [pytest.approx(each.tolist()) for each in expected]
     lowest = figures.mean(0).argmin()
@@ -252,14 +218,14 @@ def test_effects_without_the_lowest_point_are_those_of_the_others() -> None:
     truth = [1.0, -2.0, -3.0, 0.5]
     figures = np.tile(design_matrix() @ [40.0, *truth], (2, 1))
     figures[:, -1] -= 20.0
-    found = screening.effects_of(screened(figures)["value"], "c2")
+    found = screening.effects_of(figures)
     assert found.lowest == screening.DESIGN[-1]
     assert [each for each, _ in found.without.values()] == pytest.approx(truth)
     one = np.full((2, 8), 40.0)
     one[:, -1] = 30.0
-    assert not any(screening.effects_of(screened(one)["value"], "c2").robust(name) for name in screening.FACTORS)
+    assert not any(screening.effects_of(one).robust(name) for name in screening.FACTORS)
     additive = np.tile(design_matrix() @ [40.0, 0.0, 0.0, -3.0, 0.0], (2, 1))
-    assert screening.effects_of(screened(additive)["value"], "c2").robust("epsilon")
+    assert screening.effects_of(additive).robust("epsilon")
 
 
 def test_seeds_count_that_all_variants_have() -> None:
@@ -268,10 +234,7 @@ def test_seeds_count_that_all_variants_have() -> None:
     value = record_of(runs, "tuning")["value"]
     found = over_shared_seeds(value, [first.name, second.name, "c2 gap"])
     assert [(round(each["validation_map"], 6), each["runs"]) for each in found.values()] == [(40.0, 1), (41.0, 1)]
-    assert screening.effects_of(value, "c2") is None
-
-
-def test_cells_of_the_grid_are_where_they_belong() -> None:
+    assert len(screening.our_figures(value, "c2")) == 0
     runs = finished(screening.grid_variant("c2", 64, 5.0), {(0, 0): 0.5}, entropy=0.875)
     (row,) = cells(screening.grid(record_of(runs, "tuning")))
     assert (row["m"], row["ε = 5"], row["ε = 0.5"]) == ("64", "50.00 (0.875)", "")

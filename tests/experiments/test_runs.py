@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from gspool.executor.run_store import RunStore
-from gspool.experiments.experiment import RunOptions
+from gspool.experiments.experiment import Experiment, RunOptions
 from gspool.experiments.runs import SeedRuns, run_seeds
-from gspool.provenance import write_result
+from gspool.provenance import read_result, write_result
 
 VARIANTS = ("gap", "gsp")
 
@@ -24,11 +23,10 @@ def make_worker() -> Any:
 
 
 def run(folder: Path, *seeds: int, **options: Any) -> SeedRuns:
-    path = folder / "study.json"
-    chosen = RunOptions(seeds=seeds, **options)
-    found = run_seeds(chosen, path, RunStore(folder / "runs.jsonl", path), (0, 1, 2), jobs, make_worker)
-    runs = [{"asked": run.asked, "found": run.found} for run in found.runs]
-    write_result(path, {"runs": runs}, command="gspool reproduce study", seeds=found.seeds)
+    study = Experiment("study", "", "", "", ("study",), lambda _: None)
+    chosen = RunOptions(seeds=seeds, results=folder, work=folder, **options)
+    found = run_seeds(study, chosen, (0, 1, 2), jobs, make_worker)
+    found.write({})
     return found
 
 
@@ -42,7 +40,7 @@ def test_seeds_of_earlier_runs_are_kept(tmp_path: Path) -> None:
 
 def test_runs_inside_the_result_count_as_finished(tmp_path: Path) -> None:
     run(tmp_path, 3)
-    (tmp_path / "runs.jsonl").unlink()
+    (tmp_path / "study" / "runs.jsonl").unlink()
     assert run(tmp_path, 1).seeds == (1, 3)
 
 
@@ -54,6 +52,7 @@ def test_a_result_whose_runs_are_not_at_hand_is_not_overwritten(tmp_path: Path) 
 
 def test_the_tiny_version_has_one_seed(tmp_path: Path) -> None:
     assert run(tmp_path, quick=True).seeds == (0,)
+    assert read_result(tmp_path / "study.json")["command"] == "gspool reproduce study --device cpu --quick"
 
 
 def test_time_that_is_over_before_a_seed_is_complete_is_an_error(tmp_path: Path) -> None:

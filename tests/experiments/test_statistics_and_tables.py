@@ -20,7 +20,7 @@ from gspool.evaluation.statistics import (
 )
 from gspool.experiments.experiment import Headline
 from gspool.experiments.tables import commits, headline_table, markdown_table, plus_minus, provenance
-from gspool.provenance import read_result, write_result
+from gspool.provenance import write_result
 from probe_experiment import register_probe
 
 
@@ -40,17 +40,16 @@ def test_folds_weigh_the_same_whatever_their_number_of_pairs() -> None:
     assert interval(over_folds(found)) == pytest.approx(interval(seed_difference([2.0, 8.0])))
 
 
-def test_signs_are_told_only_where_the_interval_excludes_zero() -> None:
-    assert significance(seed_difference([1.0, 1.1])) == "ahead"
-    assert significance(seed_difference([-1.0, -1.1])) == "behind"
-    assert significance(seed_difference([-1.0, 1.1])) == "not significant"
-    assert significance(seed_difference([1.0])) == "not significant"
+@pytest.mark.parametrize(
+    ("values", "sign"),
+    [((1.0, 1.1), "ahead"), ((-1.0, -1.1), "behind"), ((-1.0, 1.1), "not significant"), ((1.0,), "not significant")],
+)
+def test_signs_are_told_only_where_the_interval_excludes_zero(values: tuple[float, ...], sign: str) -> None:
+    assert significance(seed_difference(values)) == sign
 
 
 def test_one_run_has_no_deviation() -> None:
-    assert deviation([3.0]) == 0.0
-    assert plus_minus(3.0, None) == "3.00"
-    assert with_interval(None) == ""
+    assert (deviation([3.0]), plus_minus(3.0, None), with_interval(None)) == (0.0, "3.00", "")
 
 
 def test_text_stands_left_and_numbers_right() -> None:
@@ -62,14 +61,6 @@ def test_text_stands_left_and_numbers_right() -> None:
         markdown_table([])
 
 
-@pytest.fixture
-def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    register_probe(monkeypatch, headlines=lambda value: [Headline("x", "0.6", str(value))])
-    path = tmp_path / "probe.json"
-    write_result(path, 0.5, command="gspool reproduce probe", seeds=[])
-    return path
-
-
 @pytest.mark.parametrize(
     ("origin", "shown"),
     [
@@ -78,14 +69,16 @@ def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         ({"commit": None, "uncommitted_changes": None}, "abacus |"),
     ],
 )
-def test_the_summary_says_where_a_figure_comes_from(result: Path, origin: dict, shown: str) -> None:
-    result.write_text(json.dumps({**read_result(result), "device": "abacus", **origin, "note": "by hand"}))
-    assert f"| probe | x | 0.6 | 0.5 | {shown}" in headline_table(result.parent)
-    written = provenance("probe", read_result(result))
-    assert commits(read_result(result)) in written
+def test_the_summary_says_where_a_figure_comes_from_or_that_there_is_none(
+    origin: dict, shown: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    register_probe(monkeypatch, headlines=lambda value: [Headline("x", "0.6", str(value))])
+    assert "| probe | nothing much |  | not run |  |" in headline_table(tmp_path)
+    path = tmp_path / "probe.json"
+    record = write_result(path, 0.5, command="gspool reproduce probe", seeds=[])
+    record |= {"device": "abacus", **origin, "note": "by hand"}
+    path.write_text(json.dumps(record))
+    assert f"| probe | x | 0.6 | 0.5 | {shown}" in headline_table(tmp_path)
+    written = provenance("probe", record)
+    assert commits(record) in written
     assert written.endswith(". by hand*")
-
-
-def test_the_summary_says_what_has_not_been_run(result: Path) -> None:
-    result.unlink()
-    assert "| probe | nothing much |  | not run |  |" in headline_table(result.parent)

@@ -9,9 +9,8 @@ import pytest
 import torch
 from scipy.optimize import brentq
 
-from gspool import GSP
 from gspool.experiments import commands, toy
-from gspool.experiments.toy import EPSILONS, MUS, PROTOTYPES, SIDE, selections, summary, toy_picture
+from gspool.experiments.toy import EPSILONS, MUS, SIDE, selections, summary, toy_picture
 from gspool.provenance import read_result
 
 
@@ -47,23 +46,13 @@ def test_smoothed_weights_equal_a_plain_computation(mu: float, epsilon: float) -
     )
 
 
-def test_the_layer_gives_the_weights_of_the_figure() -> None:
-    layer = GSP(dim=3, prototypes=2, mu=0.2, epsilon=20.0)
-    with torch.no_grad():
-        layer.prototypes.copy_(PROTOTYPES)
-    picture = toy_picture().pixels.t().reshape(1, 3, SIDE, SIDE)
-    torch.testing.assert_close(layer.pool(picture).weights[0].detach(), weights(0.2, 20.0), atol=1e-6, rtol=1e-4)
-
-
 def test_the_linear_programme_drops_informative_pixels_and_smoothing_keeps_them() -> None:
     picture = toy_picture()
     assert (weights(0.2, None)[picture.informative] == 0).sum() == 30
     # Every red and blue pixel has more weight than any green one.
     smoothed = weights(0.2, 5.0)
     assert smoothed[picture.informative].min() > 10 * smoothed[~picture.informative].max()
-
-
-def test_a_larger_epsilon_is_sharper_and_tends_to_the_linear_programme() -> None:
+    # A larger epsilon is sharper, and tends to the linear programme.
     in_use = [float(1 / weights(0.2, epsilon).square().sum()) for epsilon in (*EPSILONS, None)]
     assert in_use == sorted(in_use, reverse=True)
     assert in_use[-1] == pytest.approx(20)
@@ -73,6 +62,8 @@ def test_the_right_mu_finds_exactly_red_and_blue() -> None:
     picture = toy_picture()
     for epsilon in (20.0, 100.0, None):
         torch.testing.assert_close(weights(0.5, epsilon), picture.informative / 50, atol=1e-4, rtol=0)
+    row = summary(picture, toy.Selection(0.5, None, picture.informative / 50))
+    assert (row["pixels in use"], row["weight on red and blue"], row["weight on green"]) == (50, 1, 0)
 
 
 def test_the_run_writes_a_figure_and_a_result_that_agrees_with_the_published_one(
@@ -88,16 +79,3 @@ def test_the_run_writes_a_figure_and_a_result_that_agrees_with_the_published_one
     assert len(record["value"]) == len(MUS) * (len(EPSILONS) + 1)
     for row, known in zip(record["value"], published["value"], strict=True):
         assert row == pytest.approx(known, abs=1e-3) if isinstance(row["epsilon"], float) else row == known
-
-
-def test_the_headline_compares_smoothing_with_the_linear_programme(project: Path) -> None:
-    (headline,) = toy.headlines(read_result(project / "results" / "toy.json")["value"])
-    assert headline.ours == "50.2; linear programme 20"
-
-
-def test_a_summary_counts_equal_weights_as_so_many_pixels() -> None:
-    picture = toy_picture()
-    row = summary(picture, toy.Selection(0.5, None, picture.informative / 50))
-    assert row["pixels in use"] == 50
-    assert row["weight on red and blue"] == 1
-    assert row["weight on green"] == 0

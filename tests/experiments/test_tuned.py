@@ -95,23 +95,18 @@ def test_a_tiny_run_trains_both_ways_and_draws_what_was_selected(finished: Path)
         assert (results / "images" / f"{name}.png").stat().st_size > 5_000
 
 
-def test_figures_are_drawn_from_the_result_without_training(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picture = finished / "quick" / "results" / "images" / f"{NAME}_weights.png"
-    picture.unlink()
-    monkeypatch.setattr(tuned, "extract_tokens", None)
-    words = ["tuned", "--quick", "--train", "false", "--device", "cpu", "--work", str(finished)]
-    assert commands.run("reproduce", words) == 0
-    assert picture.is_file()
-
-
-def test_another_call_trains_only_what_is_missing_and_keeps_the_rest(
+def test_another_call_trains_only_what_is_missing_and_draws_without_training(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = finished / "quick" / "results" / f"{NAME}.json"
-    before = read_result(path)["value"]
+    before, picture = read_result(path)["value"], path.parent / "images" / f"{NAME}_weights.png"
+    words = ["tuned", "--quick", "--device", "cpu", "--work", str(finished)]
     monkeypatch.setattr(tuned, "fit", None)
-    words = ["tuned", "--quick", "--device", "cpu", "--work", str(finished), "--layers", "gap", "--tries", "1"]
-    assert commands.run("reproduce", words) == 0
+    assert commands.run("reproduce", [*words, "--layers", "gap", "--tries", "1"]) == 0
+    picture.unlink()
+    monkeypatch.setattr(tuned, "extract_tokens", None)
+    assert commands.run("reproduce", [*words, "--train", "false"]) == 0
+    assert picture.is_file()
     assert read_result(path)["value"] == before
 
 

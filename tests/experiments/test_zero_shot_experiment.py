@@ -70,17 +70,6 @@ def test_descriptions_are_in_the_order_of_the_images(maps: dict[Any, TensorSet])
     torch.testing.assert_close(attributes[13:14], alone.attributes.detach())
 
 
-def test_gains_are_paired_by_seed() -> None:
-    runs = []
-    for seed, gain in enumerate((5.0, 5.5, 6.0)):
-        for zsr in (0.0, 0.5):
-            figures = {"map_l2": 0.5 + gain / 100 * (zsr > 0), "map_cosine": 0.5, "map@r": 0.3 - 0.03 * (zsr > 0)}
-            runs.append({"asked": {"zsr": zsr, "seed": seed}, "found": figures})
-    shown = zero_shot.gain_table({"value": {"runs": runs}, "seeds": [0, 1, 2]})
-    assert "| MAP of predictions, l2 | +5.5 (+4.3 to +6.7) | 3 of 3 |" in shown
-    assert "| MAP@R of the embedding | -3.0 (-3.0 to -3.0) | 0 of 3 |" in shown
-
-
 @pytest.mark.parametrize("classes", [2, 5, 7])
 def test_the_map_of_guessing_is_that_of_random_distances(classes: int) -> None:
     order = torch.rand(200_000, classes, generator=torch.Generator().manual_seed(0)).argsort(1)
@@ -95,7 +84,7 @@ def test_a_tiny_run_is_written_drawn_and_goes_on(tmp_path: Path, monkeypatch: py
     results = tmp_path / "quick" / "results"
     record = read_result(results / "zero_shot.json")
     assert [row["regularisation"] for row in record["value"]["rows"]] == ["without", "with"]
-    assert "one pair" in zero_shot.gain_table(record)
+    assert zero_shot.gain_table(record).count("(one pair)") == 3
     assert (results / "images" / "zero_shot.png").stat().st_size > 5_000
     # What is finished is not trained again, and earlier seeds stay.
     monkeypatch.setattr("gspool.experiments.cifar.pretrain", None)

@@ -77,6 +77,26 @@ def seed_difference(values: Sequence[float]) -> dict[str, Any]:
     return paired_difference([[value] for value in values])._asdict()
 
 
+def matched_difference(
+    ours: Mapping[Any, float], theirs: Mapping[Any, float], scale: float = 1.0
+) -> dict[str, Any] | None:
+    """Summarise the differences of two variants over the runs that both have; None where they share none.
+
+    Runs are keyed by seed, or by (fold, seed).
+
+    Example:
+        >>> found = matched_difference({(0, 0): 3.0, (1, 0): 5.0, (1, 1): 9.0}, {(1, 0): 2.0, (0, 0): 1.0})
+        >>> found["mean"], found["pairs"], found["folds"]
+        (2.5, 2, 2)
+    """
+    folds: dict[Any, list[float]] = {}
+    for key in ours:
+        if key in theirs:
+            fold = key[0] if isinstance(key, tuple) else key
+            folds.setdefault(fold, []).append(scale * (ours[key] - theirs[key]))
+    return paired_difference([*folds.values()])._asdict() if folds else None
+
+
 def interval(found: Found) -> tuple[float, float]:
     """Return the 95 % interval of a mean difference of at least two pairs, by Student's t.
 

@@ -259,11 +259,10 @@ def variant_table(kind: str, record: Record) -> str:
 
 def gains(record: Record) -> str:
     """Write how far GSP is ahead of GAP with every loss in pairs of runs, and on average over the losses."""
-    value, runs, rows = record["value"], runs_of(record["value"]), []
+    value, runs, rows = record["value"], runs_of(record["value"]), list[dict[str, Any]]()
     for loss in losses_of(value):
-        cells = comparison(runs.get(f"{loss} gsp"), runs.get(f"{loss} gap"), "GSP − GAP, MAP@R (95 %)")
-        if cells:
-            rows.append({"loss": loss, "paper": cell(paper_gain(value["data"], loss, "gsp"), "+.2f"), **cells})
+        names = {"loss": loss, "paper": cell(paper_gain(value["data"], loss, "gsp"), "+.2f")}
+        rows += comparison(names, runs.get(f"{loss} gsp"), runs.get(f"{loss} gap"), "GSP − GAP, MAP@R (95 %)")
     by_fold = gains_by_fold(value)
     if len(by_fold) > 1:
         # Losses of a fold share its classes, so that the mean over losses counts once a fold.
@@ -294,32 +293,30 @@ def gains_by_fold(value: Mapping[str, Any]) -> dict[str, list[float]]:
 
 def compared(pairs: Mapping[str, tuple[str, str]], record: Record) -> str:
     """Write how far the first of two layers is ahead of the second with every loss."""
-    runs, rows = runs_of(record["value"]), []
+    runs, rows = runs_of(record["value"]), list[dict[str, Any]]()
     for what, (one, other) in pairs.items():
         for loss in LOSSES:
-            cells = comparison(runs.get(f"{loss} {one}"), runs.get(f"{loss} {other}"), "test MAP@R (95 %)")
-            rows += [{"comparison": what, "loss": loss, **cells}] if cells else []
+            names, ours = {"comparison": what, "loss": loss}, runs.get(f"{loss} {one}")
+            rows += comparison(names, ours, runs.get(f"{loss} {other}"), "test MAP@R (95 %)")
     return table(rows, 2)
 
 
 def chosen_settings(record: Record) -> str:
     """Write the setting that validation chooses for each loss: the choice flatters the pairs that made it."""
-    runs, rows = runs_of(record["value"]), []
+    runs, rows = runs_of(record["value"]), list[dict[str, Any]]()
     for loss in LOSSES:
-        choice = chosen_by_validation(runs, loss)
-        if choice is None:
+        if (choice := chosen_by_validation(runs, loss)) is None:
             continue
-        ours, gap = runs[choice.variant.name], runs[f"{loss} gap"]
+        gap = {place(run): run for run in runs[f"{loss} gap"]}
+        ours = [run for run in runs[choice.variant.name] if place(run) in gap]
         for which, own in {
             "that chose": [run for run in ours if place(run) in choice.places],
             "other": [run for run in ours if place(run) not in choice.places],
             "all": ours,
         }.items():
             setting = f"{choice.variant.setting} (of {choice.among})"
-            cells = comparison(own, gap, "less GAP, test (95 %)")
-            if cells:
-                pairs = cells["ahead"].rpartition(" ")[2]
-                rows.append({"loss": loss, "chosen setting": setting, "pairs": f"{which} ({pairs})", **cells})
+            names = {"loss": loss, "chosen setting": setting, "pairs": f"{which} ({len(own)})"}
+            rows += comparison(names, own, [*gap.values()], "less GAP, test (95 %)")
     return table(rows, 3)
 
 

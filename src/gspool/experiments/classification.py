@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,26 +26,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from gspool import data as data_sets
 from gspool import pooling
 from gspool.data import evaluation_transform, train_transform
-from gspool.data.batches import loading_processes
 from gspool.data.image_source import ArrayImages, FileImages, SelectedImages
 from gspool.data.registry import data_root
 from gspool.evaluation import retrieval_metrics
-from gspool.evaluation.entropy import relative_entropy
-from gspool.evaluation.statistics import seed_difference, with_interval
-from gspool.executor.run_store import RunStore
+from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.experiments.cifar import write_cifar100_stand_in
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions, result_name
 from gspool.experiments.runs import missing_seeds, on_engine, run_seeds, training_folder
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.models import create_backbone
+from gspool.models.embedder import Embedded
 from gspool.models.pixels import PixelNormalisation
 from gspool.training.classify import Classification, ClassificationConfig
 from gspool.training.config import ScheduleConfig, TrainerConfig
+from gspool.training.embed import accuracy, embed_images
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.loop import run_loop
 from gspool.training.processes import make_fabric
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.data import ImageSet
-    from gspool.functional.results import Pooled
 
     Images = TensorSet | ImageSet
 
@@ -78,7 +75,8 @@ POOLINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gsp, mu 0.8, epsilon 20": ("gsp", {"prototypes": 64, "mu": 0.8, "epsilon": 20.0}),
 }
 LDA_DIM = 512
-BATCH = 1_024
+# Images at a time in evaluation, and batches whose features are in memory at a time.
+BATCH, BATCHES = 1_024, 48
 
 
 @dataclass(frozen=True)
@@ -115,13 +113,14 @@ class PooledClassifier(nn.Module):
         self.pool = pooling.create(name, dim=self.backbone.channels, **options)
         self.linear = nn.Linear(self.pool.out_dim, num_classes)
 
-    def features(self, images: UInt8[Tensor, "B 3 H W"]) -> Pooled:
-        """Pool the feature map."""
-        return self.pool.pool(self.backbone(self.normalisation(images)))
+    def embed(self, images: UInt8[Tensor, "B 3 H W"]) -> Embedded:
+        """Pool the feature map; the features are not scaled to unit length."""
+        found = self.pool.pool(self.backbone(self.normalisation(images)))
+        return Embedded(found.pooled.float(), found.weights, pooled=found.pooled)
 
     def forward(self, images: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B K"]:
         """Return the logits."""
-        return self.linear(self.features(images).pooled)
+        return self.linear(self.embed(images).pooled)
 
 
 def hold_out(images: ImageSet, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
@@ -168,17 +167,6 @@ def in_memory(images: ImageSet, device: str, size: int, training: bool = False) 
     return images if training else images.with_transform(evaluation_transform(size))
 
 
-def evaluation_batches(images: Images, workers: int, device: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield every image once, in order, with its label."""
-    if isinstance(images, TensorSet):
-        for places in torch.arange(len(images)).split(BATCH):
-            yield images.evaluation_images(places), images.labels[places].to(device)
-        return
-    loader: Any = DataLoader(images, BATCH, num_workers=loading_processes(workers))
-    for pixels, labels in loader:
-        yield pixels.to(device), labels.to(device)
-
-
 def train(
     root: Path | None,
     partial_data: bool,
@@ -216,20 +204,23 @@ def train(
     if outcome.ending == "time":
         return None
     shutil.rmtree(place)
-    judged = {name: in_memory(each, device, size) for name, each in (("held", held_out), ("test", test))}
+    embed = partial(embed_images, network, batch_size=BATCH, workers=workers)
+    seen, watched, judged = (in_memory(each, device, size) for each in (learned, held_out, test))
+    analysis = DiscriminantAnalysis(whole.num_classes, network.pool.out_dim, device=device)
+    for places in torch.arange(len(seen)).split(BATCHES * BATCH):
+        part = seen.subset(places)
+        analysis.add(embed(part).embeddings.to(device), part.labels.to(device))
+    directions = analysis.directions(LDA_DIM).float()
+    found = embed(judged, classifier=network.linear)
+    metrics = retrieval_metrics(found.embeddings.to(device) @ directions, judged.labels.to(device), ks=(1,))
     return {
-        "validation": accuracy(network, evaluation_batches(judged["held"], workers, device)),
-        **geometry(network, in_memory(learned, device, size), judged["test"], whole.num_classes, workers, device),
+        "validation": accuracy(embed(watched, classifier=network.linear), watched),
+        "accuracy": accuracy(found, judged),
+        "metrics": {name: metrics[name] for name in ("p@1", "map@r")},
+        "lda_dim": directions.shape[1],
+        "entropy": found.entropy,
         "seconds": round(outcome.seconds, 1),
     }
-
-
-@torch.no_grad()
-def accuracy(network: nn.Module, batches: Iterator[tuple[Tensor, Tensor]]) -> float:
-    """Compute the share of images whose largest logit is that of their class."""
-    network.eval()
-    right = torch.cat([network(pixels).argmax(1) == labels for pixels, labels in batches])
-    return float(right.double().mean())
 
 
 class DiscriminantAnalysis:
@@ -268,33 +259,6 @@ class DiscriminantAnalysis:
         return torch.linalg.solve_triangular(root.T, kept, upper=True)
 
 
-@torch.no_grad()
-def geometry(
-    network: PooledClassifier, learned: Images, test: Images, num_classes: int, workers: int, device: str
-) -> dict[str, Any]:
-    """Fit LDA on training features, and measure accuracy, retrieval after LDA, and the entropy of the weights."""
-    network.eval()
-    analysis = DiscriminantAnalysis(num_classes, network.pool.out_dim, device=device)
-    for pixels, labels in evaluation_batches(learned, workers, device):
-        analysis.add(network.features(pixels).pooled.float(), labels)
-    directions = analysis.directions(LDA_DIM).float()
-    right, vectors, classes, entropies = [], [], [], []
-    for pixels, labels in evaluation_batches(test, workers, device):
-        found = network.features(pixels)
-        right.append(network.linear(found.pooled).argmax(1) == labels)
-        vectors.append(found.pooled.float() @ directions)
-        classes.append(labels)
-        if found.weights is not None:
-            entropies.append(relative_entropy(found.weights.float()))
-    metrics = retrieval_metrics(torch.cat(vectors), torch.cat(classes), ks=(1,))
-    return {
-        "accuracy": float(torch.cat(right).double().mean()),
-        "metrics": {name: metrics[name] for name in ("p@1", "map@r")},
-        "lda_dim": directions.shape[1],
-        "entropy": float(torch.cat(entropies).double().mean()) if entropies else None,
-    }
-
-
 def run(options: RunOptions) -> None:
     """Train what is missing, and write the figures."""
     usual, root, folder = ClassificationSettings(), options.root, options.work / "classification"
@@ -305,27 +269,19 @@ def run(options: RunOptions) -> None:
     images = fingerprint_of(chosen.data, root)
     named = chosen.data if images is None else f"{chosen.data}-{images[:8]}"
     name = result_name("classification", (named, chosen.backbone), (usual.data, usual.backbone))
-    path = options.results / f"{name}.json"
-    libraries = ["timm"] if chosen.backbone.startswith("timm/") else []
-    store = RunStore(folder / "runs.jsonl", path, device=options.device, libraries=libraries)
+    shared = {"data": chosen.data, "images": images, "backbone": chosen.backbone, "epochs": chosen.epochs}
+    shared |= {"batch_size": chosen.batch_size, "lr": chosen.lr, "held_out": chosen.held_out}
 
     def jobs(seed: int) -> dict[str, dict[str, Any]]:
-        shared = {"data": chosen.data, "images": images, "backbone": chosen.backbone, "epochs": chosen.epochs}
-        shared |= {"batch_size": chosen.batch_size, "lr": chosen.lr, "held_out": chosen.held_out}
         return {name: {"pooling": name, "seed": seed, **shared} for name in POOLINGS}
 
     worker = partial(partial, train, root, options.quick, folder, options.device, chosen.workers)
-    done = run_seeds(options, path, store, SEEDS, jobs, worker)
-    value = {
-        "data": chosen.data,
-        **({} if images is None else {"images": images}),
-        "backbone": chosen.backbone,
-        "epochs": chosen.epochs,
-        "held_out": chosen.held_out,
-        "chosen": best_gsp({name: [done.found[name, seed]["validation"] for seed in done.seeds] for name in POOLINGS}),
-        "runs": [{"asked": run.asked, "found": run.found} for run in done.runs],
-    }
-    done.write(path, value, EXPERIMENT.command(options, done.seeds))
+    libraries = ["timm"] if chosen.backbone.startswith("timm/") else []
+    done = run_seeds(EXPERIMENT, options, SEEDS, jobs, worker, name=name, libraries=libraries)
+    validation = {name: fmean(done.found[name, seed]["validation"] for seed in done.seeds) for name in POOLINGS}
+    best = max((name for name in POOLINGS if name.startswith("gsp")), key=validation.__getitem__)
+    kept = ("data", "images", "backbone", "epochs", "held_out")
+    done.write({**{name: shared[name] for name in kept if shared[name] is not None}, "chosen": best})
 
 
 def fingerprint_of(data: str, root: Path | None) -> str | None:
@@ -348,60 +304,53 @@ def fingerprint_of(data: str, root: Path | None) -> str | None:
     return found.hexdigest()[:16]
 
 
-def best_gsp(validation: Mapping[str, Sequence[float]]) -> str:
-    """Return the GSP with the highest mean accuracy on the held-out images."""
-    return max((name for name in validation if name.startswith("gsp")), key=lambda name: fmean(validation[name]))
-
-
 def layer_name(name: str) -> str:
     """Return the name of a layer in tables: with its mu and epsilon."""
     layer, options = POOLINGS[name]
     return layer if layer == "gap" else f"{layer}, mu {options['mu']:g}, epsilon {options['epsilon']:g}"
 
 
-def in_percent(runs: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
-    """Return a figure of some runs in percent."""
-    return [100 * (run["metrics"][figure] if "@" in figure else run[figure]) for run in runs]
+def in_percent(value: Mapping[str, Any], layer: str, figure: str) -> dict[int, float]:
+    """Return a figure of a layer in percent, by seed."""
+    return {
+        run["asked"]["seed"]: 100 * {**run["found"], **run["found"]["metrics"]}[figure]
+        for run in value["runs"]
+        if run["asked"]["pooling"] == layer
+    }
+
+
+def mean_cell(value: Mapping[str, Any], layer: str, figure: str) -> str:
+    """Write the mean of a figure over seeds, in percent, with its deviation."""
+    return plus_minus(*mean_std([*in_percent(value, layer, figure).values()]))
 
 
 def accuracy_table(record: Record) -> str:
     """Write accuracy, P@1 and MAP@R of every layer; the paper's beside ours where it has the network."""
-    value = record["value"]
-    rows = []
+    value, rows = record["value"], []
+    in_paper = any(network == value["backbone"] for network, _ in PAPER)
     for name in dict.fromkeys(run["asked"]["pooling"] for run in value["runs"]):
-        own = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
         row: dict[str, Any] = {
             "pooling": f"{layer_name(name)}{' (chosen)' if name == value['chosen'] else ''}",
-            "held out, %": plus_minus(*mean_std(in_percent(own, "validation"))),
+            "held out, %": mean_cell(value, name, "validation"),
         }
-        paper = PAPER.get((value["backbone"], name))
-        for place, (figure, shown) in enumerate(zip(FIGURES, ("accuracy, %", "P@1", "MAP@R"), strict=True)):
-            row[shown] = plus_minus(*mean_std(in_percent(own, figure)))
-            if any(network == value["backbone"] for network, _ in PAPER):
-                row[f"{shown}, paper (ImageNet)"] = None if paper is None else paper[place]
-        row["entropy"] = f"{fmean(run['entropy'] or 0.0 for run in own):.4f}"
-        row["runs"] = len(own)
-        rows.append(row)
+        paper = PAPER.get((value["backbone"], name), (None,) * len(FIGURES))
+        for figure, shown, theirs in zip(FIGURES, ("accuracy, %", "P@1", "MAP@R"), paper, strict=True):
+            row[shown] = mean_cell(value, name, figure)
+            row |= {f"{shown}, paper (ImageNet)": theirs} if in_paper else {}
+        entropies = [run["found"]["entropy"] or 0.0 for run in value["runs"] if run["asked"]["pooling"] == name]
+        rows.append({**row, "entropy": f"{fmean(entropies):.4f}", "runs": len(entropies)})
     return markdown_table(rows, ".2f", text_columns=1)
-
-
-def gains(value: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return how far the chosen GSP is ahead of average pooling on test images, in points, seed by seed."""
-    found = {(run["asked"]["pooling"], run["asked"]["seed"]): run["found"] for run in value["runs"]}
-    seeds = [seed for name, seed in found if name == value["chosen"] and ("gap", seed) in found]
-    gsp, gap = ([found[name, seed] for seed in seeds] for name in (value["chosen"], "gap"))
-    return {
-        figure: [one - other for one, other in zip(in_percent(gsp, figure), in_percent(gap, figure), strict=True)]
-        for figure in ("accuracy", "map@r")
-    }
 
 
 def gain_table(record: Record) -> str:
     """Write the gain of the chosen GSP over average pooling with 95 % intervals, and the paper's two on ImageNet."""
-    rows = []
-    for figure, values in gains(record["value"]).items():
-        place, row = FIGURES.index(figure), {"figure": {"accuracy": "accuracy", "map@r": "MAP@R"}[figure]}
-        row["GSP − GAP, points"] = with_interval(seed_difference(values)) if values else ""
+    value, rows = record["value"], []
+    for figure, shown in (("accuracy", "accuracy"), ("map@r", "MAP@R")):
+        place, (gsp, gap) = (
+            FIGURES.index(figure),
+            (in_percent(value, name, figure) for name in (value["chosen"], "gap")),
+        )
+        row = {"figure": shown, "GSP − GAP, points": with_interval(matched_difference(gsp, gap))}
         for network in dict.fromkeys(network for network, _ in PAPER):
             gain = PAPER[network, "gsp"][place] - PAPER[network, "gap"][place]
             row[f"paper, {network.removeprefix('timm/')}"] = f"{gain:+.2f}"
@@ -411,12 +360,11 @@ def gain_table(record: Record) -> str:
 
 def headlines(value: Any) -> list[Headline]:
     """Return the accuracy with average pooling and with the chosen GSP."""
-    found = []
-    for name in ("gap", value["chosen"]):
-        ours = [run["found"] for run in value["runs"] if run["asked"]["pooling"] == name]
-        what = f"accuracy, {value['data']}, {value['backbone']}, {layer_name(name)}"
-        found.append(Headline(what, "on ImageNet only", plus_minus(*mean_std(in_percent(ours, "accuracy")))))
-    return found
+    what = f"accuracy, {value['data']}, {value['backbone']}"
+    return [
+        Headline(f"{what}, {layer_name(name)}", "on ImageNet only", mean_cell(value, name, "accuracy"))
+        for name in ("gap", value["chosen"])
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -15,7 +15,7 @@ alone, a fine-tuned backbone, a search of settings on validation classes, and a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -25,17 +25,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gspool.evaluation.statistics import seed_difference, with_interval
+from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.executor.grid import run_grid
-from gspool.executor.run_store import RunStore
+from gspool.executor.run_store import Run, RunStore
 from gspool.experiments.cifar import FLAVOURS, pretrain_missing, write_cifar100_stand_in
-from gspool.experiments.collage_heads import FILE as HEADS_FILE
-from gspool.experiments.collage_heads import Length, heads_table, rows_of, run_heads
 from gspool.experiments.collage_search import (
     AS_THE_PAPER,
+    HEAD_ROWS,
+    HEADS,
+    HEADS_FILE,
     LOSSES,
     ROUNDS,
     best_table,
+    changed,
+    head_tries,
     search,
     search_table,
     single_variants,
@@ -43,8 +46,8 @@ from gspool.experiments.collage_search import (
 )
 from gspool.experiments.collage_training import TUNED_LR, ZSR, CollageWorker, Training, stitched
 from gspool.experiments.experiment import Experiment, FromFile, Headline, Record, RunOptions, names_of
-from gspool.experiments.plots import bars, legend_below, save, subplots
-from gspool.experiments.runs import missing_seeds, seeds_to_write
+from gspool.experiments.plots import bars, legend_below, save, shown_places, subplots
+from gspool.experiments.runs import missing_seeds, plain_runs, seeds_to_write
 from gspool.experiments.tables import cell, markdown_table, mean_std, plus_minus
 from gspool.files import write_atomic
 from gspool.provenance import write_result
@@ -110,17 +113,18 @@ def paper_tables(
         {'frozen': 150, 'distilled': 12, 'fine_tuned': 24}
     """
 
-    def table(names: tuple[str, ...], **changes: Any) -> Trainings:
-        usual = {"epochs": epochs, "patience": patience}
+    def table(names: Iterable[str], **changes: Any) -> Trainings:
         return {
-            (name, loss, seed): Training(ROWS[name].pooling, loss, seed, **{**usual, **ROWS[name].changes, **changes})
+            (name, loss, seed): changed(
+                Training(ROWS[name].pooling, loss, seed, epochs=epochs, patience=patience), ROWS[name].changes, changes
+            )
             for name in names
             for loss in LOSSES
             for seed in seeds
         }
 
     return {
-        "frozen": table(tuple(ROWS)),
+        "frozen": table(ROWS),
         "distilled": table(DISTILLED, data="distilled"),
         "fine_tuned": table(FINE_TUNED, backbone="fine-tuned", lr=TUNED_LR, epochs=fine_tuned),
     }
@@ -142,8 +146,7 @@ def tuned_trainings(best: Mapping[tuple[str, str, str], Training], seeds: tuple[
                 "DeLF": replace(training, pooling="delf", options={}, zsr=0.0),
             }
         for name, settings in rows.items():
-            for seed in seeds:
-                table[tuned_name(name, flavour), loss, seed] = replace(settings, seed=seed)
+            table |= {(tuned_name(name, flavour), loss, seed): replace(settings, seed=seed) for seed in seeds}
     return table
 
 
@@ -227,28 +230,38 @@ class CollageRun:
         found = {key: self.store.get(training.asked()) for key, training in trainings.items()}
         return {key: each for key, each in found.items() if each is not None}
 
+    def write(self, name: str, value: Mapping[str, Any], seeds: Sequence[int], runs: Sequence[Run]) -> None:
+        """Write a result of runs; without any, it must not replace one that has some."""
+        if runs:
+            path, command = self.options.results / f"{name}.json", EXPERIMENT.command(self.options, seeds)
+            write_result(path, value, command=command, seeds=seeds, origins=[run.origin for run in runs])
+        elif not self.failures:
+            raise ValueError("time ran out before any training ended, nothing was written; give more --seconds")
+
+    def raise_failures(self) -> None:
+        """Raise what failed, after the rest is written."""
+        if self.failures:
+            raise RuntimeError("; ".join(self.failures))
+
 
 def run(options: RunOptions) -> None:
     """Do all of the study, or what of it is missing, and write its result."""
-    study, path = CollageRun(options), options.results / "collage.json"
+    study = CollageRun(options)
     if study.settings.heads:
         return train_heads(study)
 
     def held(seed: int) -> bool:
         return all(len(study.finished(table)) == len(table) for table in study.tables((seed,)).values())
 
-    seeds = seeds_to_write(path, options.seeds or (SEEDS[:1] if options.quick else SEEDS), held)
-    backbones = pretrain_missing(FLAVOURS, study.root, study.folder, options)
+    seeds = seeds_to_write(options.results / "collage.json", options.seeds_or(SEEDS), held)
+    # No training of the tiny version starts from the second backbone.
+    backbones = pretrain_missing(FLAVOURS[:1] if options.quick else FLAVOURS, study.root, study.folder, options)
     tables, first = study.tables(seeds), single_variants(**study.usual)
     if options.quick:
         first = {key: each for key, each in first.items() if key[2] in (AS_THE_PAPER, "lr 1e-2")}
     # All that depends on nothing at once, so that no process waits for the last training of a table.
     ready = [*(each for table in tables.values() for each in table.values()), *first.values()]
-    if not study.train("the paper's settings and single changes", dict(enumerate(ready))):
-        # An empty result must not replace one that is not.
-        if study.failures:
-            raise RuntimeError("; ".join(study.failures))
-        raise ValueError("time ran out before any training ended, nothing was written; give more --seconds")
+    study.train("the paper's settings and single changes", dict(enumerate(ready)))
     tried, best = search(partial(study.train, "search"), first, 0 if options.quick else ROUNDS)
     chosen = {place: training for place, (_, training) in best.items()}
     tables["tuned"] = {} if options.quick else tuned_trainings(chosen, seeds)
@@ -257,47 +270,48 @@ def run(options: RunOptions) -> None:
     maps = study.folder / "weights.safetensors"
     if not maps.is_file() and study.seconds_left != 0 and not study.failures:
         write_shown_weights(study.worker(), Training("gsp", "pnca", zsr=ZSR, **study.usual), maps)
-    write_result(
-        path,
-        {
-            "backbones": backbones,
-            **study.usual,
-            "fine_tuned_epochs": study.settings.fine_tuned_epochs,
-            "best": {" ".join(place): name for place, (name, _) in best.items()},
-            "best_settings": {" ".join(place): training.asked() for place, training in chosen.items()},
-            "search": search_rows(study.finished(tried)),
-            **{name: summary_rows(found, seeds) for name, found in made.items()},
-            "unfinished": {name: len(table) - len(made[name]) for name, table in tables.items()},
-            "trainings": len(study.store.runs()),
-            "seconds": round(time.monotonic() - study.started),
-        },
-        command=EXPERIMENT.command(options, seeds),
-        seeds=seeds,
-        origins=[run.origin for run in study.store.runs()],
-    )
+    value = {
+        "backbones": backbones,
+        **study.usual,
+        "fine_tuned_epochs": study.settings.fine_tuned_epochs,
+        "best": {" ".join(place): name for place, (name, _) in best.items()},
+        "best_settings": {" ".join(place): training.asked() for place, training in chosen.items()},
+        "search": search_rows(study.finished(tried)),
+        **{name: summary_rows(found, seeds) for name, found in made.items()},
+        "unfinished": {name: len(table) - len(made[name]) for name, table in tables.items()},
+        "trainings": len(study.store.runs()),
+        "seconds": round(time.monotonic() - study.started),
+    }
+    study.write("collage", value, seeds, study.store.runs() if any(made.values()) else ())
     if maps.is_file() and find_spec("matplotlib") is not None:
         draw_weights(maps, options.images / "collage.png")
-    if study.failures:
-        raise RuntimeError("; ".join(study.failures))
+    study.raise_failures()
 
 
 def train_heads(study: CollageRun) -> None:
-    """Train the heads of the frozen study, alone and with the network tuned after them; write their result."""
-    options, chosen = study.options, study.settings
-    layers = names_of(chosen.layers, "layers") or (("GAP", "GSP") if options.quick else ())
-    rows_of(layers)  # refuses unknown ones before a backbone is trained
+    """Make the tries of the heads with the first seed, then the best of every row with all seeds."""
+    options, seeds = study.options, study.options.seeds_or(SEEDS)
+    layers = names_of(study.settings.layers, "layers", HEADS) or (("GAP", "GSP") if options.quick else (*HEADS,))
     pretrain_missing(FLAVOURS[:1], study.root, study.folder, options)
-    run_heads(
-        study.train,
-        study.store,
-        options.results / f"{HEADS_FILE}.json",
-        layers,
-        options.seeds or (SEEDS[:1] if options.quick else SEEDS),
-        Length(chosen.epochs, chosen.patience, chosen.fine_tuned_epochs),
-        EXPERIMENT.command(options),
-    )
-    if study.failures:
-        raise RuntimeError("; ".join(study.failures))
+    tries = head_tries(seeds[0], study.usual, study.settings.fine_tuned_epochs)
+    chosen = {key: own for key, own in tries.items() if key[0].partition(",")[0] in layers}
+    study.train("tries", {(*key, number): each for key, own in chosen.items() for number, each in enumerate(own)})
+    final: Trainings = {}
+    for key, own in tries.items():
+        if reached := {number: found["validation"] for number, found in study.finished(dict(enumerate(own))).items()}:
+            best = own[max(reached, key=reached.__getitem__)]
+            final |= {(*key, seed): replace(best, seed=seed) for seed in seeds}
+    study.train("every seed", {key: each for key, each in final.items() if key[:2] in chosen})
+    # Rows of earlier calls with other layers stay.
+    runs = [run for run in study.store.runs() if run.asked.get("start") == "frozen"]
+    value = {
+        **study.usual,
+        "fine_tuned_epochs": study.settings.fine_tuned_epochs,
+        "heads": summary_rows(study.finished(final), seeds),
+        "runs": plain_runs(runs),
+    }
+    study.write(HEADS_FILE, value, seeds, runs)
+    study.raise_failures()
 
 
 def summary_rows(found: Mapping[tuple[str, str, int], Mapping[str, Any]], seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -354,7 +368,8 @@ Cells = Mapping[tuple[str, str], Mapping[str, Any]]
 # The paper's GSP is with the regularisation.
 OURS = "GSP+ZSR"
 COMPARED = ("GAP", "GSP", OURS)
-MEAN, PAPER, DIFFERENCE, ON_OBJECT, ENTROPY = "", "paper", f"{OURS} − row", "on the object", "entropy"
+MEAN, PAPER, ON_OBJECT, ENTROPY = "", "paper", "on the object", "entropy"
+LESS_ROW, LESS_GAP = f"{OURS} − row", "row − GAP"
 FURTHEST = 4
 
 
@@ -366,39 +381,36 @@ def cells_of(record: Record, table: str) -> Cells:
 def difference(cells: Cells, one: str, other: str, loss: str, times: float = 1.0) -> str:
     """Write the paired difference of two rows over the seeds that both have; empty where there is none."""
     ours, theirs = (cells[name, loss]["by_seed"] if (name, loss) in cells else {} for name in (one, other))
-    pairs = [ours[seed] - times * theirs[seed] for seed in ours if seed in theirs]
-    return with_interval(seed_difference(pairs)) if pairs else ""
-
-
-def row_of(name: str) -> Row:
-    """Return the row of a name, which in a table of tuned settings may end in the backbone."""
-    return ROWS[name if name in ROWS else name.partition(",")[0]]
+    return with_interval(matched_difference(ours, {seed: times * each for seed, each in theirs.items()}))
 
 
 def paper_of(name: str, loss: str) -> float | None:
-    """Return the paper's MAP@R of a row."""
-    known = row_of(name).paper
-    return None if known is None else known[[*LOSSES].index(loss)]
+    """Return the paper's MAP@R of a row, whose name may go on with a backbone."""
+    row = ROWS.get(name.partition(", ResNet20")[0])
+    return row.paper[[*LOSSES].index(loss)] if row and row.paper else None
 
 
 def layer_table(table: str, names: Sequence[str], columns: Sequence[str], record: Record) -> str:
     """Write a row a layer, and each column for both losses; layers without a value in any column are left out.
 
-    Differences are those to `OURS` with the same backbone, for rows of its embedding size.
+    Differences are those of rows with the same backbone and embedding size.
     """
     cells = cells_of(record, table)
     best = {loss: max((each["map@r"] for (_, own), each in cells.items() if own == loss), default=0) for loss in LOSSES}
 
     def value(name: str, loss: str, column: str) -> Any:
         found = cells.get((name, loss), {})
+        layer, comma, backbone = name.partition(", ") if name not in ROWS else (name, "", "")
         if column == MEAN and found:
             text = plus_minus(found["map@r"], found["std"])
             return f"**{text}**" if found["map@r"] == best[loss] else text
         if column == PAPER:
             return paper_of(name, loss)
-        if column == DIFFERENCE:
-            ours = OURS if name in ROWS else OURS + name[name.index(",") :]
-            return difference(cells, ours, name, loss) if name != ours and "dim" not in row_of(name).changes else ""
+        if column == LESS_ROW:
+            same = layer != OURS and "dim" not in ROWS[layer].changes
+            return difference(cells, OURS + comma + backbone, name, loss) if same else ""
+        if column == LESS_GAP:
+            return difference(cells, name, "GAP" + comma + backbone, loss) if layer != "GAP" else ""
         key, digits = {ON_OBJECT: ("on_object", ".2f"), ENTROPY: ("entropy", ".3f")}.get(column, ("", ""))
         return cell(found.get(key), digits)
 
@@ -514,8 +526,7 @@ def write_shown_weights(worker: CollageWorker, training: Training, path: Path) -
     content = {}
     for split in TITLES:
         images, stored = maps[split], worker.collages.sets[split]  # type: ignore[index]
-        firsts = [int((images.labels == label).nonzero()[0]) for label in images.labels.unique().tolist()]
-        places = torch.tensor(firsts[:: max(len(firsts) // SHOWN, 1)][:SHOWN])
+        places = shown_places(images.labels, SHOWN)
         embedded = model.eval().embed(images.evaluation_images(places))
         tiles, objects = stored.evaluation_images(places).split([4, 1], dim=1)
         content[f"{split}.pictures"] = stitched(worker.collages.tiles, tiles).cpu().contiguous()
@@ -595,7 +606,7 @@ EXPERIMENT = Experiment(
     files=("collage", HEADS_FILE),
     run=run,
     tables={
-        "pooling": partial(layer_table, "frozen", [*ROWS], (MEAN, PAPER, DIFFERENCE)),
+        "pooling": partial(layer_table, "frozen", [*ROWS], (MEAN, PAPER, LESS_ROW)),
         "gain": gain_table,
         "weights": partial(layer_table, "frozen", [*ROWS], (ON_OBJECT, ENTROPY)),
         "distance": distance_table,
@@ -609,12 +620,12 @@ EXPERIMENT = Experiment(
             layer_table,
             "tuned",
             [tuned_name(name, flavour) for flavour in FLAVOURS for name in TUNED],
-            (MEAN, PAPER, DIFFERENCE, ON_OBJECT, ENTROPY),
+            (MEAN, PAPER, LESS_ROW, ON_OBJECT, ENTROPY),
         ),
         "objects_alone": partial(layer_table, "distilled", DISTILLED, (MEAN, ON_OBJECT, ENTROPY)),
         "share_of_objects_alone": partial(loss_table, "{}, %", share_of_objects_alone),
         "fine_tuned": partial(layer_table, "fine_tuned", FINE_TUNED, (MEAN, PAPER, ON_OBJECT, ENTROPY)),
-        "heads": FromFile(HEADS_FILE, heads_table),
+        "heads": FromFile(HEADS_FILE, partial(layer_table, "heads", HEAD_ROWS, (MEAN, LESS_GAP, ON_OBJECT))),
     },
     plots={"collage_table": draw_bars},
     settings=CollageSettings,

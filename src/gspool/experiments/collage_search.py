@@ -1,4 +1,4 @@
-"""The search of the collage study: settings beyond the paper's, chosen on validation classes, and its tables."""
+"""Settings of the collage study beyond the paper's, chosen on validation classes: a search, and other heads."""
 
 from __future__ import annotations
 
@@ -235,3 +235,43 @@ def settings_in_short(asked: Mapping[str, Any]) -> str:
         for name, value in found.items()
         if name not in ("options", "flavour", "seed", "epochs", "patience") and value != plain[name]
     )
+
+
+HEADS_FILE = "collage_heads"
+# Heads of the frozen study, not in the paper: they start as the frozen feature with prototypes by k-means, at the
+# settings that were chosen on CUB (docs/frozen.md).
+HEADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GAP": ("gap", {}),
+    "DeLF": ("delf", {}),
+    "EP": ("ep", {"options": {"queries": 8}, "rate": 30.0}),
+    "ABMILP": ("abmilp", {}),
+    "GSP": ("gsp", {"options": {"prototypes": 8, "mu": 0.05, "epsilon": 10.0, "warm_start": 0}}),
+    "GSP sharp": ("gsp", {"options": {"prototypes": 64, "mu": 0.1, "epsilon": 20.0, "warm_start": 0}}),
+    "GeMean+GSP": (
+        "gemean+gsp",
+        {"options": {"prototypes": 64, "mu": 0.1, "epsilon": 5.0, "keys": 128, "warm_start": 0}},
+    ),
+}
+# Those after which the whole ResNet20 is tuned: one learning rate for the whole head is too low for the queries of EP.
+TUNED_HEADS = ("GAP", "DeLF", "GSP", "GSP sharp", "GeMean+GSP")
+# Names of the rows, networks that are tuned last.
+HEAD_ROWS = (*HEADS, *(f"{name}, head first" for name in TUNED_HEADS))
+# The paper's learning rate, a lower one, and what the search found to help all layers.
+HEAD_TRIES = (
+    {"lr": 1e-3},
+    {"lr": 3e-4},
+    {"lr": 3e-4, "embedding_rate": 0.1, "labels": "sub-classes", "proxies": 100.0},
+)
+
+
+def head_tries(seed: int, usual: Mapping[str, Any], fine_tuned_epochs: int) -> dict[tuple[str, str], list[Training]]:
+    """Return the tries of every row and loss with one seed; ``usual`` is their length with a frozen backbone."""
+    tries = {}
+    for row in HEAD_ROWS:
+        name, _, tuned = row.partition(", ")
+        pooling, changes = HEADS[name]
+        length = {**usual, "backbone": tuned, "epochs": fine_tuned_epochs} if tuned else usual
+        for loss in LOSSES:
+            start = changed(Training(pooling, loss, seed, start="frozen"), length, changes)
+            tries[row, loss] = [changed(start, each) for each in HEAD_TRIES]
+    return tries

@@ -8,6 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsonargparse.typing import NonNegativeFloat, PositiveInt
+
 from gspool.data.splits import LARGEST_SEED
 from gspool.experiments import registry
 from gspool.experiments.experiment import RunOptions, numbers_of
@@ -118,7 +120,7 @@ def show_list(results: Path) -> None:
         shown.add_column(column, overflow="fold")
     for name in registry.names():
         each = registry.find(name)
-        status = [registry.status(each, results).text] if here else []
+        status = [registry.status(each, results)] if here else []
         shown.add_row(name, each.shows, each.claim, each.cost, *status)
     Console().print(shown)
     if not here:
@@ -140,35 +142,32 @@ def download(experiment: Experiment, options: RunOptions) -> None:
 
 def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
     """Make the parser of one experiment with its own settings, or of the command without one."""
-    name = "NAME" if experiment is None else experiment.name
-    about = (
-        REPRODUCE if experiment is None else f"{experiment.claim}: {experiment.shows} of the paper.\n{experiment.cost}"
-    )
-    # Errors point to the help of the experiment, the only page that lists its own options.
-    prog = "gspool reproduce" if experiment is None else f"gspool reproduce {name}"
-    parser = TeachingParser(prog, about, f"gspool reproduce {name} [--OPTION VALUE ...]")
     if experiment is None:
+        parser = TeachingParser("gspool reproduce", REPRODUCE, "gspool reproduce NAME [--OPTION VALUE ...]")
         parser.add_argument("--list", action="store_true", help="List the experiments, their costs and their status.")
+    else:
+        about = f"{experiment.claim}: {experiment.shows} of the paper.\n{experiment.cost}"
+        # Errors point to the help of the experiment, the only page that lists its own options.
+        prog = f"gspool reproduce {experiment.name}"
+        parser = TeachingParser(prog, about, f"{prog} [--OPTION VALUE ...]")
+    seeds = "Comma-separated seeds; default: those of the experiment."
+    if experiment is not None and not experiment.seeded:
+        seeds = f"Not for {experiment.name}: its seed is fixed."
     parser.add_argument("--root", type=str, default=None, help="Folder of the data sets ($GSPOOL_DATA).")
     parser.add_argument("--download", action="store_true", help="Download data sets that are missing there.")
-    fixed = experiment is not None and not experiment.seeded
-    seeds = (
-        f"Not for {name}: its seed is fixed." if fixed else "Comma-separated seeds; default: those of the experiment."
-    )
     parser.add_argument("--seeds", type=str, default="", help=seeds)
     parser.add_argument("--device", type=str, default=None, help="cpu, cuda ...; default: a GPU if there is one.")
     parser.add_argument("--results", type=str, default=None, help="Folder for the results (results).")
     parser.add_argument("--work", type=str, default="runs/reproduce", help="Folder for finished trainings.")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="A tiny version, to see that it works; writes to --work.",
-    )
+    parser.add_argument("--quick", action="store_true", help="A tiny version, to see that it works; writes to --work.")
     if experiment is None or experiment.parallel:
-        parser.add_argument("--processes", type=int, default=1, help="Trainings at a time on this machine or cluster.")
+        number = NonNegativeFloat
+        parser.add_argument(
+            "--processes", type=PositiveInt, default=1, help="Trainings at a time on this machine or cluster."
+        )
         parser.add_argument("--ray", type=str, default=None, help="Ray cluster: auto, an address, or local.")
-        parser.add_argument("--gpus", type=float, default=0.0, help="GPUs of one training on Ray; 0.25 shares one.")
-        parser.add_argument("--seconds", type=float, default=0.0, help="Time limit; the same command continues.")
+        parser.add_argument("--gpus", type=number, default=0.0, help="GPUs of one training on Ray; 0.25 shares one.")
+        parser.add_argument("--seconds", type=number, default=0.0, help="Time limit; the same command continues.")
     if experiment is not None and experiment.settings is not None:
         parser.add_class_arguments(experiment.settings, as_group=True)
     return parser
@@ -187,7 +186,10 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
     if quick:
         refuse_measured(results)
     same = results.resolve() == Path("results").resolve()
-    own = experiment.settings
+    own, shared = experiment.settings, ("processes", "ray", "gpus", "seconds") if experiment.parallel else ()
+    executor = {name: namespace[name] for name in shared}
+    if executor.get("gpus") and executor["ray"] is None:
+        raise ValueError("--gpus shares the GPUs of a Ray cluster; add --ray, or use --processes on one machine")
     return RunOptions(
         root=None if namespace["root"] is None else Path(namespace["root"]).expanduser(),
         seeds=seeds,
@@ -198,26 +200,19 @@ def options_of(experiment: Experiment, namespace: Any) -> RunOptions:
         work=work / "quick" if quick else work,
         quick=quick,
         settings=None if own is None else own(**{each.name: namespace[each.name] for each in fields(own)}),
-        **(executor_options(namespace) if experiment.parallel else {}),
+        **executor,
     )
-
-
-def executor_options(namespace: Any) -> dict[str, Any]:
-    """Check and return the options of the executor."""
-    chosen = {name: namespace[name] for name in ("processes", "ray", "gpus", "seconds")}
-    if chosen["processes"] < 1:
-        raise ValueError(f"--processes is the number of trainings at a time, at least 1, got {chosen['processes']}")
-    for name, meaning in (("gpus", "the GPUs of one training"), ("seconds", "a time limit, 0 for none")):
-        if not 0 <= chosen[name] < float("inf"):
-            raise ValueError(f"--{name} is {meaning}, got {chosen[name]:g}")
-    if chosen["gpus"] and chosen["ray"] is None:
-        raise ValueError("--gpus shares the GPUs of a Ray cluster; add --ray, or use --processes on one machine")
-    return chosen
 
 
 def device_of(asked: str | None, name: str, on_gpu: bool = True) -> str:
     """Return the device that was asked for, or a GPU if there is one and the experiment can use it."""
-    there = available_devices()
+    import torch
+
+    there = ["cpu"]
+    if torch.cuda.is_available():
+        there += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        there.append("mps")
     if not on_gpu and asked not in (None, "cpu"):
         raise ValueError(f"{name} runs on the CPU only, got --device {asked}")
     if asked is None:
@@ -225,15 +220,6 @@ def device_of(asked: str | None, name: str, on_gpu: bool = True) -> str:
     if asked not in there:
         raise ValueError(f"there is no device {asked!r} here; available: {', '.join(there)}")
     return asked
-
-
-def available_devices() -> list[str]:
-    """Return the devices of this machine: the CPU, every GPU that CUDA finds, Apple's."""
-    import torch
-
-    apple = ["mps"] if torch.backends.mps.is_available() else []
-    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return ["cpu", *(["cuda", *found] if found else []), *apple]
 
 
 def refuse_measured(results: Path) -> None:

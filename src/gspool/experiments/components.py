@@ -68,13 +68,12 @@ def rows(record: Record) -> str:
 
 def steps(record: Record) -> str:
     """Write every step between two rows in pairs of runs, the paper's beside ours."""
-    value, found = record["value"], []
+    value, found = record["value"], list[dict[str, Any]]()
     runs = {NAMES[name]: own for name, own in runs_of(value).items()}
     paper = {part: component_values(value["data"], name)[1] for name, part in NAMES.items()}
     for before, after in STEPS:
-        cells = comparison(runs.get(after), runs.get(before))
-        if cells:
-            found.append({"step": f"{after} − {before}", "paper": f"{paper[after] - paper[before]:+.2f}", **cells})
+        names = {"step": f"{after} − {before}", "paper": f"{paper[after] - paper[before]:+.2f}"}
+        found += comparison(names, runs.get(after), runs.get(before))
     return table(found)
 
 

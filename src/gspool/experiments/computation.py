@@ -116,21 +116,13 @@ def measure(size: Size, device: str, iterations: tuple[int, ...], repeats: int) 
         leaf, weight = cost.clone().requires_grad_(), torch.randn_like(cost)
         timed: dict[str, Callable[[], Any]] = {
             "forward": partial(forward, solver, cost),
-            "both": partial(forward_and_backward, solver, leaf, weight),
+            "step": partial(forward_and_backward, solver, leaf, weight),
         }
-        inference, training = in_turns(timed, device, repeats).values()
-        error = float((forward(solver, cost) - exact).abs().max() / exact.max())
-        rows.append(
-            {
-                "way": name,
-                "k": steps,
-                "forward_ms": 1e3 * statistics.median(inference),
-                "forward_std_ms": 1e3 * statistics.stdev(inference),
-                "step_ms": 1e3 * statistics.median(training),
-                "step_std_ms": 1e3 * statistics.stdev(training),
-                "relative_error": error,
-            }
-        )
+        row: dict[str, Any] = {"way": name, "k": steps}
+        for what, times in in_turns(timed, device, repeats).items():
+            row |= {f"{what}_ms": 1e3 * statistics.median(times), f"{what}_std_ms": 1e3 * statistics.stdev(times)}
+        error = (forward(solver, cost) - exact).abs().max() / exact.max()
+        rows.append({**row, "relative_error": float(error)})
     return rows
 
 
@@ -156,7 +148,7 @@ class Network:
     def __init__(self, backbone: str, pooling: str, device: str, classes: int, images_per_class: int) -> None:
         # Without its warm start GSP selects from the first step on.
         options = {"warm_start": 0} if pooling == "gsp" else {}
-        config = train_config(Variant("c2", pooling, options=options), "cub", "fair", backbone, None, 0, "32-true")
+        config = train_config(Variant("c2", pooling, options=options), "cub", "fair", backbone)
         self.model: Embedder = build_model(config).to(device)
         self.loss = build_loss(config.loss, CLASSES, self.model.out_dim, config.data.batch_size, 0).to(device)
         self.optimiser = build_optimiser(
@@ -363,16 +355,10 @@ def draw(record: Record, path: Path) -> None:
     rows = record["value"]["rows"]
     figure, ((axes,),) = subplots(width=5, height=3.2)
     for name in (UNROLLED, CLOSED):
-        own = [row for row in rows if row["way"] == name]
-        curve(
-            axes,
-            [row["k"] for row in own],
-            [row["step_ms"] for row in own],
-            [row["step_std_ms"] for row in own],
-            label=name,
-        )
-    exact = next(row for row in rows if row["way"] == EXACT)
-    axes.axhline(exact["step_ms"], linestyle="--", color="grey", label=EXACT)
+        own = [(row["k"], row["step_ms"], row["step_std_ms"]) for row in rows if row["way"] == name]
+        curve(axes, *zip(*own, strict=True), label=name)
+    (exact,) = (row["step_ms"] for row in rows if row["way"] == EXACT)
+    axes.axhline(exact, linestyle="--", color="grey", label=EXACT)
     axes.set(xlabel="iterations k", ylabel="forward and backward, ms", ylim=(0, None))
     axes.legend()
     save(figure, path, dpi=150)

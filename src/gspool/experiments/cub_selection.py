@@ -55,9 +55,8 @@ EPSILONS = (0.5, 5.0, 20.0, 50.0)
 
 def correlation(first: Float[Tensor, "B N"], second: Float[Tensor, "B N"]) -> float:
     """Correlate two maps within every image, and average over images."""
-    deviations = [each - each.mean(1, keepdim=True) for each in (first, second)]
-    lengths = deviations[0].norm(dim=1) * deviations[1].norm(dim=1)
-    return round(float(((deviations[0] * deviations[1]).sum(1) / lengths.clamp(min=1e-12)).mean()), 6)
+    one, other = (each - each.mean(1, keepdim=True) for each in (first, second))
+    return round(float(torch.cosine_similarity(one, other, dim=1).mean()), 6)
 
 
 @torch.no_grad()
@@ -254,7 +253,7 @@ def main() -> None:
         print(f"overlap of prototypes, images of one class against two: {overlap(record)}")
         return
     chosen = torch.randperm(len(train), generator=torch.Generator().manual_seed(SEED))[:IMAGES]
-    config = train_config(Variant("c2", "gsp"), "cub", "fair", "keras/resnet50", options.weights, SEED, "32-true")
+    config = train_config(Variant("c2", "gsp"), "cub", "fair", "keras/resnet50", options.weights, SEED)
     model = build_model(config).eval()
     held = on_device(train.subset(chosen), config.data, model.pixels, "cpu", training=True)
     with torch.no_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +65,10 @@ class RunOptions:
     def executor(self) -> Executor:
         """Return where trainings run."""
         return Executor(self.processes, self.ray, self.gpus)
+
+    def seeds_or(self, usual: Sequence[int]) -> tuple[int, ...]:
+        """Return the seeds asked for, or the usual ones, of which a tiny version has the first alone."""
+        return self.seeds or tuple(usual[:1] if self.quick else usual)
 
 
 @dataclass(frozen=True)
@@ -173,28 +177,20 @@ def result_name(name: str, chosen: Sequence[str], usual: Sequence[str]) -> str:
 
 def numbers_of(text: str, what: str) -> tuple[int, ...]:
     """Read comma-separated whole numbers from 0 on, each of them once."""
-    if not text.strip():
-        return ()
-    try:
-        found = tuple(int(word) for word in text.split(","))
-    except ValueError as wrong:
-        raise WrongArgumentsError(f"{what} are comma-separated whole numbers such as 0,1,2, got {text!r}") from wrong
-    if min(found) < 0:
-        raise WrongArgumentsError(f"{what} are counted from 0, got {min(found)} in {text!r}")
-    # The same run would count twice in a mean, and make its deviation too small.
-    _refuse_twice(sorted(found), what, text)
-    return found
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(word.isdecimal() for word in words):
+        raise WrongArgumentsError(f"{what} are whole numbers from 0 on with commas between, as 0,1,2; got {text!r}")
+    return tuple(map(int, names_of(",".join(str(int(word)) for word in words), what)))
 
 
-def names_of(text: str, what: str) -> tuple[str, ...]:
-    """Read comma-separated names, each of them once."""
+def names_of(text: str, what: str, known: Collection[str] = ()) -> tuple[str, ...]:
+    """Read comma-separated names, each of them once, out of those that are ``known`` where they are given."""
     found = tuple(word.strip() for word in text.split(",") if word.strip())
-    _refuse_twice(found, what, text)
-    return found
-
-
-def _refuse_twice(found: Sequence[object], what: str, text: str) -> None:
-    """Refuse a list, ``what`` in the plural, typed as ``text``, in which something appears twice."""
+    # The same run would count twice in a mean, and make its deviation too small.
     twice = [each for each in dict.fromkeys(found) if found.count(each) > 1]
     if twice:
-        raise WrongArgumentsError(f"{what} must differ, got {', '.join(map(str, twice))} more than once in {text!r}")
+        raise WrongArgumentsError(f"{what} must differ, got {', '.join(twice)} more than once in {text!r}")
+    unknown = [each for each in found if known and each not in known]
+    if unknown:
+        raise WrongArgumentsError(f"--{what} are {', '.join(known)}, got {', '.join(unknown)}")
+    return found

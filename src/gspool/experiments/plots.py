@@ -15,8 +15,10 @@ from gspool.evaluation.statistics import interval
 from gspool.provenance import read_result
 
 if TYPE_CHECKING:
+    from jaxtyping import Int64
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from torch import Tensor
 
     from gspool.experiments.experiment import Experiment
 
@@ -129,6 +131,14 @@ def curve(
     if known:
         places, middles, around = zip(*known, strict=True)
         axes.errorbar(places, middles, yerr=around, fmt="none", ecolor=line.get_color(), capsize=3)
+
+
+def shown_places(labels: Int64[Tensor, " N"], count: int) -> Int64[Tensor, " P"]:
+    """Return the first picture of evenly spaced classes, at most ``count``: not picked."""
+    import torch
+
+    firsts = [int((labels == label).nonzero()[0]) for label in labels.unique().tolist()]
+    return torch.tensor(firsts[:: max(len(firsts) // count, 1)][:count])
 
 
 def overlay(axes: Axes, picture: Any, heat: Any, title: str = "") -> None:

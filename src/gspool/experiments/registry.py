@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gspool.provenance import is_quick, read_result
 
@@ -27,13 +27,6 @@ MODULES = {
     "frozen": "frozen",
     "tuned": "tuned",
 }
-
-
-class Status(NamedTuple):
-    """Whether an experiment has been run, and when and where, or what is missing."""
-
-    done: bool
-    text: str
 
 
 def names() -> list[str]:
@@ -59,23 +52,26 @@ def find(name: str) -> Experiment:
     return found
 
 
-def status(experiment: Experiment, results: Path) -> Status:
-    """Return whether every file of an experiment has been measured; a tiny version (--quick) measures nothing."""
+def status(experiment: Experiment, results: Path) -> str:
+    """Return whether an experiment has been run, and when and where, or what is missing.
+
+    A tiny version (--quick) measures nothing, and does not count.
+    """
     records, missing = [], []
     for name in experiment.files:
         path = results / f"{name}.json"
         try:
             record = read_result(path) if path.is_file() else None
         except ValueError as damaged:
-            return Status(False, f"unknown: {damaged}")
+            return f"unknown: {damaged}"
         if record is None or is_quick(record):
             missing.append(name)
         else:
             records.append(record)
     if not records:
-        return Status(False, "not run")
+        return "not run"
     said = "; ".join(dict.fromkeys(f"{record['date']}, {record['device']}" for record in records))
     left = ", ".join(missing)
     if not left and experiment.missing is not None:
         left = experiment.missing(records[0])
-    return Status(not left, f"partial ({said}); missing: {left}" if left else f"done: {said}")
+    return f"partial ({said}); missing: {left}" if left else f"done: {said}"

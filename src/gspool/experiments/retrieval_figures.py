@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gspool.evaluation import PROTOCOLS, fair_average, mean_and_std, separate_average, statistics
-from gspool.evaluation.statistics import deviation, over_folds, with_interval
+from gspool.evaluation import PROTOCOLS, fair_average, mean_and_std, separate_average
+from gspool.evaluation.statistics import deviation, matched_difference, over_folds, with_interval
 from gspool.executor.run_store import Run
 from gspool.experiments.retrieval_paper import layer_value, paper_values
 from gspool.experiments.retrieval_training import LARGE, LOSSES, POOLINGS, SEEDS, WIDE
@@ -48,12 +48,7 @@ def paired_difference(
 
     ``metric`` is one of the test classes, or "validation" for what was monitored on the validation classes.
     """
-    one, other = (_values(runs or (), metric) for runs in (ours, theirs))
-    folds: dict[int, list[float]] = {}
-    for where in one:
-        if where in other:
-            folds.setdefault(where[0], []).append(100 * (one[where] - other[where]))
-    return statistics.paired_difference([*folds.values()])._asdict() if folds else None
+    return matched_difference(_values(ours or (), metric), _values(theirs or (), metric), scale=100)
 
 
 def _values(runs: Sequence[Run], metric: str) -> dict[Place, float]:
@@ -247,22 +242,26 @@ def _few(found: Row) -> str:
     return f" ({found['repeats']} repeats)" if found["repeats"] < len(SEEDS) else ""
 
 
-def comparison(ours: Sequence[Run] | None, theirs: Sequence[Run] | None, name: str = "MAP@R (95 %)") -> dict[str, Any]:
-    """Return the cells of a comparison in pairs of runs, with 95 % intervals over pairs and over folds; {} if none.
+def comparison(
+    names: Row, ours: Sequence[Run] | None, theirs: Sequence[Run] | None, heading: str = "MAP@R (95 %)"
+) -> list[dict[str, Any]]:
+    """Return a row that compares two variants in pairs of runs, with 95 % intervals over pairs and over folds.
 
-    ``name`` is that of the first cell, MAP@R on the test classes.
+    ``names`` are its first cells, and ``heading`` is that of MAP@R on the test classes. Without a pair there is no row.
     """
     test, watched = (paired_difference(ours, theirs, metric) for metric in ("map@r", "validation"))
     if test is None:
-        return {}
-    return {
-        name: with_interval(test),
+        return []
+    row = {
+        **names,
+        heading: with_interval(test),
         "over folds (95 %)": interval_over_folds(test),
         "ahead": ahead(test),
         "deviation of a pair": test["std"] if test["pairs"] > 1 else None,
         "validation (95 %)": with_interval(watched),
         "validation, over folds (95 %)": interval_over_folds(watched),
     }
+    return [row]
 
 
 def ahead(found: Row | None) -> str:

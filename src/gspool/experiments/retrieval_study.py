@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from jsonargparse.typing import NonNegativeInt
 
 from gspool import losses
 from gspool.data.splits import LARGEST_SEED
@@ -22,7 +23,6 @@ from gspool.executor.run_store import Run, RunStore
 from gspool.experiments.experiment import Experiment, Record, RunOptions, numbers_of, result_name
 from gspool.experiments.retrieval_figures import by_variant, joined_figures, place, runs_of, variant_figures
 from gspool.experiments.retrieval_training import (
-    DATA,
     SEEDS,
     SEEDS_APART,
     Variant,
@@ -53,11 +53,11 @@ class StudySettings:
         train: false trains nothing and writes the figures of what has been trained.
     """
 
-    data: str = "cub"
+    data: Literal["cub", "cars196", "sop", "inshop"] = "cub"
     folds: str = ""
     backbone: str = BACKBONE
     weights: str | None = None
-    max_steps: int = 0
+    max_steps: NonNegativeInt = 0
     train: bool = True
 
 
@@ -128,10 +128,6 @@ def check_study(study: Study, choosing: Sequence[str] = ("folds",)) -> None:
             raise ValueError(
                 f"--train false writes the figures of all finished trainings: leave out {' and '.join(flags)}"
             )
-    if chosen.data not in DATA:
-        raise ValueError(f"--data must be one of {', '.join(DATA)}, got {chosen.data!r}")
-    if chosen.max_steps < 0:
-        raise ValueError(f"--max_steps counts steps, or is 0 for no limit, got {chosen.max_steps}")
     largest = (LARGEST_SEED - max(study.folds)) // SEEDS_APART
     if max(study.seeds) > largest:
         raise ValueError(f"--seeds go up to {largest} here, got {max(study.seeds)}")

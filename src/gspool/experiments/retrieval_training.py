@@ -16,6 +16,7 @@ import torch
 
 from gspool import data as data_sets
 from gspool.evaluation import PROTOCOLS
+from gspool.experiments.runs import curve_line, fold_sets, on_engine
 from gspool.models import create_backbone
 from gspool.pooling import GSP
 from gspool.training import FitResult, TrainConfig, fit
@@ -30,11 +31,9 @@ from gspool.training.sets import on_device
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gspool.data.image_set import Split
     from gspool.executor.run_store import Run
     from gspool.experiments.retrieval_study import Study
 
-DATA = ("cub", "cars196", "sop", "inshop")
 LOSSES = ("c2", "pnca", "ms", "triplet", "panchor", "xbm+c1")
 # Losses with proxies: 32 classes of one image, a warm-up epoch, epsilon 0.5 (Supp. "Hyperparameters").
 PROXY_LOSSES = ("pnca", "panchor")
@@ -128,12 +127,12 @@ def named_loss(loss: str) -> tuple[str, dict[str, Any]]:
 
 
 def train_config(
-    variant: Variant, data: str, protocol: str, backbone: str, weights: str | None, seed: int, precision: str
+    variant: Variant, data: str, protocol: str, backbone: str, weights: str | None = None, seed: int = 0
 ) -> TrainConfig:
     """Return the configuration of one training: the paper's values for the protocol, with the variant's differences.
 
     Example:
-        >>> config = train_config(Variant("pnca", "gsp"), "cub", "fair", "keras/resnet50", None, 0, "32-true")
+        >>> config = train_config(Variant("pnca", "gsp"), "cub", "fair", "keras/resnet50")
         >>> config.model.pooling_options["epsilon"], config.schedule.warmup_epochs, config.loss.zsr
         (0.5, 1.0, 0.1)
     """
@@ -159,7 +158,7 @@ def train_config(
     config.model.backbone_options = {} if weights is None else {"weights": weights}
     config.model.pooling = variant.pooling
     config.model.pooling_options = {**(config.model.pooling_options if selects else {}), **variant.options}
-    config.trainer.seed, config.trainer.precision = seed, precision
+    config.trainer.seed = seed
     config.data.resident, config.data.workers = True, 0
     config.output.embeddings, config.output.report = True, False
     for name, value in variant.changes.items():
@@ -168,15 +167,11 @@ def train_config(
     return config
 
 
-def config_of(study: Study, variant: Variant, fold: int, seed: int) -> TrainConfig:
+def config_of(study: Study, variant: Variant, fold: int, seed: int, seconds: float = 0.0) -> TrainConfig:
     """Return the configuration of one training; of the tiny version a few steps of a small network."""
     chosen, own_seed = study.settings, SEEDS_APART * seed + fold
-    config = train_config(
-        variant, chosen.data, study.protocol, chosen.backbone, chosen.weights, own_seed, study.precision
-    )
-    config.trainer.accelerator = "gpu" if torch.device(study.options.device).type == "cuda" else "cpu"
-    alone = study.options.processes == 1 and study.options.ray is None
-    config.trainer.progress = alone and not study.options.quick
+    config = train_config(variant, chosen.data, study.protocol, chosen.backbone, chosen.weights, own_seed)
+    on_engine(config.trainer, study.options.device, seconds, mixed=True)
     config.output.embeddings = config.model.dim is not None and config.model.dim <= WIDEST
     if chosen.max_steps:
         config.trainer.max_steps = chosen.max_steps
@@ -236,12 +231,8 @@ def train_one(
 ) -> dict[str, Any] | None:
     """Make one training in a folder of its own, or go on with it; None where time ran out before its end."""
     fold, seed, folder = asked["fold"], asked["seed"], run_folder(study, asked)
-    config = config_of(study, variant, fold, seed)
-    config.trainer.max_seconds = seconds
-    classes = PROTOCOLS[study.protocol].fold(train.labels, fold)
-    sets: dict[Split, TensorSet] = {"train": train.of_classes(classes.train_classes.tolist()), "test": test}
-    if len(classes.validation_classes):
-        sets["validation"] = train.of_classes(classes.validation_classes.tolist())
+    config = config_of(study, variant, fold, seed, seconds)
+    sets = fold_sets(train, test, PROTOCOLS[study.protocol].fold(train.labels, fold))
     model = None
     if not (folder / RESULT).is_file():
         model = build_model(config).to(study.options.device)
@@ -278,7 +269,7 @@ def found_of(result: FitResult) -> dict[str, Any]:
         "entropy": result.weights_entropy,
         "seconds": result.seconds,
         "images_per_second": result.images_per_second,
-        "curve": " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve),
+        "curve": curve_line(result),
         "learned": dict(result.learned),
         "mean_weights": None if maps is None else " ".join(f"{each:.3f}" for each in maps),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gspool.executor.grid import Worker, run_grid
+from gspool.executor.run_store import RunStore
 from gspool.provenance import read_result, write_result
 
 if TYPE_CHECKING:
-    from gspool.executor.run_store import Run, RunStore
-    from gspool.experiments.experiment import RunOptions
-    from gspool.training import TrainerConfig
+    from torch import Tensor
+
+    from gspool.data.image_set import Split
+    from gspool.evaluation.folds import Fold
+    from gspool.executor.run_store import Run
+    from gspool.experiments.experiment import Experiment, RunOptions
+    from gspool.training import FitResult, TrainerConfig
+    from gspool.training.gpu_data import TensorSet
 
 # What is asked of every variant with one seed.
 Jobs = Callable[[int], Mapping[str, Mapping[str, Any]]]
@@ -41,33 +47,63 @@ def training_folder(folder: Path, asked: Mapping[str, Any]) -> Path:
     return place
 
 
+def fold_sets(learning: TensorSet, test: TensorSet, classes: Fold) -> dict[Split, TensorSet]:
+    """Return the sets of a fold of the classes to learn from; without validation where it holds none out."""
+    parts: dict[Split, Tensor] = {"train": classes.train_classes, "validation": classes.validation_classes}
+    return {**{split: learning.of_classes(own.tolist()) for split, own in parts.items() if len(own)}, "test": test}
+
+
+def curve_line(result: FitResult) -> str:
+    """Return the validation curve as results keep it, MAP@R in percent by step on one line."""
+    return " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve)
+
+
 class SeedRuns(NamedTuple):
     """The runs of all complete seeds, what they found by (variant, seed), and their entries in the store."""
 
+    path: Path
+    command: str
     seeds: tuple[int, ...]
     found: dict[tuple[str, int], dict[str, Any]]
     runs: list[Run]
 
-    def write(self, path: Path, value: Mapping[str, Any], command: str) -> None:
-        """Write the result of these seeds, with the provenance of every run."""
-        write_result(path, value, command=command, seeds=self.seeds, origins=[run.origin for run in self.runs])
+    def write(self, value: Mapping[str, Any], without: str = "") -> None:
+        """Write the result of these seeds and its runs, but for one entry of what they found, with their provenance."""
+        origins = [run.origin for run in self.runs]
+        whole = {**value, "runs": plain_runs(self.runs, without)}
+        write_result(self.path, whole, command=self.command, seeds=self.seeds, origins=origins)
+
+
+def plain_runs(runs: Iterable[Run], without: str = "") -> list[dict[str, Any]]:
+    """Return runs as results hold them, one entry of what they found left out."""
+    return [
+        {"asked": run.asked, "found": {name: each for name, each in run.found.items() if name != without}}
+        for run in runs
+    ]
 
 
 def run_seeds(
+    experiment: Experiment,
     options: RunOptions,
-    path: Path,
-    store: RunStore,
     promised: Sequence[int],
     jobs: Jobs,
     make_worker: Callable[[], Worker],
+    *,
+    name: str = "",
+    libraries: Sequence[str] = (),
 ) -> SeedRuns:
-    """Run what the store lacks, and return the seeds whose variants are all finished."""
+    """Run what is missing, and return the seeds whose variants are all finished.
+
+    ``name`` is that of the result where it is not the first file of the experiment.
+    """
+    first = experiment.files[0]
+    path = options.results / f"{name or first}.json"
+    store = RunStore(options.work / first / "runs.jsonl", path, device=options.device, libraries=libraries)
 
     def finished(seed: int) -> bool:
         return all(store.get(asked) is not None for asked in jobs(seed).values())
 
-    asked = options.seeds or (promised[:1] if options.quick else promised)
-    seeds = seeds_to_write(path, asked, finished)
+    seeds = seeds_to_write(path, options.seeds_or(promised), finished)
     if not all(map(finished, seeds)):  # a worker loads data, which a finished study does not need
         tasks = [each for seed in seeds for each in jobs(seed).values()]
         run_grid(store, tasks, make_worker, options.executor, options.seconds)
@@ -75,7 +111,8 @@ def run_seeds(
     if not complete:
         raise ValueError("no seed is complete, nothing was written; the same command continues, give more --seconds")
     found = {(name, seed): store.get(each) or {} for seed in complete for name, each in jobs(seed).items()}
-    return SeedRuns(complete, found, store.runs(each for seed in complete for each in jobs(seed).values()))
+    runs = store.runs(each for seed in complete for each in jobs(seed).values())
+    return SeedRuns(path, experiment.command(options, complete), complete, found, runs)
 
 
 def seeds_to_write(path: Path, asked: Sequence[int], finished: Callable[[int], bool]) -> tuple[int, ...]:

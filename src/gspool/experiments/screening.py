@@ -13,11 +13,11 @@ Cost: 54 trainings for one seed of everything; one seed gives no error of an eff
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from gspool.experiments.plots import curve, legend_below, save, subplots
 from gspool.experiments.retrieval_figures import over_shared_seeds, table, validation_by_seed
 from gspool.experiments.retrieval_study import StudySettings, study_experiment
 from gspool.experiments.retrieval_training import Variant
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
+    from numpy import ndarray
 
 LOSSES = ("c2", "pnca")
 # The paper averages three repeats (Supp., Training Procedure); one of each makes a main effect a mean of eight.
@@ -97,23 +101,6 @@ class ScreeningSettings(StudySettings):
     part: Literal["factorial", "grid", "both"] = "both"
 
 
-def main_effects(found: Mapping[DesignPoint, float]) -> dict[str, float]:
-    """Return the effect of every factor: the mean at its high level minus that at its low level.
-
-    Where a point is missing, means would mix the effects, and additive effects are fitted by least squares.
-    """
-    if len(found) == len(DESIGN):
-        return {
-            factor: fmean(found[point] for point in found if getattr(point, factor) == high)
-            - fmean(found[point] for point in found if getattr(point, factor) == low)
-            for factor, (low, high) in FACTORS.items()
-        }
-    is_high = [[getattr(point, factor) == levels[1] for factor, levels in FACTORS.items()] for point in found]
-    design = np.column_stack([np.ones(len(found)), np.array(is_high, dtype=float)])
-    fitted = np.linalg.lstsq(design, np.array([*found.values()]), rcond=None)[0]
-    return dict(zip(FACTORS, fitted[1:].tolist(), strict=True))
-
-
 class Effects(NamedTuple):
     """Main effects in points, one a seed: from all design points, and without the lowest."""
 
@@ -131,52 +118,54 @@ class Effects(NamedTuple):
         return whole != 0 and 0.5 <= without / whole <= 2
 
 
-def effects_of_seeds(seeds: Sequence[Mapping[DesignPoint, float]]) -> Effects:
-    """Compute the effects of every seed; the lowest point is that of the means over them."""
-    means = {point: fmean(found[point] for found in seeds) for point in DESIGN}
-    lowest = min(means, key=means.__getitem__)
-    others = [point for point in DESIGN if point is not lowest]
-    below = fmean(means[point] for point in others) - means[lowest]
+def effects_of(figures: Float64[ndarray, "S 8"]) -> Effects:
+    """Compute the effect of every factor in every seed: the mean at its high level minus that at its low level.
 
-    def effects(points: Sequence[DesignPoint]) -> dict[str, list[float]]:
-        fitted = [main_effects({point: found[point] for point in points}) for found in seeds]
-        return {factor: [each[factor] for each in fitted] for factor in FACTORS}
-
-    return Effects(effects(DESIGN), effects(others), lowest, below)
-
-
-def effects_of(value: Mapping[str, Any], loss: str) -> Effects | None:
-    """Return the effects over the seeds that have every design point; None where no seed has."""
-    names = {point: variant_of(loss, point).name for point in DESIGN}
-    by_seed = validation_by_seed(value, [*names.values()])
-    seeds = [{point: found[name] for point, name in names.items()} for found in by_seed]
-    return effects_of_seeds(seeds) if seeds else None
-
-
-def paper_effects(loss: str) -> Effects:
-    """Return the effects of the paper's own table, as of one seed.
+    Without the lowest point, that of the means over seeds, such means would mix the effects; additive effects are
+    fitted by least squares.
 
     Example:
-        >>> found = paper_effects("c2")
+        >>> found = effects_of(paper_figures("c2"))
         >>> round(found.whole["epsilon"][0], 2), found.lowest.prototypes
         (-2.78, 128)
     """
-    return effects_of_seeds([{point: point.paper[LOSSES.index(loss)] for point in DESIGN}])
+    high = np.array([[getattr(point, factor) == levels[1] for factor, levels in FACTORS.items()] for point in DESIGN])
+    whole = {
+        factor: [fmean(row[is_high]) - fmean(row[~is_high]) for row in figures]
+        for factor, is_high in zip(FACTORS, high.T, strict=True)
+    }
+    means = figures.mean(0)
+    lowest = int(means.argmin())
+    design, others = np.column_stack([np.ones(len(DESIGN)), high]), np.arange(len(DESIGN)) != lowest
+    fitted = np.linalg.lstsq(design[others], figures[:, others].T, rcond=None)[0]
+    without = dict(zip(FACTORS, fitted[1:].tolist(), strict=True))
+    return Effects(whole, without, DESIGN[lowest], float(means[others].mean() - means[lowest]))
+
+
+def our_figures(value: Mapping[str, Any], loss: str) -> Float64[ndarray, "S 8"]:
+    """Return validation MAP@R of the seeds that have every design point."""
+    names = [variant_of(loss, point).name for point in DESIGN]
+    found = [[each[name] for name in names] for each in validation_by_seed(value, names)]
+    return np.array(found).reshape(-1, len(DESIGN))
+
+
+def paper_figures(loss: str) -> Float64[ndarray, "1 8"]:
+    """Return the paper's own figures, as of one seed."""
+    return np.array([[point.paper[LOSSES.index(loss)] for point in DESIGN]])
 
 
 def compared(value: Mapping[str, Any]) -> Iterator[tuple[str, Effects, Effects]]:
     """Yield our effects and the paper's for every loss that has ours."""
     for loss in LOSSES:
-        if (ours := effects_of(value, loss)) is not None:
-            yield loss, ours, paper_effects(loss)
+        if len(ours := our_figures(value, loss)):
+            yield loss, effects_of(ours), effects_of(paper_figures(loss))
 
 
 def factorial(record: Record) -> str:
     """Write every design point with the paper's value; means over the seeds that all of a loss have."""
     rows = []
-    for number_of_loss, loss in enumerate(LOSSES):
-        variants = factorial_variants(loss)
-        paper = (PAPER_GAP[number_of_loss], *(point.paper[number_of_loss] for point in DESIGN))
+    for loss, gap in zip(LOSSES, PAPER_GAP, strict=True):
+        variants, paper = factorial_variants(loss), [gap, *paper_figures(loss)[0].tolist()]
         found = over_shared_seeds(record["value"], [each.name for each in variants])
         for variant, value in zip(variants, paper, strict=True):
             ours = found.get(variant.name, {"validation_map": None, "runs": None})
@@ -228,10 +217,8 @@ def lowest(record: Record) -> str:
 
 def grid_cells(value: Mapping[str, Any], loss: str) -> dict[str, dict[str, Any]]:
     """Return the cells of a loss that were trained, and average pooling, over the seeds that all of them have."""
-    return over_shared_seeds(
-        value,
-        [f"{loss} gap", *(grid_variant(loss, m, epsilon).name for m in GRID_PROTOTYPES for epsilon in GRID_EPSILONS)],
-    )
+    cells = [grid_variant(loss, m, epsilon).name for m in GRID_PROTOTYPES for epsilon in GRID_EPSILONS]
+    return over_shared_seeds(value, [f"{loss} gap", *cells])
 
 
 def grid(record: Record) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gspool import pooling
+from gspool.evaluation.entropy import relative_entropy
 from gspool.experiments.plots import overlay, save, subplots
 from gspool.models import Embedder
 from gspool.pooling import GSP, PoolingLayer
@@ -91,9 +92,10 @@ def main() -> None:
         features = model.feature_map(image)
     heats = {name: looked_at(made(name, features), features) for name in pooling.list()}
     draw(heats, image, Path("docs/images/pooling_layers.png"))
-    # The entropy of the weights relative to the largest possible: 1 is uniform.
-    flatness = {name: float(torch.special.entr(heat).sum()) / math.log(heat.numel()) for name, heat in heats.items()}
-    rows = [{"layer": name, "entropy of the map, 1 is uniform": each} for name, each in flatness.items()]
+    rows = [
+        {"layer": name, "entropy of the map, 1 is uniform": float(relative_entropy(heat.flatten()[None]))}
+        for name, heat in heats.items()
+    ]
     command = "python -m gspool.experiments.side_by_side --weights WEIGHTS"
     write_result(Path("results/side_by_side.json"), rows, command=command, seeds=[0], libraries=["timm", "matplotlib"])
 

@@ -126,8 +126,7 @@ def headline_table(results: Path) -> str:
         experiment = registry.find(name)
         path = results / f"{experiment.files[0]}.json"
         if experiment.headlines is None or not path.is_file():
-            status = registry.status(experiment, results).text
-            rows.append((name, experiment.claim, "", status, ""))
+            rows.append((name, experiment.claim, "", registry.status(experiment, results), ""))
             continue
         record = read_result(path)
         origin = ", ".join(word for word in (record["device"], commits(record, brief=True)) if word)

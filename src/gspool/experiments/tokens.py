@@ -24,14 +24,14 @@ from torch import nn
 from gspool import data, pooling
 from gspool.data import ClassBalancedBatches
 from gspool.evaluation import retrieval_metrics
-from gspool.evaluation.statistics import seed_difference, with_interval
-from gspool.executor.run_store import RunStore
+from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.experiments.experiment import Experiment, Headline, Record, RunOptions
 from gspool.experiments.plots import save, subplots
 from gspool.experiments.runs import missing_seeds, on_engine, run_seeds
 from gspool.experiments.tables import markdown_table, mean_std, plus_minus
 from gspool.losses import LossParts
 from gspool.training.config import ScheduleConfig, TrainerConfig
+from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import Task, run_loop
 from gspool.training.processes import make_fabric
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gspool.data.image_set import Split
     from gspool.data.tokens import TokenSamples
     from gspool.functional.results import Pooled
+    from gspool.training.stream import Batch
 
 SEEDS = (0, 1, 2, 3, 4, 5)
 LAYERS = ("gap", "gsp")
@@ -121,7 +122,7 @@ class TokenTask(Task):
         torch.manual_seed(settings.seed)
         self.settings = settings
         self.train, self.validation, self.test = draw("train"), draw("validation"), draw("test")
-        self.bags = bags_of(self.train).samples
+        self.bags = TensorSet.of(bags_of(self.train).samples, self.train.labels)
         self.module = TokenModel(bags_of(self.train).num_tokens, settings)
         distance = LpDistance(normalize_embeddings=False, p=2, power=1)
         self.metric = ContrastiveLoss(pos_margin=0.0, neg_margin=settings.neg_margin, distance=distance)
@@ -140,19 +141,13 @@ class TokenTask(Task):
         """Clamp the tokens."""
         self.module.tokens.clamp_(-RANGE, RANGE)
 
-    def batches(self, first: int, last: int) -> Iterator[Int64[Tensor, " B"]]:
-        """Yield the rows of steps ``first`` to ``last - 1``."""
-        epoch, rows = -1, torch.empty(0)
-        for step in range(first, last):
-            if step // len(self.plan) != epoch:
-                epoch = step // len(self.plan)
-                self.plan.set_epoch(epoch)
-                rows = self.plan.plan().flatten(1)
-            yield rows[step % len(self.plan)]
+    def batches(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield the bags of steps ``first`` to ``last - 1``."""
+        return tensor_batches(self.bags, self.plan, first, last, self.settings.seed)
 
-    def loss(self, batch: Int64[Tensor, " B"], step: int) -> LossParts:
+    def loss(self, batch: Batch, step: int) -> LossParts:
         """Compute the contrastive loss of a batch."""
-        metric = self.metric(self.module.pool(self.bags[batch]).pooled, self.train.labels[batch])
+        metric = self.metric(self.module.pool(batch.images).pooled, batch.labels)
         return LossParts(total=metric, metric=metric)
 
     def evaluate(self) -> dict[str, float]:
@@ -238,27 +233,20 @@ def hull_overlap(points: Float64[ndarray, "S 2"], labels: Int64[ndarray, " S"]) 
 def run(options: RunOptions) -> None:
     """Train both layers with every seed, write the figures, and draw the seed with GSP's median MAP@R."""
     usual = QUICK if options.quick else TokenSettings()
-    path = options.results / "tokens.json"
     libraries = ("matplotlib", "pytorch-metric-learning", "scipy")
-    store = RunStore(options.work / "tokens" / "runs.jsonl", path, libraries=libraries)
 
     def jobs(seed: int) -> dict[str, dict[str, Any]]:
         return {layer: asdict(replace(usual, pooling=layer, seed=seed)) for layer in LAYERS}
 
-    done = run_seeds(options, path, store, SEEDS, jobs, partial(partial, train_tokens))
-    seeds, found, runs = done
-    shown = median_seed({seed: found["gsp", seed]["map@r"] for seed in seeds})
-    done.write(
-        path,
-        {
-            "settings": {name: value for name, value in asdict(usual).items() if name not in ("pooling", "seed")},
-            "rows": [summary(layer, {seed: found[layer, seed] for seed in seeds}) for layer in LAYERS],
-            "shown_seed": shown,
-            "runs": [{"asked": run.asked, "found": {**run.found, "geometry": None}} for run in runs],
-        },
-        EXPERIMENT.command(options, seeds),
-    )
-    draw({layer: found[layer, shown] for layer in LAYERS}, options.images / "tokens.png")
+    done = run_seeds(EXPERIMENT, options, SEEDS, jobs, partial(partial, train_tokens), libraries=libraries)
+    shown = median_seed({seed: done.found["gsp", seed]["map@r"] for seed in done.seeds})
+    value = {
+        "settings": {name: value for name, value in asdict(usual).items() if name not in ("pooling", "seed")},
+        "rows": [summary(layer, {seed: done.found[layer, seed] for seed in done.seeds}) for layer in LAYERS],
+        "shown_seed": shown,
+    }
+    done.write(value, without="geometry")
+    draw({layer: done.found[layer, shown] for layer in LAYERS}, options.images / "tokens.png")
 
 
 def median_seed(figures: Mapping[int, float]) -> int:
@@ -296,15 +284,15 @@ def layer_table(record: Record) -> str:
     """Write the figures of both layers; medians beside means, because one run that stops early moves a mean."""
     rows = []
     for row in record["value"]["rows"]:
-        each = row["by_seed"].values()
+        by_seed = {name: [run[name] for run in row["by_seed"].values()] for name in ("MAP@R", PAIRS)}
         rows.append(
             {
                 "layer": row["layer"],
                 "MAP@R": plus_minus(row["MAP@R"], row["std"]),
-                "MAP@R, median": float(median(run["MAP@R"] for run in each)),
+                "MAP@R, median": float(median(by_seed["MAP@R"])),
                 "P@1": row["P@1"],
-                "overlapping pairs of 120": fmean(run[PAIRS] for run in each),
-                "overlapping pairs, median": float(median(run[PAIRS] for run in each)),
+                "overlapping pairs of 120": fmean(by_seed[PAIRS]),
+                "overlapping pairs, median": float(median(by_seed[PAIRS])),
                 "seeds without overlap": row["seeds without overlap"],
                 "samples inside another hull, %": row["samples inside another hull, percent"],
                 "weight on background": row["weight on background"],
@@ -316,29 +304,18 @@ def layer_table(record: Record) -> str:
 
 def seed_table(record: Record) -> str:
     """Write a row a seed, with the figures of both layers."""
-    rows = record["value"]["rows"]
-    names = {"MAP@R": "MAP@R", PAIRS: "overlapping pairs", "epochs": "epochs"}
-    return markdown_table(
-        [
-            {
-                "seed": seed,
-                **{
-                    f"{shown}, {row['layer']}": row["by_seed"][seed][name]
-                    for name, shown in names.items()
-                    for row in rows
-                },
-            }
-            for seed in rows[0]["by_seed"]
-        ],
-        ".2f",
-        text_columns=0,
-    )
+    rows, shown = record["value"]["rows"], {"MAP@R": "MAP@R", PAIRS: "overlapping pairs", "epochs": "epochs"}
+    lines = []
+    for seed in rows[0]["by_seed"]:
+        figures = {f"{shown[name]}, {row['layer']}": row["by_seed"][seed][name] for name in shown for row in rows}
+        lines.append({"seed": seed, **figures})
+    return markdown_table(lines, ".2f", text_columns=0)
 
 
 def gain(record: Record) -> str:
     """Write GSP − GAP in points of MAP@R over seeds, with its 95 % interval."""
-    gap, gsp = (row["by_seed"] for row in record["value"]["rows"])
-    return with_interval(seed_difference([gsp[seed]["MAP@R"] - gap[seed]["MAP@R"] for seed in gap]), 1)
+    gap, gsp = ({seed: run["MAP@R"] for seed, run in row["by_seed"].items()} for row in record["value"]["rows"])
+    return with_interval(matched_difference(gsp, gap), 1)
 
 
 def draw(outcomes: Mapping[str, Mapping[str, Any]], path: Path) -> None:

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
@@ -40,12 +40,12 @@ import torch
 from gspool.data.image_set import mixed_seed
 from gspool.evaluation.entropy import relative_entropy
 from gspool.evaluation.folds import contiguous_folds
-from gspool.evaluation.statistics import deviation, paired_difference, with_interval
+from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.executor.grid import Worker, run_grid
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions, names_of
-from gspool.experiments.plots import legend_below, overlay, save, subplots
-from gspool.experiments.runs import on_engine, training_folder
+from gspool.experiments.plots import legend_below, overlay, save, shown_places, subplots
+from gspool.experiments.runs import curve_line, fold_sets, on_engine, plain_runs, training_folder
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.features import FeatureConfig, extract_tokens
 from gspool.models import create_backbone
@@ -66,7 +66,7 @@ from gspool.training.run_folder import HEAD
 from gspool.training.sets import on_device
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64, UInt8
+    from jaxtyping import UInt8
     from torch import Tensor
 
     from gspool.data import ImageSet
@@ -133,27 +133,26 @@ class TunedSettings:
     loss: Literal["pnca", "c2"] = "pnca"
     layers: str = ""
     ways: str = ""
-    tries: int = len(TRIES)
+    tries: Literal[1, 2, 3] = 3
     steps: int = 800
     train: bool = True
 
 
 def check(options: RunOptions) -> None:
-    """Refuse layers, ways and numbers of tries that do not exist, and a network without weights."""
+    """Refuse layers and ways that do not exist, and a network without weights."""
     chosen = options.settings
-    for what, asked, known in (
-        ("layers", chosen.layers, [*rows_of(chosen.loss)]),
-        ("ways", chosen.ways, [*WAYS]),
-    ):
-        unknown = [name for name in names_of(asked, what) if name not in known]
-        if unknown:
-            raise ValueError(f"--{what} are {', '.join(known)}, got {', '.join(unknown)}")
-    if not 1 <= chosen.tries <= len(TRIES):
-        raise ValueError(f"--tries is between 1 and {len(TRIES)}, got {chosen.tries}")
+    rows_to_train(options)
     if chosen.train and not options.quick and (chosen.weights is None or not Path(chosen.weights).is_file()):
         raise FileNotFoundError(
             f"--weights is the file of the backbone's weights (docs/models.md), got {chosen.weights}"
         )
+
+
+def rows_to_train(options: RunOptions) -> list[tuple[str, str]]:
+    """Return the layers and ways that are asked for."""
+    chosen, known = options.settings, rows_of(options.settings.loss)
+    layers = names_of(chosen.layers, "layers", known) or (("gap", "gsp sharp") if options.quick else (*known,))
+    return [(row, way) for way in names_of(chosen.ways, "ways", WAYS) or WAYS for row in layers]
 
 
 def asked_of(chosen: TunedSettings, row: str, way: str, number: int, fold: int, seed: int) -> dict[str, Any]:
@@ -229,12 +228,7 @@ def make_worker(options: RunOptions, tokens: Tokens, in_memory: bool) -> Worker:
     @functools.lru_cache(1)
     def sets_of(fold: int) -> tuple[dict[str, TensorSet], dict[Split, TensorSet]]:
         classes = contiguous_folds(learning.labels, FOLDS)[fold]
-        images: dict[Split, TensorSet] = {
-            "train": learning.of_classes(classes.train_classes.tolist()),
-            "validation": learning.of_classes(classes.validation_classes.tolist()),
-            "test": test,
-        }
-        return token_sets(tokens, FOLDS, fold), images
+        return token_sets(tokens, FOLDS, fold), fold_sets(learning, test, classes)
 
     def work(asked: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         if 0 < seconds < SHORTEST:
@@ -247,14 +241,17 @@ def make_worker(options: RunOptions, tokens: Tokens, in_memory: bool) -> Worker:
         found: dict[str, Any] = {}
         if asked["way"] == HEAD_FIRST:
             (place / HEAD).mkdir(exist_ok=True)
-            first = train_head(head, head_config(alone_of(config), head), stored, folder=place / HEAD)
+            alone = head_first(config)
+            # It overfits within 300 steps, so it is looked at more often.
+            alone.trainer.evaluate_every = min(50, alone.trainer.evaluate_every)
+            first = train_head(head, head_config(alone, head), stored, folder=place / HEAD)
             found["head_alone"] = {name: 100 * first.test[name] for name in METRICS}
             # The second phase goes on with the proxies of the first, and keeps its model where no step is better.
             config.head.steps, config.start_from = 0, str(place / HEAD)
         else:
             draw_embedding(model, asked["seed"])
             start_from(head, stored["train"], torch.device(options.device), asked["seed"])
-        shown = "gsp" in asked["layer"] and (asked["fold"], asked["seed"]) == (0, seeds_of(options)[0])
+        shown = "gsp" in asked["layer"] and (asked["fold"], asked["seed"]) == (0, options.seeds_or(SEEDS)[0])
         found["before"] = selection_of(model, test, shown)
         result = fit(config, place, f"{asked['row']}, {asked['way']}", model=model, sets=images)
         if result.ending == "time":
@@ -267,7 +264,7 @@ def make_worker(options: RunOptions, tokens: Tokens, in_memory: bool) -> Worker:
             **found,
             "validation": 100 * (result.validation or 0.0),
             "test": {name: 100 * result.metrics[name] for name in METRICS},
-            "curve": " ".join(f"{row['step']}:{100 * row['map@r']:.2f}" for row in result.curve),
+            "curve": curve_line(result),
             "best_step": result.best_step,
             "steps": result.steps,
             "ending": result.ending,
@@ -275,13 +272,6 @@ def make_worker(options: RunOptions, tokens: Tokens, in_memory: bool) -> Worker:
         }
 
     return work
-
-
-def alone_of(config: TrainConfig) -> TrainConfig:
-    """Return the configuration of the head alone: it overfits within 300 steps, so it is looked at more often."""
-    first = head_first(config)
-    first.trainer.evaluate_every = min(50, first.trainer.evaluate_every)
-    return first
 
 
 def draw_embedding(model: Embedder, seed: int) -> None:
@@ -308,7 +298,7 @@ def selection_of(model: Embedder, test: TensorSet, shown: bool) -> dict[str, Any
             energies.append(relative_entropy(energy / energy.sum(1, keepdim=True)))
             weights = embed_features(model.head, features).weights
             entropies += [] if weights is None else [relative_entropy(weights.float())]
-        drawn = model.embed(test.evaluation_images(shown_places(test))).weights if shown else None
+        drawn = model.embed(test.evaluation_images(shown_places(test.labels, SHOWN))).weights if shown else None
     found: dict[str, Any] = {
         "entropy": float(torch.cat(entropies).mean()) if entropies else None,
         "energy_entropy": float(torch.cat(energies).mean()),
@@ -316,12 +306,6 @@ def selection_of(model: Embedder, test: TensorSet, shown: bool) -> dict[str, Any
     if drawn is not None:
         found["weights"] = [" ".join(f"{weight:.4f}" for weight in row) for row in drawn.tolist()]
     return found
-
-
-def shown_places(test: ImageSet | TensorSet) -> Int64[Tensor, " P"]:
-    """Return the first picture of evenly spaced classes: not picked."""
-    firsts = [int((test.labels == label).nonzero()[0]) for label in test.labels.unique().tolist()]
-    return torch.tensor(firsts[:: max(len(firsts) // SHOWN, 1)][:SHOWN])
 
 
 def tokens_backbone(options: RunOptions, chosen: TunedSettings) -> Backbone:
@@ -337,15 +321,10 @@ def result_name(chosen: TunedSettings) -> str:
     return f"tuned_cub_resnet50_{chosen.size}_{chosen.loss}"
 
 
-def seeds_of(options: RunOptions) -> Sequence[int]:
-    """Return the seeds; learning rates are chosen with the first one."""
-    return options.seeds or (SEEDS[:1] if options.quick else SEEDS)
-
-
 def run(options: RunOptions) -> None:
     """Compute tokens, choose learning rates on one pair of fold and seed, train the others pair by pair, write."""
     chosen: TunedSettings = options.settings
-    name, seeds, backbone = result_name(chosen), seeds_of(options), tokens_backbone(options, chosen)
+    name, seeds, backbone = result_name(chosen), options.seeds_or(SEEDS), tokens_backbone(options, chosen)
     sets = create_sets(data_of(options))
     if not chosen.train:
         draw_pictures(options, read_result(options.results / f"{name}.json"), sets[1], backbone.pixels)
@@ -357,10 +336,8 @@ def run(options: RunOptions) -> None:
     )
     path = options.work / "tuned" / f"{name}{'_quick' if options.quick else ''}.jsonl"
     store = RunStore(path, options.results / f"{name}.json", device=options.device, libraries=LIBRARIES)
-    layers = names_of(chosen.layers, "layers") or (("gap", "gsp sharp") if options.quick else (*rows_of(chosen.loss),))
-    rows = [(row, way) for way in names_of(chosen.ways, "ways") or WAYS for row in layers]
-    in_memory = hold_tokens(tokens, options.device, options.executor)
-    worker = functools.partial(make_worker, options, tokens, in_memory)
+    rows = rows_to_train(options)
+    worker = functools.partial(make_worker, options, tokens, hold_tokens(tokens, options.device, options.executor))
     # The first try of every row before the second of any: the first pair is complete as soon as it can be.
     tuning = [asked_of(chosen, *row, number, 0, seeds[0]) for number in range(chosen.tries) for row in rows]
 
@@ -404,8 +381,8 @@ def write_record(options: RunOptions, chosen: TunedSettings, store: RunStore) ->
         "size": chosen.size,
         "loss": chosen.loss,
         "steps": chosen.steps,
-        "first_seed": seeds_of(options)[0],
-        "runs": [{"asked": run.asked, "found": run.found} for run in runs],
+        "first_seed": options.seeds_or(SEEDS)[0],
+        "runs": plain_runs(runs),
     }
     if not chosen_runs(value):
         return None
@@ -422,7 +399,7 @@ def draw_pictures(options: RunOptions, record: Record, test: ImageSet, pixels: P
     """Draw the weights over test pictures, which the result does not hold, where matplotlib is installed."""
     if find_spec("matplotlib") is None:
         return
-    places = shown_places(test)
+    places = shown_places(test.labels, SHOWN)
     held = on_device(test.subset(places), data_of(options), pixels, "cpu")
     pictures = held.evaluation_images(torch.arange(len(places))).permute(0, 2, 3, 1)
     draw_weights(record, pictures, options.images / f"{result_name(options.settings)}_weights.png")
@@ -453,12 +430,9 @@ def best_average(runs: Runs, way: str) -> str | None:
     return max(known, key=lambda name: fmean(runs[name, way][pair]["validation"] for pair in shared))
 
 
-def difference(own: Mapping[Pair, Record], other: Mapping[Pair, Record]) -> dict[str, Any] | None:
-    """Summarise the differences on test classes in the pairs that two rows share."""
-    folds: dict[int, list[float]] = {}
-    for pair in sorted({*own} & {*other}):
-        folds.setdefault(pair[0], []).append(own[pair]["test"]["map@r"] - other[pair]["test"]["map@r"])
-    return paired_difference([*folds.values()])._asdict() if folds else None
+def on_test(runs: Mapping[Pair, Record]) -> dict[Pair, float]:
+    """Return MAP@R on the test classes by fold and seed."""
+    return {pair: found["test"]["map@r"] for pair, found in runs.items()}
 
 
 def layers_table(record: Record) -> str:
@@ -469,14 +443,10 @@ def layers_table(record: Record) -> str:
     asked = [run["asked"] for run in value["runs"]]
     tried = Counter((each["row"], each["way"]) for each in asked if {**each, **first} == each)
     for (row, way), own in runs.items():
-        average, rates = best_average(runs, way), best[row, way]
+        rates, test = best[row, way], on_test(own)
         few = f", of {tried[row, way]} tries" if tried[row, way] < max(tried.values()) else ""
-        test = [found["test"]["map@r"] for found in own.values()]
-        entropies = [
-            f"{fmean(found[when]['entropy'] for found in own.values()):.3f}"
-            for when in ("before", "after")
-            if all(found[when]["entropy"] is not None for found in own.values())
-        ]
+        entropies = {when: [found[when]["entropy"] for found in own.values()] for when in ("before", "after")}
+        against = {"the best average": best_average(runs, way), "gap": "gap"}
         lines.append(
             {
                 "pooling": row,
@@ -484,15 +454,17 @@ def layers_table(record: Record) -> str:
                 "learning rate": f"{rates['lr']:g}, head x {rates['head_factor']:g}{few}",
                 "pairs": len(own),
                 "validation MAP@R": fmean(found["validation"] for found in own.values()),
-                "test MAP@R": plus_minus(fmean(test), deviation(test) if len(test) > 1 else None),
+                "test MAP@R": plus_minus(fmean(test.values()), stdev(test.values()) if len(test) > 1 else None),
                 "P@1": fmean(found["test"]["p@1"] for found in own.values()),
                 **{
-                    f"against {heading}": with_interval(difference(own, runs.get((other or "", way), {})))
-                    if row != other
-                    else ""
-                    for heading, other in (("the best average", average), ("gap", "gap"))
+                    f"against {name}": with_interval(
+                        matched_difference(test, on_test(runs.get((other or "", way), {})) if other != row else {})
+                    )
+                    for name, other in against.items()
                 },
-                "entropy, before and after": " → ".join(entropies),
+                "entropy, before and after": " → ".join(
+                    f"{fmean(each):.3f}" for each in entropies.values() if None not in each
+                ),
             }
         )
     return markdown_table(lines, ".2f", text_columns=3)
@@ -506,13 +478,11 @@ def draw_entropies(record: Record, path: Path) -> None:
     for axis, (name, title) in zip(axes[0], titles.items(), strict=True):
         for place, own in enumerate(runs.values()):
             means = []
-            for when, marker in (("before", "o"), ("after", "s")):
+            for when, style in (("before", "oC0"), ("after", "sC1")):
                 known = [found[when][name] for found in own.values() if found[when][name] is not None]
                 if known:
                     means.append(fmean(known))
-                    axis.plot(
-                        means[-1], place, marker, color="C0" if when == "before" else "C1", label=f"{when} tuning"
-                    )
+                    axis.plot(means[-1], place, style, label=f"{when} tuning")
             axis.plot(means, [place] * len(means), color="grey", zorder=0)
         axis.set_yticks(range(len(runs)), [f"{row}, {way}" for row, way in runs], fontsize=8)
         axis.set(title=title, xlabel="relative entropy; 1 is the same everywhere")
@@ -523,20 +493,21 @@ def draw_entropies(record: Record, path: Path) -> None:
 
 def draw_weights(record: Record, pictures: UInt8[Tensor, "P H W 3"], path: Path) -> None:
     """Draw the weights of GSP over the same test pictures before and after tuning, paper's and sharp, in both ways."""
-    runs, lines = chosen_runs(record["value"]), [("", None)]
-    first = (0, record["value"]["first_seed"])
-    for (row, way), own in runs.items():
-        for when in ("before", "after") if "gsp" in row and first in own else ():
-            lines.append((f"{row}, {way}, {when}", own[first][when].get("weights")))
-    lines = [line for line in lines if line[1] is not None or not line[0]]
+    first, lines = (0, record["value"]["first_seed"]), [("", None)]
+    for (row, way), own in chosen_runs(record["value"]).items():
+        for when in ("before", "after"):
+            if "weights" in own.get(first, {}).get(when, {}):
+                lines.append((f"{row}\n{way}\n{when}", own[first][when]["weights"]))
     figure, axes = subplots(len(lines), len(pictures), 1.6 * len(pictures) + 1.2, 1.6 * len(lines))
     for (title, weights), across in zip(lines, axes, strict=True):
         for number, (axis, picture) in enumerate(zip(across, pictures, strict=True)):
-            heat = None if weights is None else torch.tensor([float(each) for each in weights[number].split()])
-            side = 0 if heat is None else math.isqrt(len(heat))
-            overlay(axis, picture.numpy(), None if heat is None else heat.view(side, side))
+            heat = None
+            if weights is not None:
+                heat = torch.tensor([float(each) for each in weights[number].split()])
+                heat = heat.unflatten(0, (math.isqrt(len(heat)), -1))
+            overlay(axis, picture.numpy(), heat)
             axis.set(xticks=[], yticks=[])
-        across[0].set_ylabel(title.replace(", ", "\n"), fontsize=7)
+        across[0].set_ylabel(title, fontsize=7)
     save(figure, path)
 
 

@@ -25,8 +25,7 @@ import torch
 from gspool import data
 from gspool.data.splits import image_fold
 from gspool.evaluation import zero_shot_prediction
-from gspool.evaluation.statistics import seed_difference, with_interval
-from gspool.executor.run_store import RunStore
+from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.experiments.cifar import (
     MapHead,
     fit_head,
@@ -171,36 +170,26 @@ def describe(
 def run(options: RunOptions) -> None:
     """Train with and without the regularisation with every seed, predict, and write the figures."""
     chosen = options.settings or ZeroShotSettings()
-    usual = Training()
-    root, path, folder = options.root, options.results / "zero_shot.json", options.work / "collage"
+    usual, root, folder = Training(), options.root, options.work / "collage"
     if options.quick:
         usual = replace(usual, steps=4, images_per_class=4)
         root = write_cifar10_stand_in(write_cifar100_stand_in(options.work / "stand-in", 2, 1), 4, 4)
-    store = RunStore(options.work / "zero_shot" / "runs.jsonl", path, device=options.device)
 
     def jobs(seed: int) -> dict[str, dict[str, Any]]:
         return {name: asdict(replace(usual, zsr=zsr, seed=seed)) for name, zsr in VARIANTS.items()}
 
     (backbone,) = pretrain_missing([FLAVOUR], root, folder, options)
     worker = partial(make_worker, root, folder, options.device, chosen.backend)
-    done = run_seeds(options, path, store, SEEDS, jobs, worker)
-    seeds, found, runs = done
-    done.write(
-        path,
-        {
-            "settings": {name: value for name, value in asdict(usual).items() if name not in ("zsr", "seed")},
-            "zsr": ZSR,
-            "backbone": backbone,
-            "rows": [summary(name, [found[name, seed] for seed in seeds]) for name in VARIANTS],
-            "histograms": {name: found[name, seeds[0]].get("histograms") for name in VARIANTS},
-            "class_names": data.create("cifar10", root, "test", allow_partial=True).class_names,
-            "runs": [
-                {"asked": run.asked, "found": {key: value for key, value in run.found.items() if key != "histograms"}}
-                for run in runs
-            ],
-        },
-        EXPERIMENT.command(options, seeds),
-    )
+    done = run_seeds(EXPERIMENT, options, SEEDS, jobs, worker)
+    value = {
+        "settings": {name: value for name, value in asdict(usual).items() if name not in ("zsr", "seed")},
+        "zsr": ZSR,
+        "backbone": backbone,
+        "rows": [summary(name, [done.found[name, seed] for seed in done.seeds]) for name in VARIANTS],
+        "histograms": {name: done.found[name, done.seeds[0]].get("histograms") for name in VARIANTS},
+        "class_names": data.create("cifar10", root, "test", allow_partial=True).class_names,
+    }
+    done.write(value, without="histograms")
 
 
 def summary(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -244,12 +233,14 @@ def chance_of_map(chance: float) -> float:
 
 def gain_table(record: Record) -> str:
     """Write what the regularisation adds, with 95 % intervals and the number of seeds ahead."""
-    found = {(run["asked"]["zsr"] > 0, run["asked"]["seed"]): run["found"] for run in record["value"]["runs"]}
+    found: dict[bool, dict[int, Mapping[str, float]]] = {True: {}, False: {}}
+    for run in record["value"]["runs"]:
+        found[run["asked"]["zsr"] > 0][run["asked"]["seed"]] = run["found"]
     rows = []
     for name, shown in GAINS.items():
-        gains = [100 * (found[True, seed][name] - found[False, seed][name]) for seed in record["seeds"]]
-        each = seed_difference(gains)
-        ahead = f"{each['ahead']} of {each['pairs']}"
+        ours, plain = ({seed: each[name] for seed, each in found[with_it].items()} for with_it in (True, False))
+        each = matched_difference(ours, plain, scale=100)
+        ahead = f"{each['ahead']} of {each['pairs']}" if each else ""
         rows.append({"figure": shown, "with − without": with_interval(each, 1), "seeds ahead": ahead})
     return markdown_table(rows, text_columns=1)
 
