@@ -12,6 +12,7 @@ from gspool.search import index
 from gspool.search.commands import COMMANDS, run
 from gspool.search.corpus import stream as stream_module
 from gspool.search.index import approximate
+from search.corpus_files import draw_picture
 
 
 @pytest.fixture
@@ -22,17 +23,33 @@ def corpus(model_folder, pictures, tmp_path, capsys):
     return out
 
 
-def test_embed_says_what_it_did(model_folder, pictures, tmp_path, capsys):
+@pytest.fixture
+def said(model_folder, pictures, tmp_path, capsys):
+    """Embed the pictures into a table, and return what was printed, in one line."""
+
+    def embed(*more: str) -> str:
+        assert run("embed", [str(model_folder), str(pictures), "--out", str(tmp_path / "v.lance"), *more]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    return embed
+
+
+def test_embed_says_what_it_did_what_changed_and_what_is_gone(said, pictures, tmp_path):
     (pictures / "ant" / "bad.png").write_text("hello")
-    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.parquet"), "--batch_size", "4"]
-    assert run("embed", words) == 0
-    said = capsys.readouterr().out
-    assert "16/16" in said.replace(" ", "")
-    assert "images/s" in said
-    assert "15 embedded" in said
-    assert f"1 could not be read, see {tmp_path / 'v.parquet.bad.csv'}" in said.replace("\n", "")
-    assert run("embed", words) == 0
-    assert "15 were there already" in capsys.readouterr().out
+    first = said("--batch_size", "4")
+    for words in ("16/16", "images/s", "15 embedded", f"1 could not be read, see {tmp_path / 'v.lance.bad.csv'}"):
+        assert words in first
+    assert "again" not in first
+    assert "gone" not in first
+    draw_picture(pictures / "ant" / "0.png", 5, size=(50, 50))
+    draw_picture(pictures / "ant" / "bad.png", 6)
+    (pictures / "ant" / "4.png").unlink()
+    second = said("--progress", "false")
+    assert second.startswith("2 embedded in ")
+    assert "1 of them again because they changed; 13 were there already; 1 is gone (--remove_gone" in second
+    third = said("--progress", "false", "--remove_gone")
+    assert "15 were there already; 1 was gone and removed" in third
+    assert f"{tmp_path / 'v.lance'}: 15 vectors" in third
 
 
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(model_folder, pictures, tmp_path, capsys, monkeypatch):
@@ -185,21 +202,18 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("search M a.png --index none.lance --k 0", "--k is a whole number above 0, got 0"),
-        ("search M a.png --index none.lance --picture a.gif", "--picture is a file that ends in .png or .pdf or .svg"),
-        ("search M a.png --index none.lance --json a.txt", "--json is a file that ends in .json or .jsonl"),
-        ("search M a.png --index none.lance --recall 1.5", "--recall is a number above 0 and at most 1, got 1.5"),
-        ("search M a.png --index none.lance --expand -1", "--expand is a whole number of at least 0, got -1"),
+        ("search M a.png --index i.lance --k 0", "--k is a whole number above 0, got 0"),
+        ("search M a.png --index i.lance --picture a.gif", "--picture is a file that ends in .png or .pdf or .svg"),
+        ("search M a.png --index i.lance --json a.txt", "--json is a file that ends in .json or .jsonl"),
+        ("search M a.png --index i.lance --recall 1.5", "--recall is a number above 0 and at most 1, got 1.5"),
+        ("search M a.png --index i.lance --expand -1", "--expand is a whole number of at least 0, got -1"),
         (
-            "search M a.png --index none.lance --threshold 2",
-            "--threshold is a number of at least -1 and at most 1, or null, got 2",
+            "search M a.png --index i.lance --threshold 2",
+            "--threshold is a number of at least -1 and at most 1, or null",
         ),
-        (
-            "search --duplicates --index none.lance --similarity 0",
-            "--similarity is a number above 0 and at most 1, got 0",
-        ),
-        ("search M a.png --duplicates --index none.lance", "takes no queries"),
-        ("search M --index none.lance", "give a model and pictures"),
+        ("search --duplicates --index i.lance --similarity 0", "--similarity is a number above 0 and at most 1, got 0"),
+        ("search M a.png --duplicates --index i.lance", "takes no queries"),
+        ("search M --index i.lance", "give a model and pictures"),
         ("embed M a.png --out v.txt", "--out is a file that ends in .lance or .parquet or .npz, got 'v.txt'"),
         ("embed M a.png --out v.npz --recall 0", "--recall is a number above 0 and at most 1, got 0"),
         ("embed M a.png --out v.npz --batch_size 0", "--batch_size is a whole number above 0, got 0"),
@@ -211,17 +225,15 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
         ("explain M --prototypes pictures --out a.png", "ends in .html, got 'a.png'"),
         ("explain M a.png --top 0", "--top is a whole number above 0, got 0"),
         ("serve M", "--index is needed"),
-        (
-            "serve M --index none.lance --port 70000",
-            "--port is a whole number of at least 0 and at most 65535, got 70000",
-        ),
-        ("serve M --index none.lance --max-mb 0", "--max-mb is a number above 0, got 0"),
-        ("serve M --index none.lance --max-pixels 0", "--max-pixels is a whole number above 0, got 0"),
-        ("serve M --index none.lance --alpha -1", "--alpha is a number of at least 0, got -1"),
-        ("serve M --index none.lance --rate -1", "--rate is a whole number of at least 0, or null, got -1"),
-        ("serve M --index none.lance --timeout 0", "--timeout is a number above 0, got 0"),
-        ("serve M --index none.lance --max-uploads-mb 0", "--max-uploads-mb is a number above 0, got 0"),
-        ("serve M --index none.lance --token=", "--token is empty"),
+        ("serve M --index i.lance --port 70000", "--port is a whole number of at least 0 and at most 65535, got 70000"),
+        ("serve M --index i.lance --max-mb 0", "--max-mb is a number above 0, got 0"),
+        ("serve M --index i.lance --max-pixels 0", "--max-pixels is a whole number above 0, got 0"),
+        ("serve M --index i.lance --alpha -1", "--alpha is a number of at least 0, got -1"),
+        ("serve M --index i.lance --rate -1", "--rate is a whole number of at least 0, or null, got -1"),
+        ("serve M --index i.lance --timeout 0", "--timeout is a number above 0, got 0"),
+        ("serve M --index i.lance --max-uploads-mb 0", "--max-uploads-mb is a number above 0, got 0"),
+        ("serve M --index i.lance --token=", "--token is empty"),
+        *((f"{name} M --devise cpu --index x --out y.npz", "did you mean --device?") for name in COMMANDS),
     ],
 )
 def test_what_cannot_be_meant_ends_in_status_2(words, hint, tmp_path, monkeypatch, capsys):
@@ -241,18 +253,3 @@ def test_a_corpus_of_nothing_but_broken_pictures_fails(model_folder, tmp_path, c
     words = [str(model_folder), str(tmp_path), "--out", str(tmp_path / "v.npz"), "--progress", "false"]
     assert run("embed", words) == 1
     assert "none of the 1 pictures" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_a_page_with_examples_and_wrong_options_are_answered(command, capsys):
-    with pytest.raises(SystemExit) as status:
-        run(command, ["--help"])
-    assert status.value.code == 0
-    page = capsys.readouterr().out
-    assert f"usage: gspool {command} MODEL" in page
-    assert page.count(f"    gspool {command} ") >= 2
-    with pytest.raises(SystemExit) as status:
-        run(command, ["model", "--devise", "cpu", "--index", "x", "--out", "y.npz"])
-    assert status.value.code == 2
-    assert "did you mean --device?" in (error := capsys.readouterr().err)
-    assert "--help lists every option" in error
