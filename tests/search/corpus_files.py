@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from gspool.search import open_index
+from gspool.search.corpus import stream
 from gspool.search.index.table import COLUMNS
 
 KINDS = ("lance", "parquet", "npz")
@@ -33,6 +35,18 @@ def draw_picture(path: Path, seed: int, size=(48, 40)) -> None:
 def rows_of(path: Path) -> list[dict]:
     """Read all rows of a file of vectors, in the order of their numbers."""
     return open_index(path).read(COLUMNS).sort_by("row").to_pylist()
+
+
+def interrupt_batches(monkeypatch, *numbers: int) -> None:
+    """Press Ctrl-C in the embedding of these batches, counted over all calls from 1."""
+    embed, calls = stream.embed_batch, itertools.count(1)
+
+    def interrupted(*arguments):
+        if next(calls) in numbers:
+            raise KeyboardInterrupt
+        return embed(*arguments)
+
+    monkeypatch.setattr(stream, "embed_batch", interrupted)
 
 
 PROGRAM = """

@@ -10,17 +10,8 @@ import pytest
 
 from gspool.search import index
 from gspool.search.commands import COMMANDS, run
-from gspool.search.corpus import stream as stream_module
 from gspool.search.index import approximate
-from search.corpus_files import draw_picture
-
-
-@pytest.fixture
-def corpus(model_folder, pictures, tmp_path, capsys):
-    out = tmp_path / "vectors.lance"
-    assert run("embed", [str(model_folder), str(pictures), "--out", str(out), "--progress", "false"]) == 0
-    capsys.readouterr()
-    return out
+from search.corpus_files import draw_picture, interrupt_batches
 
 
 @pytest.fixture
@@ -32,6 +23,12 @@ def said(model_folder, pictures, tmp_path, capsys):
         return " ".join(capsys.readouterr().out.split())
 
     return embed
+
+
+@pytest.fixture
+def corpus(said, tmp_path):
+    said("--progress", "false")
+    return tmp_path / "v.lance"
 
 
 def test_embed_says_what_it_did_what_changed_and_what_is_gone(said, pictures, tmp_path):
@@ -52,23 +49,13 @@ def test_embed_says_what_it_did_what_changed_and_what_is_gone(said, pictures, tm
     assert f"{tmp_path / 'v.lance'}: 15 vectors" in third
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(model_folder, pictures, tmp_path, capsys, monkeypatch):
-    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.parquet"), "--batch_size", "4"]
-    words += ["--progress", "false"]
-    embed, calls = stream_module.embed_batch, []
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return embed(*arguments)
-
-    monkeypatch.setattr(stream_module, "embed_batch", interrupted)
-    assert run("embed", words) == 130
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(said, model_folder, pictures, tmp_path, capsys, monkeypatch):
+    interrupt_batches(monkeypatch, 3)
+    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.lance"), "--batch_size", "4"]
+    assert run("embed", [*words, "--progress", "false"]) == 130
     assert "run the same command to continue" in capsys.readouterr().err
-    assert run("embed", words) == 0
-    assert "7 embedded" in (said := capsys.readouterr().out)
-    assert "8 were there already" in said
+    assert "7 embedded in" in (second := said("--batch_size", "4", "--progress", "false"))
+    assert "8 were there already" in second
 
 
 def test_search_lists_neighbours_best_first(model_folder, pictures, corpus, capsys):
@@ -107,30 +94,27 @@ def test_labels_conditions_and_a_picture(model_folder, pictures, corpus, tmp_pat
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_large_table_gets_an_index_whose_recall_is_printed(
-    model_folder, pictures, corpus, tmp_path, capsys, monkeypatch
-):
+def test_a_large_table_gets_an_index_whose_recall_is_printed(model_folder, pictures, corpus, said, capsys, monkeypatch):
     monkeypatch.setattr(index, "APPROXIMATE_FROM", 10)
     monkeypatch.setattr(approximate, "FEWEST_ROWS", 10)
     query = str(pictures / "bee" / "2.png")
     words = [str(model_folder), query, "--index", str(corpus), "--k", "3"]
     assert run("search", [*words, "--check", "--recall", "0.99"]) == 0
-    said = capsys.readouterr()
-    assert "building IVF_SQ over 15 vectors" in said.err
+    first = capsys.readouterr()
+    assert "building IVF_SQ over 15 vectors" in first.err
     # One byte a number: of fifteen vectors, two at the tenth place may change places.
-    assert re.search(r"recall@10 (1\.000|0\.9\d\d) on \d vectors of this corpus", said.err)
-    found = [line.split()[-1] for line in said.out.splitlines()[1:]]
+    assert re.search(r"recall@10 (1\.000|0\.9\d\d) on \d vectors of this corpus", first.err)
+    found = [line.split()[-1] for line in first.out.splitlines()[1:]]
     assert found[0] == query
     assert run("search", [*words, "--exact"]) == 0
     exact = capsys.readouterr()
     assert "exact (--exact)" in exact.err
     right = {line.split()[-1] for line in exact.out.splitlines()[1:]}
-    assert f"recall@3 {len(right & {*found}) / 3:.4f} on 1 query of yours" in said.err
+    assert f"recall@3 {len(right & {*found}) / 3:.4f} on 1 query of yours" in first.err
     # The next embed finds the index in place, and says so.
-    assert run("embed", [str(model_folder), str(pictures), "--out", str(corpus), "--progress", "false"]) == 0
-    said = capsys.readouterr().out
-    assert "building" not in said
-    assert "IVF_SQ, recall@10" in said
+    again = said("--progress", "false")
+    assert "building" not in again
+    assert "IVF_SQ, recall@10" in again
 
 
 def test_a_threshold_marks_matches(model_folder, pictures, corpus, tmp_path, capsys):
@@ -157,20 +141,19 @@ def test_a_threshold_marks_matches(model_folder, pictures, corpus, tmp_path, cap
     assert "threshold.json holds no threshold" in capsys.readouterr().err
 
 
-def test_duplicates_are_listed_in_groups(model_folder, pictures, corpus, tmp_path, capsys):
+def test_duplicates_are_listed_in_groups(pictures, corpus, said, capsys):
     copy = pictures / "cat" / "copy.png"
     shutil.copy(pictures / "ant" / "3.png", copy)
-    assert run("embed", [str(model_folder), str(pictures), "--out", str(corpus), "--progress", "false"]) == 0
-    capsys.readouterr()
+    said("--progress", "false")
     words = ["--duplicates", "--index", str(corpus), "--similarity", "0.999999"]
     assert run("search", [*words, "--json", "-"]) == 0
-    said = capsys.readouterr()
-    (group,) = json.loads(said.out)["groups"]
+    listed = capsys.readouterr()
+    (group,) = json.loads(listed.out)["groups"]
     assert [(hit["path"], hit["label"]) for hit in group] == [
         (str(pictures / "ant" / "3.png"), "ant"),
         (str(copy), "cat"),
     ]
-    assert "1 groups of near-identical pictures among 16" in said.err
+    assert "1 groups of near-identical pictures among 16" in listed.err
     assert run("search", words) == 0
     assert str(copy) in capsys.readouterr().out
 

@@ -18,7 +18,7 @@ from gspool.search import corpus as embed_module
 from gspool.search.corpus import stream
 from gspool.search.corpus.sources import list_images
 from gspool.search.index.table import LanceWriter
-from search.corpus_files import KINDS, draw_picture, rows_of
+from search.corpus_files import KINDS, draw_picture, interrupt_batches, rows_of
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,15 +45,7 @@ def test_an_interrupted_run_goes_on_to_the_very_same_file(kind, small_model, pic
     whole = tmp_path / f"whole.{kind}"
     embed_corpus(small_model, pictures, whole, batch_size=4)
     monkeypatch.setattr(embed_module, "SECONDS_AT_ONCE", 0.0)
-    embed, calls = stream.embed_batch, []
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) in (3, 4):
-            raise KeyboardInterrupt
-        return embed(*arguments)
-
-    monkeypatch.setattr(stream, "embed_batch", interrupted)
+    interrupt_batches(monkeypatch, 3, 4)
     broken = tmp_path / f"broken.{kind}"
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
