@@ -45,7 +45,7 @@ def written(path, rows: Drawn):
     return path
 
 
-def slow_search(rows: Drawn, query: np.ndarray, k: int, allowed) -> list[int]:
+def slow_search(rows: Drawn, query: np.ndarray, k: int, allowed=lambda row: True) -> list[int]:
     """Sort all cosines in double precision."""
     vectors = rows.vectors.astype(np.float64)
     scores = vectors @ query.astype(np.float64) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
@@ -62,7 +62,7 @@ def test_exact_search_is_the_order_of_the_cosines(kind, queries, tmp_path):
     answers = index.search(torch.from_numpy(asked), k=9)
     assert len(answers) == queries
     for query, hits in zip(asked, answers, strict=True):
-        assert [hit.row for hit in hits] == slow_search(rows, query, 9, lambda row: True)
+        assert [hit.row for hit in hits] == slow_search(rows, query, 9)
     best = answers[0][0]
     assert (best.path, best.label) == rows.records[best.row][:2]
     cosine = float(rows.vectors[best.row].astype(np.float64) @ asked[0].astype(np.float64) / np.linalg.norm(asked[0]))
@@ -92,29 +92,31 @@ def test_a_single_vector_is_one_query_and_k_may_exceed_the_corpus(tmp_path):
     rows = drawn(4, seed=1)
     index = open_index(written(tmp_path / "vectors.lance", rows))
     (hits,) = index.search(rows.vectors[2], k=10)
-    assert [hit.row for hit in hits] == slow_search(rows, rows.vectors[2], 10, lambda row: True)
+    assert [hit.row for hit in hits] == slow_search(rows, rows.vectors[2], 10)
     assert hits[0].score == pytest.approx(1.0, abs=1e-6)
     assert index.search(np.empty((0, DIM)), k=3) == []
 
 
-def test_wrong_queries_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("vectors", "options", "message"),
+    [
+        (np.ones((2, 13)), {}, "length 12"),
+        (np.stack([np.ones(DIM), np.zeros(DIM)]), {}, "query 1 is zero"),
+        (np.full(DIM, np.nan), {}, "query 0 is zero or not finite"),
+        (np.ones(DIM), {"k": 0}, "at least 1"),
+        (np.ones(DIM), {"rerank": Rerank(whiten=13)}, "length 12 have no 13 directions"),
+        *((np.ones(DIM), {"where": where}, "is not valid") for where in ("colour = 'red'", "label = ", "label = ant")),
+    ],
+)
+def test_wrong_queries_are_refused(vectors, options, message, tmp_path):
     index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
-    with pytest.raises(ValueError, match="length 12"):
-        index.search(np.ones((2, 13)))
-    with pytest.raises(ValueError, match="query 1 is zero"):
-        index.search(np.stack([np.ones(DIM), np.zeros(DIM)]))
-    with pytest.raises(ValueError, match="query 0 is zero or not finite"):
-        index.search(np.full(DIM, np.nan))
-    with pytest.raises(ValueError, match="at least 1"):
-        index.search(np.ones(DIM), k=0)
-    for where in ("colour = 'red'", "label = ", "label = ant"):
-        with pytest.raises(ValueError, match="is not valid"):
-            index.search(np.ones(DIM), where=where)
+    with pytest.raises(ValueError, match=message):
+        index.search(vectors, **options)
+
+
+def test_wrong_labels_and_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at least one label"):
         label_filter([])
-
-
-def test_wrong_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="gspool embed"):
         open_index(tmp_path / "none.lance")
     with pytest.raises(ValueError, match=r"\.lance, \.parquet, \.npz"):
@@ -129,19 +131,17 @@ def test_re_ranking_is_that_of_a_plain_loop(tmp_path):
     scale = directions[:, -5:] / np.sqrt(values[-5:])
     whitened = Drawn(rows.records, (vectors - vectors.mean(0)) @ scale)
     for query in asked:
-        near = vectors[slow_search(rows, query, 4, lambda row: True)]
+        near = vectors[slow_search(rows, query, 4)]
         expanded = query + ((near @ query) ** 2) @ near
         (hits,) = index.search(query, 9, rerank=Rerank(expand=4, alpha=2.0))
-        assert [hit.row for hit in hits] == slow_search(rows, expanded, 9, lambda row: True)
+        assert [hit.row for hit in hits] == slow_search(rows, expanded, 9)
         centred = (query - vectors.mean(0)) @ scale
-        candidates = {*slow_search(rows, query, 200, lambda row: True)}
+        candidates = {*slow_search(rows, query, 200)}
         (hits,) = index.search(query, 9, rerank=Rerank(whiten=5))
         assert [hit.row for hit in hits] == slow_search(whitened, centred, 9, candidates.__contains__)
         (hits,) = index.search(query, 9, label_filter(["class '3'"]), rerank=Rerank(5, whiten=5))
         assert {hit.label for hit in hits} == {"class '3'"}
     assert index.search(asked, 2, "row < 0", rerank=Rerank(whiten=5)) == [[], [], []]
-    with pytest.raises(ValueError, match="length 12 have no 13 directions"):
-        index.search(asked, rerank=Rerank(whiten=13))
 
 
 def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, monkeypatch):
@@ -181,9 +181,7 @@ def test_an_approximate_index_reaches_the_recall_it_says(tmp_path):
     # Vectors that were not in the corpus are found as well.
     asked = drawn(50, seed=3, classes=50).vectors
     exact = index.search(asked, 5, exact=True)
-    assert [[hit.row for hit in hits] for hits in exact] == [
-        slow_search(rows, query, 5, lambda row: True) for query in asked
-    ]
+    assert [[hit.row for hit in hits] for hits in exact] == [slow_search(rows, query, 5) for query in asked]
     assert mean_recall(index.search(asked, 5), exact) == index.recall(asked, 5) > 0.8
     # The line says what was measured, and how to measure one's own.
     assert f"recall@5 {built.recall:.3f} on 60 vectors of this corpus" in repr(index)
