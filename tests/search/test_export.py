@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import shutil
@@ -14,7 +15,7 @@ from gspool.search import open_index
 from gspool.search.index import export
 from gspool.search.index.export import finish_store, open_store, read_settings
 from gspool.search.index.table import ImageRecord, LanceWriter, VectorSettings
-from search.corpus_files import KINDS, rows_of
+from search.corpus_files import KINDS, rows_of, write_rows
 
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", 3)
 
@@ -38,12 +39,8 @@ def paths(count: int) -> list[str]:
 
 def written(path, *counts: int):
     """Write rows in several appends."""
-    writer, first = open_store(path, SETTINGS), 0
-    for count in counts:
-        writer.append(*some_rows(first, count))
-        first += count
-    finish_store(writer, path)
-    return path
+    firsts = [0, *itertools.accumulate(counts)]
+    return write_rows(path, SETTINGS, *map(some_rows, firsts, counts))
 
 
 def expected(count: int) -> list[dict]:

@@ -13,7 +13,7 @@ import pytest
 from gspool.search import embed_corpus, open_index, search_images
 from gspool.search.corpus import sources, stream
 from gspool.search.index.table import ImageRecord, LanceWriter, VectorSettings, open_table
-from search.corpus_files import KINDS, draw_picture, rows_of, stuck_in_the_third_batch
+from search.corpus_files import KINDS, draw_picture, rows_of, stuck_in_the_third_batch, write_rows
 
 SETTINGS = VectorSettings("runs/one", "0f", 12)
 # The columns of version 0.1.0.
@@ -277,10 +277,8 @@ def drawn(count: int, seed: int, replacing: bool = False) -> tuple[list[ImageRec
 
 
 def test_an_approximate_index_follows_what_is_replaced_and_taken_out(tmp_path):
-    path, (records, first) = tmp_path / "vectors.lance", drawn(2_000, seed=1)
-    writer = LanceWriter(path, SETTINGS)
-    writer.append(records, first)
-    writer.finish()
+    records, first = drawn(2_000, seed=1)
+    path = write_rows(tmp_path / "vectors.lance", SETTINGS, (records, first))
     open_index(path).build(recall=0.9, queries=20)
     # Open since before, as a server's is.
     served = open_index(path)
@@ -322,9 +320,7 @@ def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
     def overtaken(request):
         calls.append(1)
         if len(calls) == 1:
-            writer = LanceWriter(path, SETTINGS)
-            writer.append(*second)
-            writer.finish()
+            write_rows(path, SETTINGS, second)
             raise RuntimeError("lance error: Not found: vectors.lance/data/0.lance")
         return ask(request)
 
