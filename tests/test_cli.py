@@ -15,7 +15,7 @@ import torch
 
 from gspool import cli
 from gspool.data import benchmark
-from gspool.training import parse_config, processes, read_config
+from gspool.training import parse_config, read_config
 from gspool.training.metric_learning import MetricLearning
 from gspool.training.parsing import as_yaml
 from training.tiny_run import tiny
@@ -311,6 +311,8 @@ def test_a_signal_that_somebody_handles_is_theirs():
 
 
 def test_a_missing_lightning_is_named(monkeypatch):
+    from gspool.training import processes
+
     for name in ("lightning", "lightning.fabric", "lightning_fabric"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"training needs Lightning.*gspool\[train\]"):
