@@ -8,6 +8,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import gspool
 import gspool.models
 import gspool.search
@@ -74,6 +76,11 @@ def test_with_everything_installed_every_name_is_shown() -> None:
         assert sorted(module._HOME) == dir(module)
         assert all(hasattr(module, name) for name in module._HOME)
     assert sorted(gspool._HOME) == dir(gspool) == gspool.__all__
+
+
+def test_a_wrong_name_is_refused_with_the_right_ones() -> None:
+    with pytest.raises(AttributeError, match=r"has no attribute 'GPS'.*GSP"):
+        gspool.GPS  # noqa: B018
 
 
 def test_type_checkers_see_no_getattr_of_a_module() -> None:

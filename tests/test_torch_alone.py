@@ -31,6 +31,7 @@ USE = """
 import gspool, gspool.losses
 from gspool import GSP, ZSRLoss, functional, pooling
 
+assert "torch._dynamo" not in sys.modules  # the compiler takes seconds to import
 pool = GSP(dim=8, prototypes=4, learn_mu=True, warm_start=4)
 pooled, weights, attributes = pool.pool(torch.randn(4, 8, 3, 3))
 loss = pooled.sum() + ZSRLoss(num_classes=4, dim=8)(attributes, torch.tensor([0, 1, 2, 3]))

@@ -10,9 +10,13 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace a file in one step: a reader, or a crash, sees the old content or the new, never half of it."""
+    """Replace a file in one step: a reader, or a crash, sees the old content or the new, never half of it.
+
+    Its folder is created if it is missing.
+    """
     # One name: what a crash left behind is overwritten by the next write.
     temporary = path.with_name(f".{path.name}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -47,11 +48,9 @@ def importable(package: str, homes: Mapping[str, str]) -> list[str]:
         >>> importable("gspool", {"GSP": "pooling.gsp", "page": "no_such_module"})
         ['GSP']
     """
-    names = []
-    for name in homes:
-        try:
-            import_module(f"{package}.{homes[name]}")
-        except ImportError:
-            continue
-        names.append(name)
-    return sorted(names)
+    found = set()
+    for home in {*homes.values()}:
+        with suppress(ImportError):
+            import_module(f"{package}.{home}")
+            found.add(home)
+    return sorted(name for name, home in homes.items() if home in found)

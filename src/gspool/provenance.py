@@ -81,7 +81,6 @@ def write_result(
             f"the result for {path.name} cannot be written as JSON ({wrong}); give finite plain numbers, text, lists "
             "and dictionaries: tensor.tolist(), float(value)"
         ) from wrong
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, f"{text}\n".encode())
     return record
 
@@ -166,8 +165,7 @@ def read_result(path: Path) -> dict[str, Any]:
             f"{path.name} does not say where it comes from: {', '.join(sorted(missing))} missing; write it with "
             "gspool.provenance.write_result"
         )
-    found: dict[str, Any] = record
-    return found
+    return dict(record)
 
 
 def read_measured(path: Path) -> dict[str, Any]:

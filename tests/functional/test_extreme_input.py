@@ -1,10 +1,11 @@
-"""Values and gradients at the ends of what a dtype can hold, against an independent float64 computation."""
+"""Values and gradients at the ends of what a dtype can hold: equal to an independent float64 computation, or finite."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from functional.kernel_cases import float16_overflows_to_infinity
 from gspool.functional import clip_norm, distance, gsp_pool, partial_transport
 from gspool.functional.kernels.dispatch import kernel_scalars
 from oracle import WEIGHT_ERROR, differentiable_pooled, pooled, random_problem, relative_weight_error
@@ -16,11 +17,16 @@ GRADIENT_ERROR = {torch.float32: 1e-3, torch.float64: 1e-7, torch.bfloat16: 1e-2
 SHORTEST = {torch.float64: 2e-152}
 
 
+def largest(tokens):
+    """The largest number of the tokens, or what their dtype can divide by; padding is NaN."""
+    return float(tokens.double().nan_to_num(0).abs().amax().clamp_min(1e-4 if tokens.dtype == torch.float16 else 1e-25))
+
+
 def compared(tokens, prototypes, mu, epsilon, mask=None, role="foreground", outputs="pwa"):
     """Outputs and gradients, ours and the oracle's, of a random functional that sees tokens of any size alike."""
     real = torch.ones(tokens.shape[:2], dtype=torch.bool) if mask is None else mask
     clean = tokens.double().masked_fill(~real[..., None], 0)
-    unit = float(clean.abs().amax().clamp_min(1e-4 if tokens.dtype == torch.float16 else 1e-25))
+    unit = largest(tokens)
     found = []
     for exact in (False, True):
         x = (clean if exact else tokens).clone().requires_grad_()
@@ -220,3 +226,78 @@ def test_hostile_problems_equal_the_oracle(problem, mu, epsilon, role, outputs):
         (out, gradients), _ = compared(tokens, prototypes, mu, epsilon, mask, role, outputs)
         assert all(value.isfinite().all() for value in (*out, *gradients))
         torch.testing.assert_close(out[1].sum(-1), torch.ones_like(out[1][:, 0]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    problem=hostile(),
+    mu=st.sampled_from([1e-3, 0.3, 0.5, 0.999, 1.0]),
+    epsilon=st.sampled_from([0.0, 0.5, 20.0, 1e3, 1e4]),
+)
+def test_pooling_stays_finite(problem, mu, epsilon):
+    tokens, prototypes, mask = problem
+    out, gradients = pooled_and_gradients(tokens, prototypes, mask, mu, epsilon)
+    for tensor in (*out, *gradients[2:]):
+        assert torch.isfinite(tensor).all()
+    _, wide = pooled_and_gradients(tokens, prototypes, mask, mu, epsilon, torch.float64)
+    for narrow, true in zip(gradients[:2], wide[:2], strict=True):
+        # Half of the last step of float16 below its end: from there on a number is rounded to infinity.
+        room = true.abs() < 0.99 * torch.finfo(narrow.dtype).max
+        assert torch.isfinite(narrow[room]).all()
+        assert not narrow.isnan().any()
+
+
+def pooled_and_gradients(tokens, prototypes, mask, mu, epsilon, dtype=None):
+    x, w = (tensor.to(dtype or tensor.dtype, copy=True).requires_grad_() for tensor in (tokens, prototypes))
+    mu = torch.full((len(x),), mu, dtype=torch.float64, requires_grad=True)
+    epsilon = torch.tensor(epsilon, dtype=torch.float64, requires_grad=True)
+    out = gsp_pool(x, w, mu, epsilon, mask)
+    (
+        out.pooled.double().sum() / largest(tokens) + out.weights.square().sum() + out.attributes.square().sum()
+    ).backward()
+    return out, (x.grad, w.grad, mu.grad, epsilon.grad)
+
+
+def test_float16_overflows_to_infinity():
+    float16_overflows_to_infinity("torch")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    size=st.sampled_from([1e-20, 1.0, 1e4]),
+    mu=st.sampled_from([1e-3, 0.5, 0.999, 1.0]),
+    epsilon=st.sampled_from([0.0, 5.0, 1e4]),
+)
+def test_transport_stays_finite(seed, size, mu, epsilon):
+    cost = size * torch.rand(2, 3, 7, generator=torch.Generator().manual_seed(seed))
+    cost.requires_grad_()
+    mu = torch.tensor(mu, requires_grad=True)
+    result = partial_transport(cost, mu, epsilon)
+    (result.residual.square().sum() + result.plan.square().sum()).backward()
+    for tensor in (*result, cost.grad, mu.grad):
+        assert torch.isfinite(tensor).all()
+
+
+def test_k_center_leaves_no_gradient_of_rounding_noise():
+    # Clipped twice, a token and the prototype made from it differ in the last digit; that difference is no direction.
+    x = 20 * torch.randn(1, 8, 32, generator=torch.Generator().manual_seed(0))
+    w = torch.nn.functional.normalize(x[0, :1], dim=-1)
+    leaf = x.clone().requires_grad_()
+    gsp_pool(leaf, w, 0.3, 5.0).weights[0, 0].backward()
+    assert (leaf.grad[0, 0] == 0).all()
+    assert (leaf.grad[0, 1:] != 0).any()
+
+
+@pytest.mark.parametrize("epsilon", [5.0, 1e4])
+def test_an_image_without_tokens_pools_to_zero_where_it_cannot_be_refused(epsilon, monkeypatch):
+    # On a GPU nobody looks at the mask; here the looking is switched off.
+    monkeypatch.setattr("gspool.functional.checks.values_can_be_read", lambda *tensors: False)
+    x = torch.randn(2, 5, 3, requires_grad=True)
+    w = torch.randn(2, 3, requires_grad=True)
+    mask = torch.tensor([[True] * 5, [False] * 5])
+    out = gsp_pool(x, w, 0.3, epsilon, mask)
+    out.pooled.sum().backward()
+    assert (out.pooled[1] == 0).all()
+    assert torch.isfinite(x.grad).all()
+    assert torch.isfinite(w.grad).all()

@@ -79,19 +79,15 @@ def test_only_gradients_that_are_needed_are_computed(function, needed):
     assert all_work - work >= 2 * 3 * 12 * 7 * 10
 
 
-def test_gradient_at_mu_one_is_that_of_average_pooling():
+@pytest.mark.parametrize(("mu", "epsilon"), [(1, 50.0), (0.3, 0)])
+def test_mu_one_and_epsilon_zero_are_average_pooling(mu, epsilon):
     x, w = random_problem(2, 6, 3, dim=4)
-    (leaf,) = leaves(x)
-    gsp_pool(leaf, w, 1, 5.0).pooled.square().sum().backward()
-    (average,) = leaves(x)
+    ours, average = leaves(x, x)
+    pooled = gsp_pool(ours, w, mu, epsilon).pooled
+    torch.testing.assert_close(pooled, average.mean(1))
+    pooled.square().sum().backward()
     average.mean(1).square().sum().backward()
-    torch.testing.assert_close(leaf.grad, average.grad)
-
-
-def test_mu_one_and_epsilon_zero_are_average_pooling():
-    x, w = random_problem(2, 6, 3, dim=4, dtype=torch.float32)
-    torch.testing.assert_close(gsp_pool(x, w, 1, 50.0).pooled, x.mean(1))
-    torch.testing.assert_close(gsp_pool(x, w, 0.3, 0).pooled, x.mean(1))
+    torch.testing.assert_close(ours.grad, average.grad)
 
 
 @settings(max_examples=40, deadline=None)
@@ -166,7 +162,7 @@ def test_half_precision_in_and_out_float32_inside(dtype):
 
 def test_autocast_does_not_blur_the_weights():
     x, w = random_problem(2, 12, 5, dim=4, dtype=torch.float32)
-    inside, outside = leaves(x)[0], leaves(x)[0]
+    inside, outside = leaves(x, x)
     with torch.autocast("cpu", torch.bfloat16):
         out = gsp_pool(inside, w, 0.3, 50.0)
         out.pooled.square().sum().backward()

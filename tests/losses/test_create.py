@@ -29,31 +29,24 @@ def test_options_replace_the_preset():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "options", "message"),
     [
-        (("trplet", 10, 4), "did you mean triplet"),
-        (("circleloss", 10, 4), "did you mean CircleLoss"),
-        (("xbm+", 10, 4), "there is no loss ''"),
-        (("c2", 0, 4), "num_classes must be a positive integer, got 0"),
-        (("c2", 10, 2.5), "dim must be a positive integer, got 2.5"),
-        ((None, 10, 4), "named by a string"),
-        (("c2", 10, 4, "cubs"), "did you mean 'cub'"),
+        (("trplet", 10, 4), {}, "did you mean triplet"),
+        (("circleloss", 10, 4), {}, "did you mean CircleLoss"),
+        (("xbm+", 10, 4), {}, "there is no loss ''"),
+        (("c2", 0, 4), {}, "num_classes must be a positive integer, got 0"),
+        (("c2", 10, 2.5), {}, "dim must be a positive integer, got 2.5"),
+        ((None, 10, 4), {}, "named by a string"),
+        (("c2", 10, 4, "cubs"), {}, "did you mean 'cub'"),
+        (("c2", 10, 4), {"margin": 0.5}, r"no option 'margin'.*neg_margin, pos_margin"),
+        (("pnca", 10, 4), {"temprature": 0.5}, "no option 'temprature', did you mean 'temperature'"),
+        (("c1", 10, 4), {"memory_batches": 3}, "no option 'memory_batches'"),
+        (("xbm+c1", 10, 4), {"memory_batch": 3}, "did you mean 'memory_batches'"),
     ],
 )
-def test_wrong_names_and_sizes_are_refused(arguments, message):
+def test_wrong_names_sizes_and_options_are_refused_with_the_right_ones(arguments, options, message):
     with pytest.raises(ValueError, match=message):
-        losses.create(*arguments)
-
-
-def test_wrong_options_are_refused_with_the_right_ones():
-    with pytest.raises(ValueError, match=r"no option 'margin'.*neg_margin, pos_margin"):
-        losses.create("c2", 10, 4, margin=0.5)
-    with pytest.raises(ValueError, match="no option 'temprature', did you mean 'temperature'"):
-        losses.create("pnca", 10, 4, temprature=0.5)
-    with pytest.raises(ValueError, match="no option 'memory_batches'"):
-        losses.create("c1", 10, 4, memory_batches=3)
-    with pytest.raises(ValueError, match="did you mean 'memory_batches'"):
-        losses.create("xbm+c1", 10, 4, memory_batch=3)
+        losses.create(*arguments, **options)
 
 
 def test_a_missing_loss_library_is_named(monkeypatch):

@@ -20,6 +20,11 @@ def batches(count: int, size: int = 6) -> list[tuple[torch.Tensor, torch.Tensor]
     ]
 
 
+def xbm(name: str = "c1", start: int = 0) -> CrossBatchMemoryLoss:
+    """A memory of two batches of six."""
+    return losses.create(f"xbm+{name}", CLASSES, DIM, memory_batches=2, batch_size=6, start=start).double()
+
+
 def contrastive_against(queries, labels, others, other_labels):
     """C1 of every query with every other embedding, one pair at a time."""
     total = 0.0
@@ -32,7 +37,7 @@ def contrastive_against(queries, labels, others, other_labels):
 
 def test_memory_loss_equals_a_loop_over_the_remembered_batches():
     plain = losses.create("c1", CLASSES, DIM)
-    loss = losses.create("xbm+c1", CLASSES, DIM, memory_batches=2, batch_size=6, start=2).double()
+    loss = xbm(start=2)
     past: list[tuple[torch.Tensor, torch.Tensor]] = []
     for step, (x, labels) in enumerate(batches(7)):
         expected = float(plain(x, labels))
@@ -54,7 +59,7 @@ def test_the_oldest_row_goes_first_where_batches_do_not_fill_the_memory_evenly()
 
 
 def test_remembered_embeddings_pass_no_gradient_but_the_batch_does():
-    loss = losses.create("xbm+c1", CLASSES, DIM, memory_batches=2, batch_size=6, start=0).double()
+    loss = xbm()
     (first, labels), (second, _) = batches(2)
     first.requires_grad_()
     second.requires_grad_()
@@ -65,7 +70,7 @@ def test_remembered_embeddings_pass_no_gradient_but_the_batch_does():
 
 
 def test_remembered_embeddings_train_the_proxies():
-    loss = losses.create("xbm+pnca", CLASSES, DIM, memory_batches=2, batch_size=6, start=0).double()
+    loss = xbm("pnca")
     plain = losses.create("pnca", CLASSES, DIM).double()
     plain.load_state_dict(loss.loss.state_dict())
     (first, labels), (second, _) = batches(2)
@@ -78,10 +83,7 @@ def test_remembered_embeddings_train_the_proxies():
 
 
 def test_a_restored_memory_goes_on_with_the_same_numbers():
-    def make() -> torch.nn.Module:
-        return losses.create("xbm+c1", CLASSES, DIM, memory_batches=2, batch_size=6, start=1).double()
-
-    whole, first, second = make(), make(), make()
+    whole, first, second = (xbm(start=1) for _ in range(3))
     seen = batches(6)
     expected = [float(whole(x, labels)) for x, labels in seen]
     for x, labels in seen[:4]:
@@ -91,7 +93,7 @@ def test_a_restored_memory_goes_on_with_the_same_numbers():
 
 
 def test_evaluation_remembers_nothing():
-    loss = losses.create("xbm+c1", CLASSES, DIM, memory_batches=2, batch_size=6, start=0).double().eval()
+    loss = xbm().eval()
     for x, labels in batches(3):
         loss(x, labels)
     assert int(loss.seen) == 0

@@ -65,7 +65,7 @@ def servers():
 
 @pytest.fixture
 def server(servers, served_folder):
-    """One server for all tests, because it takes long to start; started again after a test that has stopped it."""
+    """One server with small bounds for all tests; started again, which takes long, after a test that has stopped it."""
     if not servers or servers[-1].process.poll() is not None:
-        servers.append(Server(served_folder, "--max-mb", "0.1", "--max-pixels", "100000"))
+        servers.append(Server(served_folder, "--timeout", "2", "--max-mb", "1", "--max-uploads-mb", "2"))
     return servers[-1]

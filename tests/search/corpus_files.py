@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,7 +15,9 @@ import numpy as np
 from PIL import Image
 
 from gspool.search import open_index
-from gspool.search.index.table import COLUMNS
+from gspool.search.corpus import stream
+from gspool.search.index.export import finish_store, open_store
+from gspool.search.index.table import COLUMNS, ImageRecord, VectorSettings
 
 KINDS = ("lance", "parquet", "npz")
 
@@ -33,6 +36,27 @@ def draw_picture(path: Path, seed: int, size=(48, 40)) -> None:
 def rows_of(path: Path) -> list[dict]:
     """Read all rows of a file of vectors, in the order of their numbers."""
     return open_index(path).read(COLUMNS).sort_by("row").to_pylist()
+
+
+def write_rows(path: Path, settings: VectorSettings, *parts: tuple[list[ImageRecord], np.ndarray]) -> Path:
+    """Write a file of vectors in one append a part."""
+    writer = open_store(path, settings)
+    for records, vectors in parts:
+        writer.append(records, vectors)
+    finish_store(writer, path)
+    return path
+
+
+def interrupt_batches(monkeypatch, *numbers: int) -> None:
+    """Press Ctrl-C in the embedding of these batches, counted over all calls from 1."""
+    embed, calls = stream.embed_batch, itertools.count(1)
+
+    def interrupted(*arguments):
+        if next(calls) in numbers:
+            raise KeyboardInterrupt
+        return embed(*arguments)
+
+    monkeypatch.setattr(stream, "embed_batch", interrupted)
 
 
 PROGRAM = """

@@ -81,7 +81,7 @@ class Answer(NamedTuple):
 class Server:
     """`gspool serve` as a process of its own; requests are sent letter by letter, nothing is made tidy on the way."""
 
-    def __init__(self, folder, *options: str, token: str | None = None) -> None:
+    def __init__(self, folder, *options: str) -> None:
         call = "import sys; from gspool.search.commands import run; sys.exit(run('serve', sys.argv[1:]))"
         words = [str(folder / "model"), "--index", str(folder / "vectors.lance"), "--port", "0", "--device", "cpu"]
         self.process = subprocess.Popen(
@@ -101,7 +101,7 @@ class Server:
         self.address = f"http://127.0.0.1:{self.port}"
         for _ in range(100):
             try:
-                self.ask("GET", "/api/health", **{} if token is None else {"authorization": f"Bearer {token}"})
+                self.ask("GET", "/api/health")
                 return
             except ConnectionError:
                 time.sleep(0.1)

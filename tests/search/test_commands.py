@@ -10,48 +10,52 @@ import pytest
 
 from gspool.search import index
 from gspool.search.commands import COMMANDS, run
-from gspool.search.corpus import stream as stream_module
 from gspool.search.index import approximate
+from search.corpus_files import draw_picture, interrupt_batches
 
 
 @pytest.fixture
-def corpus(model_folder, pictures, tmp_path, capsys):
-    out = tmp_path / "vectors.lance"
-    assert run("embed", [str(model_folder), str(pictures), "--out", str(out), "--progress", "false"]) == 0
-    capsys.readouterr()
-    return out
+def said(model_folder, pictures, tmp_path, capsys):
+    """Embed the pictures into a table, and return what was printed, in one line."""
+
+    def embed(*more: str) -> str:
+        assert run("embed", [str(model_folder), str(pictures), "--out", str(tmp_path / "v.lance"), *more]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    return embed
 
 
-def test_embed_says_what_it_did(model_folder, pictures, tmp_path, capsys):
+@pytest.fixture
+def corpus(said, tmp_path):
+    said("--progress", "false")
+    return tmp_path / "v.lance"
+
+
+def test_embed_says_what_it_did_what_changed_and_what_is_gone(said, pictures, tmp_path):
     (pictures / "ant" / "bad.png").write_text("hello")
-    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.parquet"), "--batch_size", "4"]
-    assert run("embed", words) == 0
-    said = capsys.readouterr().out
-    assert "16/16" in said.replace(" ", "")
-    assert "images/s" in said
-    assert "15 embedded" in said
-    assert f"1 could not be read, see {tmp_path / 'v.parquet.bad.csv'}" in said.replace("\n", "")
-    assert run("embed", words) == 0
-    assert "15 were there already" in capsys.readouterr().out
+    first = said("--batch_size", "4")
+    for words in ("16/16", "images/s", "15 embedded", f"1 could not be read, see {tmp_path / 'v.lance.bad.csv'}"):
+        assert words in first
+    assert "again" not in first
+    assert "gone" not in first
+    draw_picture(pictures / "ant" / "0.png", 5, size=(50, 50))
+    draw_picture(pictures / "ant" / "bad.png", 6)
+    (pictures / "ant" / "4.png").unlink()
+    second = said("--progress", "false")
+    assert second.startswith("2 embedded in ")
+    assert "1 of them again because they changed; 13 were there already; 1 is gone (--remove_gone" in second
+    third = said("--progress", "false", "--remove_gone")
+    assert "15 were there already; 1 was gone and removed" in third
+    assert f"{tmp_path / 'v.lance'}: 15 vectors" in third
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(model_folder, pictures, tmp_path, capsys, monkeypatch):
-    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.parquet"), "--batch_size", "4"]
-    words += ["--progress", "false"]
-    embed, calls = stream_module.embed_batch, []
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return embed(*arguments)
-
-    monkeypatch.setattr(stream_module, "embed_batch", interrupted)
-    assert run("embed", words) == 130
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(said, model_folder, pictures, tmp_path, capsys, monkeypatch):
+    interrupt_batches(monkeypatch, 3)
+    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.lance"), "--batch_size", "4"]
+    assert run("embed", [*words, "--progress", "false"]) == 130
     assert "run the same command to continue" in capsys.readouterr().err
-    assert run("embed", words) == 0
-    assert "7 embedded" in (said := capsys.readouterr().out)
-    assert "8 were there already" in said
+    assert "7 embedded in" in (second := said("--batch_size", "4", "--progress", "false"))
+    assert "8 were there already" in second
 
 
 def test_search_lists_neighbours_best_first(model_folder, pictures, corpus, capsys):
@@ -90,30 +94,27 @@ def test_labels_conditions_and_a_picture(model_folder, pictures, corpus, tmp_pat
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_large_table_gets_an_index_whose_recall_is_printed(
-    model_folder, pictures, corpus, tmp_path, capsys, monkeypatch
-):
+def test_a_large_table_gets_an_index_whose_recall_is_printed(model_folder, pictures, corpus, said, capsys, monkeypatch):
     monkeypatch.setattr(index, "APPROXIMATE_FROM", 10)
     monkeypatch.setattr(approximate, "FEWEST_ROWS", 10)
     query = str(pictures / "bee" / "2.png")
     words = [str(model_folder), query, "--index", str(corpus), "--k", "3"]
     assert run("search", [*words, "--check", "--recall", "0.99"]) == 0
-    said = capsys.readouterr()
-    assert "building IVF_SQ over 15 vectors" in said.err
+    first = capsys.readouterr()
+    assert "building IVF_SQ over 15 vectors" in first.err
     # One byte a number: of fifteen vectors, two at the tenth place may change places.
-    assert re.search(r"recall@10 (1\.000|0\.9\d\d) on \d vectors of this corpus", said.err)
-    found = [line.split()[-1] for line in said.out.splitlines()[1:]]
+    assert re.search(r"recall@10 (1\.000|0\.9\d\d) on \d vectors of this corpus", first.err)
+    found = [line.split()[-1] for line in first.out.splitlines()[1:]]
     assert found[0] == query
     assert run("search", [*words, "--exact"]) == 0
     exact = capsys.readouterr()
     assert "exact (--exact)" in exact.err
     right = {line.split()[-1] for line in exact.out.splitlines()[1:]}
-    assert f"recall@3 {len(right & {*found}) / 3:.4f} on 1 query of yours" in said.err
+    assert f"recall@3 {len(right & {*found}) / 3:.4f} on 1 query of yours" in first.err
     # The next embed finds the index in place, and says so.
-    assert run("embed", [str(model_folder), str(pictures), "--out", str(corpus), "--progress", "false"]) == 0
-    said = capsys.readouterr().out
-    assert "building" not in said
-    assert "IVF_SQ, recall@10" in said
+    again = said("--progress", "false")
+    assert "building" not in again
+    assert "IVF_SQ, recall@10" in again
 
 
 def test_a_threshold_marks_matches(model_folder, pictures, corpus, tmp_path, capsys):
@@ -140,20 +141,19 @@ def test_a_threshold_marks_matches(model_folder, pictures, corpus, tmp_path, cap
     assert "threshold.json holds no threshold" in capsys.readouterr().err
 
 
-def test_duplicates_are_listed_in_groups(model_folder, pictures, corpus, tmp_path, capsys):
+def test_duplicates_are_listed_in_groups(pictures, corpus, said, capsys):
     copy = pictures / "cat" / "copy.png"
     shutil.copy(pictures / "ant" / "3.png", copy)
-    assert run("embed", [str(model_folder), str(pictures), "--out", str(corpus), "--progress", "false"]) == 0
-    capsys.readouterr()
+    said("--progress", "false")
     words = ["--duplicates", "--index", str(corpus), "--similarity", "0.999999"]
     assert run("search", [*words, "--json", "-"]) == 0
-    said = capsys.readouterr()
-    (group,) = json.loads(said.out)["groups"]
+    listed = capsys.readouterr()
+    (group,) = json.loads(listed.out)["groups"]
     assert [(hit["path"], hit["label"]) for hit in group] == [
         (str(pictures / "ant" / "3.png"), "ant"),
         (str(copy), "cat"),
     ]
-    assert "1 groups of near-identical pictures among 16" in said.err
+    assert "1 groups of near-identical pictures among 16" in listed.err
     assert run("search", words) == 0
     assert str(copy) in capsys.readouterr().out
 
@@ -185,21 +185,18 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("search M a.png --index none.lance --k 0", "--k is a whole number above 0, got 0"),
-        ("search M a.png --index none.lance --picture a.gif", "--picture is a file that ends in .png or .pdf or .svg"),
-        ("search M a.png --index none.lance --json a.txt", "--json is a file that ends in .json or .jsonl"),
-        ("search M a.png --index none.lance --recall 1.5", "--recall is a number above 0 and at most 1, got 1.5"),
-        ("search M a.png --index none.lance --expand -1", "--expand is a whole number of at least 0, got -1"),
+        ("search M a.png --index i.lance --k 0", "--k is a whole number above 0, got 0"),
+        ("search M a.png --index i.lance --picture a.gif", "--picture is a file that ends in .png or .pdf or .svg"),
+        ("search M a.png --index i.lance --json a.txt", "--json is a file that ends in .json or .jsonl"),
+        ("search M a.png --index i.lance --recall 1.5", "--recall is a number above 0 and at most 1, got 1.5"),
+        ("search M a.png --index i.lance --expand -1", "--expand is a whole number of at least 0, got -1"),
         (
-            "search M a.png --index none.lance --threshold 2",
-            "--threshold is a number of at least -1 and at most 1, or null, got 2",
+            "search M a.png --index i.lance --threshold 2",
+            "--threshold is a number of at least -1 and at most 1, or null",
         ),
-        (
-            "search --duplicates --index none.lance --similarity 0",
-            "--similarity is a number above 0 and at most 1, got 0",
-        ),
-        ("search M a.png --duplicates --index none.lance", "takes no queries"),
-        ("search M --index none.lance", "give a model and pictures"),
+        ("search --duplicates --index i.lance --similarity 0", "--similarity is a number above 0 and at most 1, got 0"),
+        ("search M a.png --duplicates --index i.lance", "takes no queries"),
+        ("search M --index i.lance", "give a model and pictures"),
         ("embed M a.png --out v.txt", "--out is a file that ends in .lance or .parquet or .npz, got 'v.txt'"),
         ("embed M a.png --out v.npz --recall 0", "--recall is a number above 0 and at most 1, got 0"),
         ("embed M a.png --out v.npz --batch_size 0", "--batch_size is a whole number above 0, got 0"),
@@ -211,17 +208,15 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
         ("explain M --prototypes pictures --out a.png", "ends in .html, got 'a.png'"),
         ("explain M a.png --top 0", "--top is a whole number above 0, got 0"),
         ("serve M", "--index is needed"),
-        (
-            "serve M --index none.lance --port 70000",
-            "--port is a whole number of at least 0 and at most 65535, got 70000",
-        ),
-        ("serve M --index none.lance --max-mb 0", "--max-mb is a number above 0, got 0"),
-        ("serve M --index none.lance --max-pixels 0", "--max-pixels is a whole number above 0, got 0"),
-        ("serve M --index none.lance --alpha -1", "--alpha is a number of at least 0, got -1"),
-        ("serve M --index none.lance --rate -1", "--rate is a whole number of at least 0, or null, got -1"),
-        ("serve M --index none.lance --timeout 0", "--timeout is a number above 0, got 0"),
-        ("serve M --index none.lance --max-uploads-mb 0", "--max-uploads-mb is a number above 0, got 0"),
-        ("serve M --index none.lance --token=", "--token is empty"),
+        ("serve M --index i.lance --port 70000", "--port is a whole number of at least 0 and at most 65535, got 70000"),
+        ("serve M --index i.lance --max-mb 0", "--max-mb is a number above 0, got 0"),
+        ("serve M --index i.lance --max-pixels 0", "--max-pixels is a whole number above 0, got 0"),
+        ("serve M --index i.lance --alpha -1", "--alpha is a number of at least 0, got -1"),
+        ("serve M --index i.lance --rate -1", "--rate is a whole number of at least 0, or null, got -1"),
+        ("serve M --index i.lance --timeout 0", "--timeout is a number above 0, got 0"),
+        ("serve M --index i.lance --max-uploads-mb 0", "--max-uploads-mb is a number above 0, got 0"),
+        ("serve M --index i.lance --token=", "--token is empty"),
+        *((f"{name} M --devise cpu --index x --out y.npz", "did you mean --device?") for name in COMMANDS),
     ],
 )
 def test_what_cannot_be_meant_ends_in_status_2(words, hint, tmp_path, monkeypatch, capsys):
@@ -241,18 +236,3 @@ def test_a_corpus_of_nothing_but_broken_pictures_fails(model_folder, tmp_path, c
     words = [str(model_folder), str(tmp_path), "--out", str(tmp_path / "v.npz"), "--progress", "false"]
     assert run("embed", words) == 1
     assert "none of the 1 pictures" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_a_page_with_examples_and_wrong_options_are_answered(command, capsys):
-    with pytest.raises(SystemExit) as status:
-        run(command, ["--help"])
-    assert status.value.code == 0
-    page = capsys.readouterr().out
-    assert f"usage: gspool {command} MODEL" in page
-    assert page.count(f"    gspool {command} ") >= 2
-    with pytest.raises(SystemExit) as status:
-        run(command, ["model", "--devise", "cpu", "--index", "x", "--out", "y.npz"])
-    assert status.value.code == 2
-    assert "did you mean --device?" in (error := capsys.readouterr().err)
-    assert "--help lists every option" in error

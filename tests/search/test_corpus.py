@@ -7,17 +7,19 @@ import os
 import threading
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from gspool.data.batches import read_ahead
+from gspool.executor import Failure
 from gspool.search import Limits, embed_corpus
 from gspool.search import corpus as embed_module
 from gspool.search.corpus import stream
 from gspool.search.corpus.sources import list_images
 from gspool.search.index.table import LanceWriter
-from search.corpus_files import KINDS, draw_picture, rows_of
+from search.corpus_files import KINDS, draw_picture, interrupt_batches, rows_of
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,15 +46,7 @@ def test_an_interrupted_run_goes_on_to_the_very_same_file(kind, small_model, pic
     whole = tmp_path / f"whole.{kind}"
     embed_corpus(small_model, pictures, whole, batch_size=4)
     monkeypatch.setattr(embed_module, "SECONDS_AT_ONCE", 0.0)
-    embed, calls = stream.embed_batch, []
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) in (3, 4):
-            raise KeyboardInterrupt
-        return embed(*arguments)
-
-    monkeypatch.setattr(stream, "embed_batch", interrupted)
+    interrupt_batches(monkeypatch, 3, 4)
     broken = tmp_path / f"broken.{kind}"
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
@@ -120,6 +114,28 @@ def test_vectors_leave_memory_as_they_come(small_model, pictures, tmp_path, monk
     monkeypatch.setattr(LanceWriter, "append", lambda self, *rows: (sizes.append(len(rows[0])), append(self, *rows)))
     embed_corpus(small_model, pictures, tmp_path / "v.parquet", batch_size=2)
     assert sizes == [4, 4, 4, 3]
+
+
+def test_a_cluster_writes_the_file_that_one_process_writes(small_model, pictures, tmp_path, monkeypatch, one_thread):
+    """On a real Ray cluster of this machine; what it does about workers that die is a test of the executor."""
+    monkeypatch.setattr(stream, "BATCHES_PER_TASK", 1)
+    (pictures / "bee" / "broken.png").write_bytes(b"hello")
+    alone, together = tmp_path / "alone.parquet", tmp_path / "together.parquet"
+    expected = embed_corpus(small_model, pictures, alone, batch_size=2, workers=1, device="cpu")
+    result = embed_corpus(small_model, pictures, together, batch_size=2, workers=1, ray="local", actors=1)
+    assert result[1:5] == expected[1:5] == (15, 15, 0, 1)
+    assert _bad(result.bad_list) == _bad(expected.bad_list)
+    for ours, theirs in zip(rows_of(together), rows_of(alone), strict=True):
+        # A broken picture moves the bounds of the batches behind it, and with them the rounding.
+        np.testing.assert_allclose(ours.pop("vector"), theirs.pop("vector"), rtol=1e-5, atol=1e-6)
+        assert ours == theirs
+    assert next(small_model.parameters()).device.type == "cpu"
+
+
+def test_a_mistake_of_a_worker_is_raised_here(small_model, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "run_tasks", lambda *_, **__: iter([(None, Failure("no such thing"))]))
+    with pytest.raises(RuntimeError, match="no such thing"):
+        embed_corpus(small_model, pictures, tmp_path / "v.lance", workers=1, ray="local", actors=1)
 
 
 def test_wrong_sources_cost_no_time_and_leave_no_file(tmp_path):

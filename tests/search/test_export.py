@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import resource
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ from gspool.search import open_index
 from gspool.search.index import export
 from gspool.search.index.export import finish_store, open_store, read_settings
 from gspool.search.index.table import ImageRecord, LanceWriter, VectorSettings
-from search.corpus_files import KINDS, rows_of
+from search.corpus_files import KINDS, rows_of, write_rows
 
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", 3)
 
@@ -39,12 +39,8 @@ def paths(count: int) -> list[str]:
 
 def written(path, *counts: int):
     """Write rows in several appends."""
-    writer, first = open_store(path, SETTINGS), 0
-    for count in counts:
-        writer.append(*some_rows(first, count))
-        first += count
-    finish_store(writer, path)
-    return path
+    firsts = [0, *itertools.accumulate(counts)]
+    return write_rows(path, SETTINGS, *map(some_rows, firsts, counts))
 
 
 def expected(count: int) -> list[dict]:
@@ -177,29 +173,17 @@ def test_wrong_vectors_are_refused_before_they_are_written(tmp_path):
     assert rows_of(tmp_path / "vectors.lance") == []
 
 
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-sys.path.insert(0, "tests")
-from search.test_export import SETTINGS, some_rows
-from gspool.search.index.table import LanceWriter
-path = Path(sys.argv[1])
-writer = LanceWriter(path, SETTINGS)
-writer.append(*some_rows(0, 10))
-# A disk that takes no larger file stands for one that is full.
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-try:
-    writer.append(*some_rows(10, 20_000))
-except ValueError as error:
-    print(error)
-"""
-
-
 def test_a_full_disk_is_one_sentence_and_keeps_the_rows(tmp_path):
     path = tmp_path / "vectors.lance"
-    done = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=False)
-    assert f"{path} could not be written (" in done.stdout, done.stderr
-    assert "run the same command again" in done.stdout
+    writer = LanceWriter(path, SETTINGS)
+    writer.append(*some_rows(0, 10))
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A disk that takes no larger file stands for one that is full.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, usual[1]))
+    try:
+        with pytest.raises(ValueError, match=rf"{path} could not be written \(.*run the same command again"):
+            writer.append(*some_rows(10, 20_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert rows_of(path) == expected(10)
     assert LanceWriter(path, SETTINGS).next_row == 10

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from gspool.search import Hit, label_filter, open_index
+from gspool.search import Hit, Index, label_filter, open_index
 from gspool.search.index.approximate import APPROXIMATE_FROM, MEASURED, Approximation, mean_recall, sample
-from gspool.search.index.export import finish_store, open_store
 from gspool.search.index.rerank import Rerank
 from gspool.search.index.table import ImageRecord, VectorSettings
-from search.corpus_files import KINDS
+from search.corpus_files import KINDS, write_rows
 
 DIM = 12
 SETTINGS = VectorSettings("runs/one", "0123456789abcdef", DIM)
@@ -38,14 +37,11 @@ def drawn(count: int, seed: int, classes: int = 7) -> Drawn:
     return Drawn(records, vectors.astype(np.float32))
 
 
-def written(path, rows: Drawn):
-    writer = open_store(path, SETTINGS)
-    writer.append(*rows)
-    finish_store(writer, path)
-    return path
+def indexed(path, rows: Drawn) -> Index:
+    return open_index(write_rows(path, SETTINGS, rows))
 
 
-def slow_search(rows: Drawn, query: np.ndarray, k: int, allowed) -> list[int]:
+def slow_search(rows: Drawn, query: np.ndarray, k: int, allowed=lambda row: True) -> list[int]:
     """Sort all cosines in double precision."""
     vectors = rows.vectors.astype(np.float64)
     scores = vectors @ query.astype(np.float64) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
@@ -57,12 +53,12 @@ def slow_search(rows: Drawn, query: np.ndarray, k: int, allowed) -> list[int]:
 @pytest.mark.parametrize("queries", [1, 2, 300])
 def test_exact_search_is_the_order_of_the_cosines(kind, queries, tmp_path):
     rows = drawn(500, seed=1)
-    index = open_index(written(tmp_path / f"vectors.{kind}", rows))
+    index = indexed(tmp_path / f"vectors.{kind}", rows)
     asked = drawn(queries, seed=2).vectors * 3
     answers = index.search(torch.from_numpy(asked), k=9)
     assert len(answers) == queries
     for query, hits in zip(asked, answers, strict=True):
-        assert [hit.row for hit in hits] == slow_search(rows, query, 9, lambda row: True)
+        assert [hit.row for hit in hits] == slow_search(rows, query, 9)
     best = answers[0][0]
     assert (best.path, best.label) == rows.records[best.row][:2]
     cosine = float(rows.vectors[best.row].astype(np.float64) @ asked[0].astype(np.float64) / np.linalg.norm(asked[0]))
@@ -71,7 +67,7 @@ def test_exact_search_is_the_order_of_the_cosines(kind, queries, tmp_path):
 
 def test_conditions_hold_and_neighbours_are_the_nearest_among_what_is_left(tmp_path):
     rows = drawn(500, seed=1)
-    index = open_index(written(tmp_path / "vectors.lance", rows))
+    index = indexed(tmp_path / "vectors.lance", rows)
     asked = drawn(3, seed=2).vectors
     for where, allowed in (
         (label_filter(["class '3'"]), lambda row: rows.records[row].label == "class '3'"),
@@ -90,31 +86,33 @@ def test_conditions_hold_and_neighbours_are_the_nearest_among_what_is_left(tmp_p
 
 def test_a_single_vector_is_one_query_and_k_may_exceed_the_corpus(tmp_path):
     rows = drawn(4, seed=1)
-    index = open_index(written(tmp_path / "vectors.lance", rows))
+    index = indexed(tmp_path / "vectors.lance", rows)
     (hits,) = index.search(rows.vectors[2], k=10)
-    assert [hit.row for hit in hits] == slow_search(rows, rows.vectors[2], 10, lambda row: True)
+    assert [hit.row for hit in hits] == slow_search(rows, rows.vectors[2], 10)
     assert hits[0].score == pytest.approx(1.0, abs=1e-6)
     assert index.search(np.empty((0, DIM)), k=3) == []
 
 
-def test_wrong_queries_are_refused(tmp_path):
-    index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
-    with pytest.raises(ValueError, match="length 12"):
-        index.search(np.ones((2, 13)))
-    with pytest.raises(ValueError, match="query 1 is zero"):
-        index.search(np.stack([np.ones(DIM), np.zeros(DIM)]))
-    with pytest.raises(ValueError, match="query 0 is zero or not finite"):
-        index.search(np.full(DIM, np.nan))
-    with pytest.raises(ValueError, match="at least 1"):
-        index.search(np.ones(DIM), k=0)
-    for where in ("colour = 'red'", "label = ", "label = ant"):
-        with pytest.raises(ValueError, match="is not valid"):
-            index.search(np.ones(DIM), where=where)
+@pytest.mark.parametrize(
+    ("vectors", "options", "message"),
+    [
+        (np.ones((2, 13)), {}, "length 12"),
+        (np.stack([np.ones(DIM), np.zeros(DIM)]), {}, "query 1 is zero"),
+        (np.full(DIM, np.nan), {}, "query 0 is zero or not finite"),
+        (np.ones(DIM), {"k": 0}, "at least 1"),
+        (np.ones(DIM), {"rerank": Rerank(whiten=13)}, "length 12 have no 13 directions"),
+        *((np.ones(DIM), {"where": where}, "is not valid") for where in ("colour = 'red'", "label = ", "label = ant")),
+    ],
+)
+def test_wrong_queries_are_refused(vectors, options, message, tmp_path):
+    index = indexed(tmp_path / "vectors.lance", drawn(5, seed=1))
+    with pytest.raises(ValueError, match=message):
+        index.search(vectors, **options)
+
+
+def test_wrong_labels_and_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at least one label"):
         label_filter([])
-
-
-def test_wrong_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="gspool embed"):
         open_index(tmp_path / "none.lance")
     with pytest.raises(ValueError, match=r"\.lance, \.parquet, \.npz"):
@@ -123,25 +121,23 @@ def test_wrong_files_are_refused(tmp_path):
 
 def test_re_ranking_is_that_of_a_plain_loop(tmp_path):
     rows = drawn(400, seed=1)
-    index = open_index(written(tmp_path / "vectors.lance", rows))
+    index = indexed(tmp_path / "vectors.lance", rows)
     vectors, asked = rows.vectors.astype(np.float64), drawn(3, seed=2).vectors
     values, directions = np.linalg.eigh(np.cov(vectors.T, bias=True))
     scale = directions[:, -5:] / np.sqrt(values[-5:])
     whitened = Drawn(rows.records, (vectors - vectors.mean(0)) @ scale)
     for query in asked:
-        near = vectors[slow_search(rows, query, 4, lambda row: True)]
+        near = vectors[slow_search(rows, query, 4)]
         expanded = query + ((near @ query) ** 2) @ near
         (hits,) = index.search(query, 9, rerank=Rerank(expand=4, alpha=2.0))
-        assert [hit.row for hit in hits] == slow_search(rows, expanded, 9, lambda row: True)
+        assert [hit.row for hit in hits] == slow_search(rows, expanded, 9)
         centred = (query - vectors.mean(0)) @ scale
-        candidates = {*slow_search(rows, query, 200, lambda row: True)}
+        candidates = {*slow_search(rows, query, 200)}
         (hits,) = index.search(query, 9, rerank=Rerank(whiten=5))
         assert [hit.row for hit in hits] == slow_search(whitened, centred, 9, candidates.__contains__)
         (hits,) = index.search(query, 9, label_filter(["class '3'"]), rerank=Rerank(5, whiten=5))
         assert {hit.label for hit in hits} == {"class '3'"}
     assert index.search(asked, 2, "row < 0", rerank=Rerank(whiten=5)) == [[], [], []]
-    with pytest.raises(ValueError, match="length 12 have no 13 directions"):
-        index.search(asked, rerank=Rerank(whiten=13))
 
 
 def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, monkeypatch):
@@ -150,7 +146,7 @@ def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, m
     vectors = np.zeros((7, DIM), np.float32)
     vectors[:, 0], vectors[:, 1] = np.cos(angles), np.sin(angles)
     records = [ImageRecord(f"/{row}.jpg", f"label {row}") for row in range(7)]
-    index = open_index(written(tmp_path / "vectors.lance", Drawn(records, vectors)))
+    index = indexed(tmp_path / "vectors.lance", Drawn(records, vectors))
     groups = index.duplicates(similarity=np.cos(np.deg2rad(8.5)))
     assert [[hit.row for hit in group] for group in groups] == [[0, 2, 4], [1, 5]]
     assert [hit.score for hit in groups[0]] == pytest.approx(np.cos(np.deg2rad([0, 8, 16])), abs=1e-6)
@@ -162,7 +158,7 @@ def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, m
 
 def test_an_approximate_index_reaches_the_recall_it_says(tmp_path):
     rows = drawn(5_000, seed=1, classes=50)
-    path = written(tmp_path / "vectors.lance", rows)
+    path = write_rows(tmp_path / "vectors.lance", SETTINGS, rows)
     index = open_index(path)
     told = []
     built = index.build(recall=0.9, k=5, queries=60, tell=told.append)
@@ -181,9 +177,7 @@ def test_an_approximate_index_reaches_the_recall_it_says(tmp_path):
     # Vectors that were not in the corpus are found as well.
     asked = drawn(50, seed=3, classes=50).vectors
     exact = index.search(asked, 5, exact=True)
-    assert [[hit.row for hit in hits] for hits in exact] == [
-        slow_search(rows, query, 5, lambda row: True) for query in asked
-    ]
+    assert [[hit.row for hit in hits] for hits in exact] == [slow_search(rows, query, 5) for query in asked]
     assert mean_recall(index.search(asked, 5), exact) == index.recall(asked, 5) > 0.8
     # The line says what was measured, and how to measure one's own.
     assert f"recall@5 {built.recall:.3f} on 60 vectors of this corpus" in repr(index)
@@ -192,7 +186,7 @@ def test_an_approximate_index_reaches_the_recall_it_says(tmp_path):
 
 def test_an_approximate_index_keeps_conditions_and_finds_enough(tmp_path):
     rows = drawn(3_000, seed=1, classes=50)
-    index = open_index(written(tmp_path / "vectors.lance", rows))
+    index = indexed(tmp_path / "vectors.lance", rows)
     index.build(recall=0.5, queries=20)
     label = rows.records[17].label
     count = sum(other.label == label for other in rows.records)
@@ -204,7 +198,7 @@ def test_an_approximate_index_keeps_conditions_and_finds_enough(tmp_path):
 
 
 def test_only_large_tables_ask_for_an_index_and_again_when_they_have_grown(tmp_path, monkeypatch):
-    index = open_index(written(tmp_path / "vectors.lance", drawn(5, seed=1)))
+    index = indexed(tmp_path / "vectors.lance", drawn(5, seed=1))
     assert not index.needs_approximation
     measured = Approximation("IVF_SQ", APPROXIMATE_FROM, 1, 2, 0.99, 10, 200, 1.0)
     for rows, approximation, wanted in (
@@ -227,17 +221,17 @@ def test_equal_scores_count_as_equal():
 
 
 def test_wrong_builds_are_refused(tmp_path):
-    small = open_index(written(tmp_path / "small.lance", drawn(5, seed=1)))
+    small = indexed(tmp_path / "small.lance", drawn(5, seed=1))
     with pytest.raises(ValueError, match="needs 1000"):
         small.build()
     with pytest.raises(ValueError, match=r"\(0, 1\]"):
         small.build(recall=1.5)
     with pytest.raises(ValueError, match=r"\.lance table"):
-        open_index(written(tmp_path / "copy.npz", drawn(5, seed=1))).build()
+        indexed(tmp_path / "copy.npz", drawn(5, seed=1)).build()
 
 
 def test_a_damaged_measure_says_what_to_do(tmp_path):
-    path = written(tmp_path / "vectors.lance", drawn(1_500, seed=1))
+    path = write_rows(tmp_path / "vectors.lance", SETTINGS, drawn(1_500, seed=1))
     open_index(path).build(recall=0.5, queries=10)
     (path / MEASURED).write_text(json.dumps({"kind": "IVF_SQ"}))
     with pytest.raises(ValueError, match="delete it"):
@@ -247,7 +241,7 @@ def test_a_damaged_measure_says_what_to_do(tmp_path):
 def test_temporary_copies_go_with_their_index(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    index = open_index(written(tmp_path / "vectors.npz", drawn(5, seed=1)))
+    index = indexed(tmp_path / "vectors.npz", drawn(5, seed=1))
     assert len([*(tmp_path / "temporary").iterdir()]) == 1
     del index
     assert [*(tmp_path / "temporary").iterdir()] == []

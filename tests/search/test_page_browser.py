@@ -42,11 +42,12 @@ def all_of(browser, selector: str):
     return browser.find_elements(By.CSS_SELECTOR, selector)
 
 
-def drop(browser, server: Server, path) -> None:
-    """Open the page anew and give it a picture."""
+def drop(browser, server: Server, path, cards: int = 12) -> None:
+    """Open the page anew, give it a picture, and wait for so many neighbours."""
     browser.get(server.address)
     wait(browser, lambda page: all_of(page, "#picture input[type=file]"))
     browser.find_element(By.CSS_SELECTOR, "#picture input[type=file]").send_keys(str(path))
+    wait(browser, lambda page: len(all_of(page, "#found .card img")) == cards)
 
 
 def shown(browser, selector: str) -> list[np.ndarray]:
@@ -69,7 +70,6 @@ def query(tmp_path):
 
 def test_a_dropped_picture_finds_its_neighbours(browser, server, query) -> None:
     drop(browser, server, query)
-    wait(browser, lambda page: len(all_of(page, "#found .card img")) == 12)
     pictures = shown(browser, "#found .card img")
     assert np.array_equal(pictures[0], np.asarray(noise(1)))
     captions = [caption.text for caption in all_of(browser, "#found .card figcaption")]
@@ -109,7 +109,6 @@ def test_a_dropped_picture_finds_its_neighbours(browser, server, query) -> None:
 
 def test_a_neighbour_is_searched_from_by_a_click(browser, server, query) -> None:
     drop(browser, server, query)
-    wait(browser, lambda page: len(all_of(page, "#found .card img")) == 12)
     second = all_of(browser, "#found .card")[1]
     name = second.find_element(By.CSS_SELECTOR, "figcaption").text.split()[-1]
     second.click()
@@ -136,7 +135,6 @@ def test_on_a_phone_results_come_before_settings(browser, server, query) -> None
     )
     try:
         drop(browser, server, query)
-        wait(browser, lambda page: all_of(page, "#found .card img"))
         tops = [browser.find_element(By.ID, name).rect["y"] for name in ("picture", "found", "why", "settings")]
         assert tops == sorted(tops)
         widths = [browser.find_element(By.ID, name).rect["width"] for name in ("picture", "found", "settings")]
@@ -151,7 +149,6 @@ def test_nothing_leaves_this_machine_and_no_script_fails(browser, server, query)
     browser.get_log("browser")
     browser.get_log("performance")
     drop(browser, server, query)
-    wait(browser, lambda page: all_of(page, "#found .card img"))
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
     assert len(asked) > 10
@@ -163,15 +160,14 @@ def test_nothing_leaves_this_machine_and_no_script_fails(browser, server, query)
 def test_a_label_is_text_whatever_it_says(browser, server, tmp_path) -> None:
     noise(200).save(tmp_path / "hostile.png")
     drop(browser, server, tmp_path / "hostile.png")
-    wait(browser, lambda page: all_of(page, "#found .card img"))
     assert HOSTILE in all_of(browser, "#found .card figcaption")[0].text
     assert all_of(browser, "#found img[src=x]") == []
 
 
 def test_a_bomb_is_refused_on_the_page(browser, server, tmp_path) -> None:
-    (tmp_path / "bomb.png").write_bytes(png_bomb(2000, 2000))
-    drop(browser, server, tmp_path / "bomb.png")
-    wait(browser, lambda page: "2000 x 2000 pixels, at most 100,000" in page.find_element(By.TAG_NAME, "body").text)
+    (tmp_path / "bomb.png").write_bytes(png_bomb(5001, 5000))
+    drop(browser, server, tmp_path / "bomb.png", cards=0)
+    wait(browser, lambda page: "5001 x 5000 pixels, at most 25,000,000" in page.find_element(By.TAG_NAME, "body").text)
     assert all_of(browser, "#found .card") == []
 
 

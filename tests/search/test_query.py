@@ -114,7 +114,7 @@ def test_a_picture_can_be_drawn_although_a_neighbour_is_gone(small_model, pictur
 def test_a_layer_without_weights_is_drawn_without_them(pictures, tmp_path):
     model = Embedder("small_cnn", "gmp", 16).eval()
     embed_corpus(model, pictures, tmp_path / "vectors.parquet")
-    answers = [*search_images(model, open_index(tmp_path / "vectors.parquet"), pictures / "ant", k=2)]
+    answers = [*search_images(model, open_index(tmp_path / "vectors.parquet"), pictures / "ant" / "0.png", k=2)]
     assert draw_answers(model, answers, tmp_path / "found.png").exists()
 
 

@@ -11,21 +11,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from gspool.search import embed_corpus, open_index, search_images
-from gspool.search.commands import run
 from gspool.search.corpus import sources, stream
 from gspool.search.index.table import ImageRecord, LanceWriter, VectorSettings, open_table
-from search.corpus_files import KINDS, draw_picture, rows_of, stuck_in_the_third_batch
+from search.corpus_files import KINDS, draw_picture, rows_of, stuck_in_the_third_batch, write_rows
 
+SETTINGS = VectorSettings("runs/one", "0f", 12)
+# The columns of version 0.1.0.
 OLD = ["row", "path", "label", "width", "height", "vector"]
 
 
-# What is the same for every kind of file is tested on one.
-LANCE = pytest.mark.parametrize("out", ["lance"], indirect=True)
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def out(request, tmp_path):
-    return tmp_path / f"vectors.{request.param}"
+    """A .lance table; another kind of file where a test asks for it."""
+    return tmp_path / f"vectors.{getattr(request, 'param', 'lance')}"
+
+
+EVERY_KIND = pytest.mark.parametrize("out", KINDS, indirect=True)
 
 
 def named_rows(path) -> dict[str, dict]:
@@ -58,6 +59,7 @@ def later(path, seconds: int = 5) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + seconds * 10**9 + 1))
 
 
+@EVERY_KIND
 def test_a_changed_picture_takes_the_place_of_its_row(small_model, pictures, out):
     embed_corpus(small_model, pictures, out)
     before = named_rows(out)
@@ -82,8 +84,7 @@ def test_a_changed_picture_takes_the_place_of_its_row(small_model, pictures, out
         assert {**after[name], "row": row["row"]} == row
 
 
-def test_another_time_is_enough_and_the_same_time_with_another_size_too(small_model, pictures, tmp_path):
-    out = tmp_path / "v.lance"
+def test_another_time_is_enough_and_the_same_time_with_another_size_too(small_model, pictures, out):
     touched, same_size, same_time = (pictures / "ant" / f"{number}.png" for number in range(3))
     for path, seed in ((same_size, 1), (same_time, 2)):
         draw_picture(path.with_suffix(".bmp"), seed)
@@ -108,7 +109,7 @@ def test_another_time_is_enough_and_the_same_time_with_another_size_too(small_mo
     assert counts(embed_corpus(small_model, pictures, out)) == (0, 0, 15, 0, 0, 0, 15)
 
 
-def test_a_picture_that_changes_while_it_is_read_is_noticed_the_next_time(small_model, pictures, tmp_path, monkeypatch):
+def test_a_picture_that_changes_while_it_is_read_is_noticed_the_next_time(small_model, pictures, out, monkeypatch):
     embed = stream.embed_batch
 
     def meanwhile(*arguments):
@@ -118,11 +119,10 @@ def test_a_picture_that_changes_while_it_is_read_is_noticed_the_next_time(small_
 
     with monkeypatch.context() as patch:
         patch.setattr(stream, "embed_batch", meanwhile)
-        embed_corpus(small_model, pictures, tmp_path / "v.lance")
-    assert counts(embed_corpus(small_model, pictures, tmp_path / "v.lance"))[:3] == (1, 1, 14)
+        embed_corpus(small_model, pictures, out)
+    assert counts(embed_corpus(small_model, pictures, out))[:3] == (1, 1, 14)
 
 
-@LANCE
 def test_a_changed_picture_that_cannot_be_read_keeps_its_row_and_is_tried_again(small_model, pictures, out):
     embed_corpus(small_model, pictures, out)
     before = named_rows(out)
@@ -134,7 +134,6 @@ def test_a_changed_picture_that_cannot_be_read_keeps_its_row_and_is_tried_again(
     assert counts(embed_corpus(small_model, pictures, out))[:2] == (1, 1)
 
 
-@LANCE
 def test_gone_pictures_are_counted_and_taken_out_when_asked_for(small_model, pictures, out):
     embed_corpus(small_model, pictures, out)
     before = named_rows(out)
@@ -152,7 +151,6 @@ def test_gone_pictures_are_counted_and_taken_out_when_asked_for(small_model, pic
     assert counts(embed_corpus(small_model, pictures, out, remove_gone=True)) == (0, 0, 14, 0, 0, 0, 14)
 
 
-@LANCE
 def test_rows_of_other_sources_stay(small_model, pictures, out, tmp_path):
     for name in ("a", "b"):
         draw_picture(tmp_path / "scans" / f"{name}.png", ord(name))
@@ -178,8 +176,7 @@ def test_rows_of_other_sources_stay(small_model, pictures, out, tmp_path):
     }
 
 
-def test_what_cannot_be_reached_today_is_not_gone(small_model, pictures, tmp_path, monkeypatch):
-    out = tmp_path / "v.lance"
+def test_what_cannot_be_reached_today_is_not_gone(small_model, pictures, out, tmp_path, monkeypatch):
     embed_corpus(small_model, pictures, out)
     os.rename(pictures / "bee", tmp_path / "elsewhere")
     stat = os.stat
@@ -195,7 +192,6 @@ def test_what_cannot_be_reached_today_is_not_gone(small_model, pictures, tmp_pat
     assert embed_corpus(small_model, pictures, out, remove_gone=True).removed == 5
 
 
-@LANCE
 def test_labels_follow_their_source_without_embedding(small_model, pictures, out, tmp_path):
     listed = tmp_path / "list.csv"
     lines = [f"{path},{path.parent.name}" for path in sorted(pictures.glob("*/*.png"))]
@@ -213,6 +209,7 @@ def test_labels_follow_their_source_without_embedding(small_model, pictures, out
     assert named_rows(out)["bee/0.png"]["label"] == "wasp"
 
 
+@EVERY_KIND
 def test_a_file_of_an_earlier_version_goes_on(small_model, pictures, out):
     embed_corpus(small_model, pictures, out)
     whole = named_rows(out)
@@ -237,7 +234,6 @@ def test_a_file_of_an_earlier_version_goes_on(small_model, pictures, out):
     assert counts(embed_corpus(small_model, pictures, out, remove_gone=True)) == (1, 1, 14, 0, 1, 1, 15)
 
 
-@LANCE
 def test_rows_of_an_earlier_version_that_lie_elsewhere_stay(small_model, pictures, out, tmp_path):
     draw_picture(tmp_path / "other" / "x.png", 1)
     embed_corpus(small_model, [pictures, tmp_path / "other"], out)
@@ -281,15 +277,12 @@ def drawn(count: int, seed: int, replacing: bool = False) -> tuple[list[ImageRec
 
 
 def test_an_approximate_index_follows_what_is_replaced_and_taken_out(tmp_path):
-    path, settings = tmp_path / "vectors.lance", VectorSettings("runs/one", "0f", 12)
     records, first = drawn(2_000, seed=1)
-    writer = LanceWriter(path, settings)
-    writer.append(records, first)
-    writer.finish()
+    path = write_rows(tmp_path / "vectors.lance", SETTINGS, (records, first))
     open_index(path).build(recall=0.9, queries=20)
     # Open since before, as a server's is.
     served = open_index(path)
-    writer = LanceWriter(path, settings)
+    writer = LanceWriter(path, SETTINGS)
     records, second = drawn(50, seed=2, replacing=True)
     writer.append(records, second)
     added, new = drawn(10, seed=3)
@@ -318,9 +311,8 @@ def test_an_approximate_index_follows_what_is_replaced_and_taken_out(tmp_path):
 
 
 def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
-    path, settings = tmp_path / "vectors.lance", VectorSettings("runs/one", "0f", 12)
-    first, second = drawn(5, seed=1), drawn(5, seed=2, replacing=True)
-    LanceWriter(path, settings).append(*first)
+    path, first, second = tmp_path / "vectors.lance", drawn(5, seed=1), drawn(5, seed=2, replacing=True)
+    LanceWriter(path, SETTINGS).append(*first)
     index = open_index(path)
     query, calls = type(index.table.search(first[1][0])), []
     ask = query.to_arrow
@@ -328,9 +320,7 @@ def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
     def overtaken(request):
         calls.append(1)
         if len(calls) == 1:
-            writer = LanceWriter(path, settings)
-            writer.append(*second)
-            writer.finish()
+            write_rows(path, SETTINGS, second)
             raise RuntimeError("lance error: Not found: vectors.lance/data/0.lance")
         return ask(request)
 
@@ -340,25 +330,3 @@ def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
     monkeypatch.setattr(query, "to_arrow", lambda request: (_ for _ in ()).throw(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match="something else"):
         index.search(second[1][3], 1)
-
-
-def test_the_command_says_what_changed_and_what_is_gone(model_folder, pictures, tmp_path, capsys):
-    words = [str(model_folder), str(pictures), "--out", str(tmp_path / "v.lance"), "--progress", "false"]
-
-    def said(*more: str) -> str:
-        assert run("embed", [*words, *more]) == 0
-        return " ".join(capsys.readouterr().out.split())
-
-    first = said()
-    assert "again" not in first
-    assert "gone" not in first
-    draw_picture(pictures / "ant" / "0.png", 5, size=(50, 50))
-    draw_picture(pictures / "ant" / "new.png", 6)
-    (pictures / "ant" / "4.png").unlink()
-    second = said()
-    assert second.startswith("2 embedded in ")
-    assert "1 of them again because they changed; 13 were there already; 1 is gone (--remove_gone" in second
-    assert f"{tmp_path / 'v.lance'}: 16 vectors" in second
-    third = said("--remove_gone")
-    assert "15 were there already; 1 was gone and removed" in third
-    assert f"{tmp_path / 'v.lance'}: 15 vectors" in third

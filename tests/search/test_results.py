@@ -30,22 +30,16 @@ def pictures_in(page: str) -> list[np.ndarray]:
     return found
 
 
-def test_cards_come_in_the_order_of_the_neighbours(lookup) -> None:
-    hits = found(lookup, 2, 5)
-    page = neighbours_html(lookup, hits, "pictures", None)
+@pytest.mark.parametrize("view", ["pictures", "weights", "prototypes"])
+def test_cards_come_in_the_order_of_the_neighbours_and_show_where_the_model_looks(lookup, small_model, view) -> None:
+    query, hits = explain(small_model, noise(2)), found(lookup, 2, 5)
+    page = neighbours_html(lookup, hits, view, query, size=64)
     assert page.count('<figure class="card"') == 5
     places = [page.index(f">{hit.name}<") for hit in hits]
     assert places == sorted(places)
-    assert np.array_equal(pictures_in(page)[0], np.asarray(noise(2)))
-
-
-@pytest.mark.parametrize("view", ["weights", "prototypes"])
-def test_cards_show_where_the_model_looks(lookup, small_model, view: str) -> None:
-    query = explain(small_model, noise(2))
-    page = neighbours_html(lookup, found(lookup, 2, 1), view, query, size=64)
-    expected = owners_over(query) if view == "prototypes" else weights_over(query.image, query.weights)
-    assert np.array_equal(pictures_in(page)[0], expected)
-    assert "shared 100%" in page
+    drawn = {"pictures": np.asarray(noise(2)), "weights": weights_over(query.image, query.weights)}
+    assert np.array_equal(pictures_in(page)[0], drawn[view] if view in drawn else owners_over(query))
+    assert ("shared 100%" in page) == (view != "pictures")
 
 
 def test_nothing_found_says_what_to_do(lookup) -> None:
@@ -71,14 +65,10 @@ def test_labels_and_names_are_text(lookup) -> None:
     assert 'alt="&quot;&gt;&lt;script&gt;x&lt;/script&gt;"' in page
 
 
-def test_the_query_is_explained_in_three_pictures_and_bars(small_model) -> None:
-    page = explanation_html(explain(small_model, noise(2)), top=4)
-    assert len(pictures_in(page)) == 3
-    assert page.count('class="bar"') == 4
-    assert "width:100.0%" in page
-
-
-def test_a_model_without_prototypes_shows_two(small_model) -> None:
-    page = explanation_html(explain(Embedder("small_cnn", pooling="gap", dim=8), noise(2)))
-    assert len(pictures_in(page)) == 2
-    assert "of this model has no prototypes, only weights" in page
+@pytest.mark.parametrize(("pooling", "pictures", "bars"), [("gsp", 3, 4), ("gap", 2, 0)])
+def test_the_query_is_explained_in_pictures_and_bars(small_model, pooling, pictures, bars) -> None:
+    model = small_model if pooling == "gsp" else Embedder("small_cnn", pooling=pooling, dim=8)
+    page = explanation_html(explain(model, noise(2)), top=4)
+    assert len(pictures_in(page)) == pictures
+    assert page.count('class="bar"') == bars
+    assert ("of this model has no prototypes, only weights" in page) == (pooling == "gap")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,9 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 from gspool.search.commands import run
+from gspool.search.serve import app
+from gspool.search.serve.api import create_api
 from gspool.search.serve.app import listening, open_tunnel
+from gspool.search.serve.guard import Guard
 from search.corpus_files import noise
 from search.served import HOSTILE, Server, as_bytes, png_bomb
 
@@ -111,25 +114,15 @@ def test_uploads_stay_in_a_folder_of_their_own_whatever_their_name(server, tmp_p
 
 
 def test_addresses_are_not_fetched_for_anybody(server) -> None:
-    reached = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as trap:
-        trap.settimeout(1.5)
-
-        def wait() -> None:
-            try:
-                trap.accept()[0].close()
-                reached.set()
-            except TimeoutError:
-                return
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
         address = f"http://127.0.0.1:{trap.getsockname()[1]}/picture.png"
         assert '"success":true' not in server.asked(address, url=address)
         assert server.ask("GET", f"/gradio_api/file={address}").status == 404
         assert server.ask("GET", f"/gradio_api/proxy={address}").status == 404
-        waiting.join()
-    assert not reached.is_set()
+        # Whoever had come would wait here.
+        trap.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            trap.accept()
 
 
 def test_more_bytes_than_allowed_are_refused(server) -> None:
@@ -137,7 +130,7 @@ def test_more_bytes_than_allowed_are_refused(server) -> None:
         assert server.ask("GET", "/api/health").status == 200
         # The server answers and closes before all has come, which the sender may notice first.
         try:
-            assert server.ask("POST", target, bytes(400_000), content_type="application/octet-stream").status == 413
+            assert server.ask("POST", target, bytes(2_000_000), content_type="application/octet-stream").status == 413
         except ConnectionError:
             assert server.ask("GET", "/api/health").status == 200
 
@@ -162,6 +155,29 @@ def test_addresses_of_the_page_are_those_that_were_asked_for(server) -> None:
         for target in ("/", "/config", "/docs"):
             assert "evil.example" not in server.ask("GET", target, **lie).text
     assert json.loads(server.ask("GET", "/config", x_forwarded_proto="https").content)["root"].startswith("https://")
+
+
+def test_a_token_and_a_rate_reach_the_guard(served_folder, monkeypatch, tmp_path) -> None:
+    """In this process, without Gradio; the token comes from where no list of processes shows it."""
+    monkeypatch.setenv("GSPOOL_TOKEN", "secret")
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "")
+    answers = []
+
+    def guarded(lookup, limits, hosts, rules) -> Guard:
+        return Guard(create_api(lookup, limits), tmp_path, rules._replace(hosts=hosts))
+
+    def ask(application, *_) -> None:
+        client = TestClient(application, "http://localhost", client=("192.0.2.7", 1))
+        answers.extend(client.get(target).status_code for target in ("/", "/docs", "/api/health"))
+        client.headers["authorization"] = "Bearer secret"
+        answers.extend(client.post("/api/search", files={"image": b"x"}).status_code for _ in range(3))
+        answers.append(client.get("/api/health").status_code)
+
+    monkeypatch.setattr(app, "create_app", guarded)
+    monkeypatch.setattr(app, "run_server", ask)
+    model, index = served_folder / "model", served_folder / "vectors.lance"
+    assert run("serve", [str(model), "--index", str(index), "--port", "0", "--rate", "5"]) == 0
+    assert answers == [401] * 3 + [415] * 2 + [429, 200]
 
 
 def test_an_address_of_another_machine_is_told_in_a_line(served_folder, capsys) -> None:
@@ -195,53 +211,21 @@ def test_a_public_address_leads_to_this_port_if_there_is_a_network(monkeypatch) 
         open_tunnel(1234)
 
 
-def test_ctrl_c_ends_it_with_a_word_and_leaves_nothing(server) -> None:
-    """Also while a page is open, whose connection never ends."""
-    place = Path(uploaded(server, as_bytes(noise(1))))
-    assert place.is_file()
-    with socket.create_connection(("127.0.0.1", server.port)) as page:
-        page.sendall(b"GET /gradio_api/heartbeat/abc HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert page.recv(12) == b"HTTP/1.1 200"
-        status, said = server.stop()
-    # Before it may stand what Gradio said to those who asked for paths.
-    assert (status, said.split()[-1]) == (0, "stopped")
-    assert not place.parents[1].exists()
-
-
-KNOWN = {"authorization": "Bearer secret"}
-
-
-@pytest.fixture(scope="module")
-def bounded(served_folder):
-    """A server with small bounds and a token, which an environment variable keeps from the list of processes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GSPOOL_TOKEN", "secret")
-        options = ("--timeout", "2", "--max-mb", "1", "--max-uploads-mb", "2", "--rate", "120")
-        with Server(served_folder, *options, token="secret") as running:
-            yield running
-
-
-def test_without_the_token_nothing_is_answered(bounded) -> None:
-    assert [bounded.ask("GET", target).status for target in ("/", "/docs", "/api/health")] == [401] * 3
-    assert bounded.send("/gradio_api/upload", as_bytes(noise(1)), "files").status == 401
-    assert bounded.send("/api/search", as_bytes(noise(1)), headers=KNOWN).status == 200
-
-
-def test_many_large_pictures_at_once_take_the_memory_of_one(bounded) -> None:
+def test_many_large_pictures_at_once_take_the_memory_of_one(server) -> None:
     """Five pictures of 25 megapixels, decoded all at once, would take a gigabyte; so would one line resized."""
     large = as_bytes(Image.new("RGBA", (5000, 5000), (200, 100, 50, 128)), "PNG", compress_level=1)
-    bounded.send("/api/search", as_bytes(noise(1)), headers=KNOWN)
-    before = bounded.memory("VmHWM")
+    server.send("/api/search", as_bytes(noise(1)))
+    before = server.memory("VmHWM")
     with ThreadPoolExecutor(5) as people:
-        sent = people.map(lambda _: bounded.send("/api/search", large, headers=KNOWN).status, range(5))
+        sent = people.map(lambda _: server.send("/api/search", large).status, range(5))
         assert list(sent) == [200] * 5
-    assert bounded.send("/api/search", png_bomb(1, 500_000), headers=KNOWN).status == 413
-    assert bounded.memory("VmHWM") - before < 400 * 2**20
+    assert server.send("/api/search", png_bomb(1, 500_000)).status == 413
+    assert server.memory("VmHWM") - before < 400 * 2**20
 
 
-def test_uploads_of_the_page_do_not_fill_the_disk(bounded) -> None:
+def test_uploads_of_the_page_do_not_fill_the_disk(server) -> None:
     large = [as_bytes(noise(seed), "BMP") + bytes(300_000) for seed in range(12)]
-    places = [Path(bounded.send("/gradio_api/upload", content, "files", headers=KNOWN).json()[0]) for content in large]
+    places = [Path(server.send("/gradio_api/upload", content, "files").json()[0]) for content in large]
     kept = sum(file.stat().st_size for file in places[0].parents[1].rglob("*") if file.is_file())
     assert kept <= 2 * 2**20
     assert places[-1].exists()
@@ -262,26 +246,30 @@ def left_open(sockets: list[socket.socket]) -> int:
     return count
 
 
-def test_clients_that_send_nothing_or_half_are_let_go(bounded) -> None:
+def test_clients_that_send_nothing_or_half_are_let_go(server) -> None:
     """Two hundred that say nothing, some that stop in the head or the body of a request, some after an answer."""
-    token = b"Host: localhost\r\nAuthorization: Bearer secret\r\n"
-    half = b"POST /api/search HTTP/1.1\r\nContent-Length: 1000\r\n" + token
-    whole = b"GET /api/labels HTTP/1.1\r\n" + token + b"\r\n"
+    half = b"POST /api/search HTTP/1.1\r\nContent-Length: 1000\r\nHost: localhost\r\n"
+    whole = b"GET /api/labels HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.create_connection(("127.0.0.1", bounded.port))) for _ in range(200)]
+        sockets = [opened.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(200)]
         for each, words in zip(sockets, [half, half + b"\r\nabc", whole + half[:20]] * 5, strict=False):
             each.sendall(words)
         time.sleep(0.2)
-        assert bounded.ask("GET", "/api/health", **KNOWN).status == 200
+        assert server.ask("GET", "/api/health").status == 200
         ends = time.monotonic() + 30
         while time.monotonic() < ends and (open_ones := left_open(sockets)):
             time.sleep(0.2)
         assert open_ones == 0
 
 
-def test_a_client_that_asks_too_often_has_to_wait(bounded) -> None:
-    """The last of the tests that ask this server."""
-    statuses = [bounded.send("/api/search", b"x", headers=KNOWN).status for _ in range(200)]
-    assert statuses[-1] == 429
-    assert set(statuses) <= {415, 429}
-    assert bounded.ask("GET", "/api/health", **KNOWN).status == 200
+def test_ctrl_c_ends_it_with_a_word_and_leaves_nothing(server) -> None:
+    """Also while a page is open, whose connection never ends."""
+    place = Path(uploaded(server, as_bytes(noise(1))))
+    assert place.is_file()
+    with socket.create_connection(("127.0.0.1", server.port)) as page:
+        page.sendall(b"GET /gradio_api/heartbeat/abc HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert page.recv(12) == b"HTTP/1.1 200"
+        status, said = server.stop()
+    # Before it may stand what Gradio said to those who asked for paths.
+    assert (status, said.split()[-1]) == (0, "stopped")
+    assert not place.parents[1].exists()

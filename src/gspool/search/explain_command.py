@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse.typing import PositiveInt
 
+from gspool.files import write_atomic
 from gspool.terminal.output import check_output
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError
@@ -123,13 +124,9 @@ def _summary(explanation: Any) -> str:
 
 def _write(given: Any, lines: list[str], picture: bytes | None, figures: Any) -> None:
     """Write the files and print the lines; numbers for the terminal come alone, so that a program can read them."""
-    from gspool.files import write_atomic
-
     text = json.dumps(figures, indent=2) + "\n"
     for place, content in ((given.out, picture), (given.json, text.encode())):
         if place not in (None, "-") and content is not None:
-            path = Path(place)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, content)
-            lines.append(f"wrote   {path}")
+            write_atomic(Path(place), content)
+            lines.append(f"wrote   {place}")
     print(text if given.json == "-" else "\n".join(lines))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from gspool.files import write_atomic
 from gspool.terminal.output import check_output
 from gspool.terminal.parser import Cosine, Share, TeachingParser
 from gspool.terminal.status import WrongArgumentsError
@@ -198,8 +199,7 @@ def _write_json(name: str, content: dict[str, Any]) -> None:
     if name == "-":
         print(text, end="")
     else:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text, encoding="utf-8")
+        write_atomic(Path(name), text.encode())
 
 
 def _record(answer: Answer, threshold: float | None) -> dict[str, Any]:

@@ -109,7 +109,6 @@ def draw_answers(model: Embedder, answers: Sequence[Answer], out: str | Path) ->
         for axis, image, weights in maps:
             axis.imshow(weights_over(image, weights, scale))
         draw_scale(figure, axes, scale)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, figure_bytes(figure, path.suffix[1:].lower()))
     return path
 

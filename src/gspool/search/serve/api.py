@@ -108,12 +108,7 @@ OUT_OF_RANGE: dict[int | str, dict[str, Any]] = {
 
 
 def create_api(lookup: Lookup, limits: Limits) -> FastAPI:
-    """Return the application with the routes for programs under /api and their description at /docs.
-
-    Args:
-        lookup: the model and the corpus.
-        limits: of one upload.
-    """
+    """Return the application with the routes for programs under /api and their description at /docs."""
     # Without FastAPI's own pages: they load scripts from elsewhere, and stay empty without a network.
     app = FastAPI(title="gspool", version=__version__, docs_url=None, redoc_url=None, summary="Search by image.")
     app.include_router(_routes(lookup, limits.check()))
