@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from gspool.evaluation.statistics import (
-    deviation,
     interval,
+    mean_and_deviation,
     over_folds,
     paired_difference,
     seed_difference,
@@ -48,7 +48,7 @@ def test_signs_are_told_only_where_the_interval_excludes_zero() -> None:
 
 
 def test_one_run_has_no_deviation() -> None:
-    assert deviation([3.0]) == 0.0
+    assert mean_and_deviation([3.0]) == {"mean": 3.0, "std": 0.0}
     assert plus_minus(3.0, None) == "3.00"
     assert with_interval(None) == ""
 
