@@ -6,8 +6,13 @@ import signal
 
 import pytest
 import torch
+from hypothesis import settings
 
 from gspool.data.registry import ROOT_VARIABLE
+
+# Examples may take as long as a busy machine needs.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)

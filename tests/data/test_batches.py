@@ -24,7 +24,7 @@ def joined(ranks):
     return [[index for part in parts for index in part] for parts in zip(*ranks, strict=True)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 9), min_size=2, max_size=15),
     st.integers(1, 6),
@@ -56,7 +56,7 @@ def test_every_batch_has_m_images_of_p_classes_and_ranks_divide_it(counts, own_c
             assert max(own.values()) - min(own.values()) <= 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(2, 23), st.integers(1, 23))
 def test_every_class_comes_once_before_any_comes_again(classes, p):
     p = min(p, classes)

@@ -58,7 +58,7 @@ def test_every_precision_is_searched_exactly(oracle, clusters, dtype):
 
 
 # The oracle is a plain function and keeps nothing between examples.
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_small_integers_full_of_ties_equal_a_loop(oracle, data):
     rows = data.draw(st.integers(2, 24))

@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from gspool.evaluation.statistics import (
-    deviation,
     interval,
     over_folds,
     paired_difference,

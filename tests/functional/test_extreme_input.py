@@ -210,7 +210,7 @@ def is_resolved(tokens, prototypes, mask):
     return not bool(rounding.any() | crowded.any() | at_kink[0] | at_kink[1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     problem=hostile(),
     mu=st.sampled_from([1e-30, 1e-3, 0.1, 0.3, 0.7, 0.97, 0.999]),
@@ -228,7 +228,7 @@ def test_hostile_problems_equal_the_oracle(problem, mu, epsilon, role, outputs):
         torch.testing.assert_close(out[1].sum(-1), torch.ones_like(out[1][:, 0]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     problem=hostile(),
     mu=st.sampled_from([1e-3, 0.3, 0.5, 0.999, 1.0]),
@@ -262,7 +262,7 @@ def test_float16_overflows_to_infinity():
     float16_overflows_to_infinity("torch")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 1000),
     size=st.sampled_from([1e-20, 1.0, 1e4]),

@@ -90,7 +90,7 @@ def test_mu_one_and_epsilon_zero_are_average_pooling(mu, epsilon):
     torch.testing.assert_close(ours.grad, average.grad)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), mu=st.floats(0.02, 1.0), epsilon=st.floats(0.0, 100.0))
 def test_weights_and_attributes_sum_to_one(seed, mu, epsilon):
     x, w = random_problem(2, 7, 5, dim=4, seed=seed, dtype=torch.float32)
@@ -100,7 +100,7 @@ def test_weights_and_attributes_sum_to_one(seed, mu, epsilon):
     assert (out.weights <= 1 / (7 * mu) * (1 + 1e-5)).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000))
 def test_order_of_tokens_does_not_matter(seed):
     x, w = random_problem(2, 9, 5, dim=4, seed=seed)

@@ -17,7 +17,7 @@ def random_cost(batch=2, prototypes=3, tokens=6, dim=5):
     return subtracted_distance(w, x)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     tokens=st.sampled_from([1, 2, 7, 63]),
     prototypes=st.sampled_from([1, 3, 65]),

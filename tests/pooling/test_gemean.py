@@ -24,7 +24,7 @@ def test_grows_with_the_power_between_average_and_maximum() -> None:
     assert (means[-1] < GMP(4)(x)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     p=st.floats(SMALLEST_POWER, 1e6),
     values=st.lists(st.floats(1e-6, 1e30), min_size=1, max_size=9),

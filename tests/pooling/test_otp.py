@@ -13,7 +13,7 @@ from gspool.pooling.otp import OTP, balanced_transport
 from oracle import EXACT
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     prototypes=st.integers(1, 20), tokens=st.integers(1, 60), epsilon=st.floats(0.01, 5.0), seed=st.integers(0, 10_000)
 )

@@ -156,7 +156,7 @@ def test_the_sizes_of_a_dictionary_complete_each_other(name, options):
     assert f"{prototypes} x {token_dim}" in repr(layer)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     prototypes=st.integers(1, 20), tokens=st.integers(1, 60), scale=st.floats(1e-3, 1e3), seed=st.integers(0, 10_000)
 )

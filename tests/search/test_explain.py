@@ -144,7 +144,7 @@ def histogram(attributes: list[float]) -> Explanation:
     return Explanation(some_image(side=8), torch.tensor([1.0, 0.0]), torch.ones(1, 1), attributes=vector)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=9), st.lists(st.floats(0.01, 1.0), min_size=9, max_size=9))
 def test_shares_are_the_smaller_of_both(left: list[float], right: list[float]) -> None:
     right = right[: len(left)]
@@ -219,7 +219,7 @@ def test_prototypes_with_less_than_their_even_share_are_not_coloured() -> None:
     assert coloured.tolist() == [True, True, False]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 300))
 def test_even_attributes_are_all_coloured(prototypes: int) -> None:
     assert len(histogram([1 / prototypes] * prototypes).prominent) == prototypes

@@ -156,8 +156,7 @@ def present(what: str, entries: Sequence[Entry], expected: Count, allow_partial:
     if found == expected or (here and allow_partial):
         return here
     listed = Count(len(entries), len({entry.class_name for entry in entries}))
-    existing = {entry.path for entry in here}
-    absent = next((entry.path for entry in entries if entry.path not in existing), None)
+    absent = next((entry.path for entry in entries if not entry.path.is_file()), None)
     raise ValueError(
         f"{what} must have {expected}; the list names {listed} and {found} are on disk"
         + ("" if absent is None else f", the first missing file is {absent}")

@@ -21,7 +21,7 @@ import torch
 
 from gspool.data.decode import Interpolation, decode
 from gspool.data.image_set import ImageSet
-from gspool.data.image_source import FileImages, SelectedImages
+from gspool.data.image_source import FileImages, SelectedImages, selected
 from gspool.data.registry import data_root
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def cached(
         >>> cached(glyphs) is glyphs
         True
     """
-    source = images.images
-    files = source.source if isinstance(source, SelectedImages) else source
+    files, rows = selected(images.images)
     if not isinstance(files, FileImages) or isinstance(files, CachedImages):
         return images
     if min(max_bytes, folder_bytes) < 0:
@@ -92,7 +91,7 @@ def cached(
             "variable GSPOOL_DATA), or do without: --data.cache false"
         ) from None
     result = copy.copy(images)
-    result.images = SelectedImages(kept, source.indices) if isinstance(source, SelectedImages) else kept
+    result.images = kept if files is images.images else SelectedImages(kept, rows)
     return result
 
 

@@ -11,7 +11,7 @@ import torch
 
 from gspool.data.decode import BrokenImageError
 from gspool.data.image_set import ImageSet
-from gspool.data.image_source import ArrayImages, without_selection
+from gspool.data.image_source import ArrayImages, selected
 from gspool.terminal.bar import work_bar
 
 SHOWN = 10
@@ -51,7 +51,7 @@ class ImageCheck(NamedTuple):
 
 def in_memory(images: ImageSet) -> bool:
     """Return whether the pixels are in memory already, so that none can be broken."""
-    return isinstance(without_selection(images.images)[0], ArrayImages)
+    return isinstance(selected(images.images)[0], ArrayImages)
 
 
 def check_images(

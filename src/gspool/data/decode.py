@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -35,7 +35,6 @@ USUAL_SIDE = 256
 
 # EXIF orientations that turn a picture on its side (5 to 8 of the standard).
 _SIDEWAYS = frozenset({5, 6, 7, 8})
-_ORIENTATION_TAG = 0x0112
 _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 # Pixels converted at a time where a mode needs several temporary copies.
 _BAND = 1 << 20
@@ -129,7 +128,7 @@ def stored_size(path: str | os.PathLike[str], shorter_side: int | None = None) -
         width, height = image.size
         # A PNG without EXIF at its head would be decoded in search of it.
         has_exif = image.format != "PNG" or "exif" in image.info
-        if has_exif and image.getexif().get(_ORIENTATION_TAG) in _SIDEWAYS:
+        if has_exif and image.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS:
             width, height = height, width
     return size_after_resize(width, height, shorter_side)
 

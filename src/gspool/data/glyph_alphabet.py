@@ -61,11 +61,6 @@ def face_file(face: str) -> Path:
     return path
 
 
-@functools.lru_cache(maxsize=64)
-def _face(face: str, height: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(str(face_file(face)), height)
-
-
 # The splits of one or two sizes: drawing them again takes most of the time of a small data set.
 @functools.lru_cache(maxsize=6)
 def glyph_masks(characters: str, size: int) -> UInt8[Tensor, "K 12 S S"]:
@@ -76,7 +71,7 @@ def glyph_masks(characters: str, size: int) -> UInt8[Tensor, "K 12 S S"]:
     masks = np.zeros((len(characters), len(FACES), size, size), dtype=np.uint8)
     inner = max(round(size * 0.8), 1)
     for column, face in enumerate(FACES):
-        font = _face(face, inner)
+        font = ImageFont.truetype(str(face_file(face)), inner)
         for row, character in enumerate(characters):
             left, top, right, bottom = (int(edge) for edge in font.getbbox(character, anchor="ls"))
             canvas = Image.new("L", (max(right - left, 1), max(bottom - top, 1)))

@@ -33,6 +33,13 @@ class ImageSource(Protocol):
         ...
 
 
+def selected(source: ImageSource) -> tuple[Any, Int64[Tensor, " N"]]:
+    """Return the source that a selection reads from, and the rows that it reads; of another source, all of them."""
+    if isinstance(source, SelectedImages):
+        return source.source, source.indices
+    return source, torch.arange(len(source))
+
+
 class FileImages:
     """Images in files, decoded on access.
 
@@ -94,7 +101,7 @@ class SelectedImages:
     """
 
     def __init__(self, source: ImageSource, indices: Int64[Tensor, " N"]) -> None:
-        self.source, rows = without_selection(source)
+        self.source, rows = selected(source)
         self.indices: Int64[Tensor, " N"] = rows[indices]
 
     def __len__(self) -> int:
@@ -106,10 +113,3 @@ class SelectedImages:
     def describe(self, index: int) -> str:
         """Return the name of the image in its source."""
         return self.source.describe(int(self.indices[index]))
-
-
-def without_selection(source: ImageSource) -> tuple[Any, Int64[Tensor, " N"]]:
-    """Return the source that a selection reads from, and the rows that it reads."""
-    if isinstance(source, SelectedImages):
-        return source.source, source.indices
-    return source, torch.arange(len(source))

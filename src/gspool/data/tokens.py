@@ -63,14 +63,13 @@ def tokens(
         >>> study.images.num_tokens, tuple(sample.shape), label, study.class_names[label]
         (68, (50,), 1, 'class 1')
     """
-    numbers = {
-        "num_classes": num_classes,
-        "tokens_per_class": tokens_per_class,
-        "background_tokens": background_tokens,
-        "tokens_per_sample": tokens_per_sample,
-        "samples_per_class": samples_per_class,
-    }
-    for name, value in numbers.items():
+    for name, value in (
+        ("num_classes", num_classes),
+        ("tokens_per_class", tokens_per_class),
+        ("background_tokens", background_tokens),
+        ("tokens_per_sample", tokens_per_sample),
+        ("samples_per_class", samples_per_class),
+    ):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     checked_seed(seed)

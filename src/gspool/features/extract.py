@@ -106,6 +106,7 @@ def extract_tokens(
         OSError: if the disk is full; finished shards are kept.
     """
     config = config or FeatureConfig()
+    advance = advance or (lambda pictures: None)
     backbone = backbone.eval()
     extractor = Extractor(backbone, sets, config, str(device))
     layout = extractor.layout()
@@ -131,7 +132,7 @@ def extract_tokens(
     }
     check_budget(layout, len(missing), config.budget, store.folder)
     kept = sum(fingerprint in known for own in fingerprints for fingerprint in own)
-    if advance is not None and kept:
+    if kept:
         advance(kept)
     reasons: dict[str, str] = {}
     if missing:
@@ -210,7 +211,7 @@ def _compute(
     store: TokenStore,
     pictures: Sequence[Picture],
     executor: Executor | None,
-    advance: Callable[[int], None] | None,
+    advance: Callable[[int], None],
 ) -> dict[str, str]:
     """Compute and write tokens; return why pictures could not be read, by fingerprint."""
     reasons: dict[str, str] = {}
@@ -218,8 +219,7 @@ def _compute(
         with closing(extractor.shards(store, pictures)) as shards:
             for shard in shards:
                 reasons |= shard.broken
-                if advance is not None:
-                    advance(shard.pictures)
+                advance(shard.pictures)
         return reasons
     size = min(store.layout.shard_pictures, max(1, -(-len(pictures) // max(executor.workers, 1))))
     tasks = [pictures[first : first + size] for first in range(0, len(pictures), size)]
@@ -228,8 +228,7 @@ def _compute(
             last = result.message.strip().splitlines()[-1]
             raise ValueError(f"tokens of {len(task)} pictures could not be computed: {last}; finished ones are kept")
         reasons |= result
-        if advance is not None:
-            advance(len(task))
+        advance(len(task))
     return reasons
 
 

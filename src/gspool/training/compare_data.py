@@ -12,7 +12,7 @@ import torch
 from gspool import data
 from gspool.data import ImageSet
 from gspool.data.folder import has_splits
-from gspool.data.image_source import ArrayImages, FileImages, ImageSource, without_selection
+from gspool.data.image_source import ArrayImages, FileImages, ImageSource, selected
 from gspool.data.registry import option_names
 from gspool.data.splits import split_positions
 from gspool.evaluation.folds import contiguous_folds
@@ -67,7 +67,7 @@ def joined(parts: Sequence[ImageSet]) -> ImageSet:
     names = list(dict.fromkeys(name for part in parts for name in part.class_names))
     number = {name: label for label, name in enumerate(names)}
     labels = [number[part.class_names[label]] for part in parts for label in part.labels.tolist()]
-    found = [without_selection(part.images) for part in parts]
+    found = [selected(part.images) for part in parts]
     images: ImageSource
     if all(isinstance(source, FileImages) for source, _ in found):
         images = FileImages([source.paths[row] for source, rows in found for row in rows.tolist()])

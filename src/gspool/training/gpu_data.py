@@ -16,7 +16,7 @@ from gspool.data.cache import CachedImages
 from gspool.data.crops import centre_boxes, draw_crops, resample, shift_and_flip
 from gspool.data.decode import Interpolation, decode, stored_size
 from gspool.data.image_set import mixed_seed
-from gspool.data.image_source import ArrayImages, FileImages, without_selection
+from gspool.data.image_source import ArrayImages, FileImages, selected
 from gspool.terminal.bar import work_bar
 from gspool.training.stream import Batch, epochs
 
@@ -241,7 +241,7 @@ def load_tensors(
         >>> letters.pixels.shape, letters.num_classes
         (torch.Size([100, 3, 64, 64]), 100)
     """
-    whole, rows = without_selection(images.images)
+    whole, rows = selected(images.images)
     known = {"class_names": images.class_names, "name": images.name, "split": images.split}
     fields = {**known, "queries": query_rows(images), **fields}
     if isinstance(whole, ArrayImages):
