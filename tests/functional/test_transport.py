@@ -1,4 +1,4 @@
-"""Laws and gradients of (P2)."""
+"""Laws and gradients of (P2), and the published algorithms: where they agree with the exact solution."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gspool.functional import hard_selection, partial_transport
-from gspool.functional.published import closed_form_transport, fixed_point_transport
+from gspool.functional.published import closed_form_transport, fixed_point_transport, hoisted_fixed_point_transport
 from oracle import random_problem, subtracted_distance
 
 
@@ -97,6 +97,29 @@ def test_gradient_in_mu_has_its_limit_at_one():
         (partial_transport(cost, mu, 5.0).plan * cost).sum().backward()
         gradients.append(mu.grad)
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=0)
+
+
+def test_the_converged_fixed_point_is_the_solution():
+    cost = random_cost(3, 4, 20, 6)
+    for mu in (0.1, 0.3, 0.5, 0.7):
+        for ours, theirs in zip(
+            partial_transport(cost, mu, 5.0), fixed_point_transport(cost, mu, 5.0, steps=5000), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
+
+
+def test_a_hundred_steps_are_not_enough_at_large_mu():
+    cost = random_cost(3, 4, 20, 6)
+    exact, published = partial_transport(cost, 0.95, 20.0), fixed_point_transport(cost, 0.95, 20.0, steps=100)
+    assert (exact.plan.sum(-2) - published.plan.sum(-2)).abs().max() * 20 > 1e-4
+
+
+def test_taking_the_common_sum_once_changes_nothing():
+    cost = random_cost(3, 4, 20, 6)
+    for plain, hoisted in zip(
+        fixed_point_transport(cost, 0.3, 5.0), hoisted_fixed_point_transport(cost, 0.3, 5.0), strict=True
+    ):
+        torch.testing.assert_close(plain, hoisted)
 
 
 @pytest.mark.parametrize("mu", [0.1, 0.3, 0.5])

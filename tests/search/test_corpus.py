@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from gspool.data.batches import read_ahead
-from gspool.executor import Failure
 from gspool.search import Limits, embed_corpus
 from gspool.search import corpus as embed_module
 from gspool.search.corpus import stream
@@ -133,7 +132,7 @@ def test_a_cluster_writes_the_file_that_one_process_writes(small_model, pictures
 
 
 def test_a_mistake_of_a_worker_is_raised_here(small_model, pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr(stream, "run_tasks", lambda *_, **__: iter([(None, Failure("no such thing"))]))
+    monkeypatch.setattr(stream, "run_tasks", lambda *_, **__: iter([(None, stream.Failure("no such thing"))]))
     with pytest.raises(RuntimeError, match="no such thing"):
         embed_corpus(small_model, pictures, tmp_path / "v.lance", workers=1, ray="local", actors=1)
 
