@@ -129,8 +129,8 @@ def test_what_the_operating_system_refuses_ends_in_a_line(tmp_path, capsys):
     [
         ("reproduce benchmark --protocol foo", "--protocol is one of fair, conventional, got foo"),
         ("reproduce benchmark --arms foo", "--arms is one of paper, search, both, or null, got foo"),
-        ("reproduce benchmark --processes 1.5", "--processes is a whole number, got 1.5"),
-        ("reproduce benchmark --seconds nan", "--seconds is a number, got nan"),
+        ("reproduce benchmark --processes 1.5", "--processes is a whole number above 0, got 1.5"),
+        ("reproduce benchmark --seconds nan", "--seconds is a number of at least 0, got nan"),
         ("reproduce mu --train maybe", "--train is true or false, got maybe"),
         ("train --trainer.patience soon", "--trainer.patience is a whole number, or null, got soon"),
         ("train --optimiser.betas 3", "--optimiser.betas is [a number, a number], got 3"),
