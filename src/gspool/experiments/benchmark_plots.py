@@ -142,12 +142,6 @@ def summary_point(row: Mapping[str, Any], gap: Mapping[str, Any] | None) -> Poin
     return Point(gap["separate"]["map"]["mean"] + found["mean"], None, whole is not None)
 
 
-def paper_point(data: str, row: Mapping[str, Any]) -> Point | None:
-    """Return the paper's MAP@R and its deviation; None where it has no such row."""
-    found = paper_values(data, row["loss"], row["pooling"])
-    return None if found is None else Point(found.map, found.std, True)
-
-
 def draw_summary(record: Record, path: Path) -> None:
     """Draw Figure 6: MAP@R by loss and layer of Table 2, ours beside the paper's; dashed lines start at GAP."""
     from matplotlib.lines import Line2D
@@ -163,20 +157,20 @@ def draw_summary(record: Record, path: Path) -> None:
         return
     colors = {layer: "black" if layer == "gap" else f"C{number}" for number, layer in enumerate(layers)}
     figure, grid = subplots(1, 2, 3.0 + 1.6 * len(losses), 4.0, sharey=True)
-    points = (summary_point, lambda row, _: paper_point(value["data"], row))
-    for axes, point_of in zip(grid[0], points, strict=True):
-        for (loss, layer), row in rows.items():
-            gap = rows.get((loss, "gap"))
-            point = point_of(row, None if layer == "gap" else gap)
-            start = None if gap is None or layer == "gap" else point_of(gap, None)
-            if point is None:
-                continue
+    ours = {
+        key: summary_point(row, None if key[1] == "gap" else rows.get((key[0], "gap"))) for key, row in rows.items()
+    }
+    known = {key: paper_values(value["data"], *key) for key in rows}
+    paper = {key: Point(found.map, found.std, True) for key, found in known.items() if found is not None}
+    for axes, points in zip(grid[0], (ours, paper), strict=True):
+        for (loss, layer), point in points.items():
             beside = [each for each in layers if (loss, each) in rows]
             at = losses.index(loss) + APART * (beside.index(layer) - (len(beside) - 1) / 2)
             fill = None if point.whole else "white"
             axes.errorbar(at, point.mean, yerr=point.std, marker="o", capsize=3, color=colors[layer], mfc=fill)
-            if start is not None:
-                axes.plot([at, at], [start.mean, point.mean], linestyle="--", color=colors[layer], zorder=0)
+            if layer != "gap" and (loss, "gap") in points:
+                start = points[loss, "gap"].mean
+                axes.plot([at, at], [start, point.mean], linestyle="--", color=colors[layer], zorder=0)
         axes.set_xticks(range(len(losses)), losses)
         axes.set_xlim(-0.6, len(losses) - 0.4)
     grid[0][0].set(ylabel="MAP@R of 128D models, %", title=f"ours: {value['data']}, {value['backbone']}")

@@ -391,7 +391,7 @@ def paper_of(name: str, loss: str) -> float | None:
 
 
 def layer_table(table: str, names: Sequence[str], columns: Sequence[str], record: Record) -> str:
-    """Write a row a layer, and each column for both losses; layers without a value in any column are left out.
+    """Write a row a layer, and each column for both losses; layers without any value are left out, unless all are.
 
     Differences are those of rows with the same backbone and embedding size.
     """
@@ -414,16 +414,15 @@ def layer_table(table: str, names: Sequence[str], columns: Sequence[str], record
         key, digits = {ON_OBJECT: ("on_object", ".2f"), ENTROPY: ("entropy", ".3f")}.get(column, ("", ""))
         return cell(found.get(key), digits)
 
-    rows = []
-    for name in names:
-        row = {
-            f"{shown}, {column}" if column else shown: value(name, loss, column)
-            for loss, shown in LOSSES.items()
-            for column in columns
-        }
-        if any(row.values()) or MEAN in columns:
-            rows.append({"layer": name, **row})
-    return markdown_table(rows, ".2f", text_columns=1)
+    headings = [
+        (loss, column, f"{shown}, {column}" if column else shown)
+        for loss, shown in LOSSES.items()
+        for column in columns
+    ]
+    rows = [
+        {"layer": name, **{heading: value(name, loss, column) for loss, column, heading in headings}} for name in names
+    ]
+    return markdown_table([row for row in rows if any([*row.values()][1:])] or rows, ".2f", text_columns=1)
 
 
 def gain_table(record: Record) -> str:

@@ -208,34 +208,25 @@ def measure_network(networks: Mapping[str, str], options: RunOptions) -> list[di
 
     The minimum over repeats is kept: everything else that the machine does only adds to it.
     """
-    device, quick, rows = options.device, options.quick, []
+    device, repeats, rows = options.device, 2 if options.quick else REPEATS, []
     origin = origin_here(device)
     for name, backbone in networks.items():
         one, batch = (
             {pooling: Network(backbone, pooling, device, *size) for pooling in ("gap", "gsp")}
-            for size in ((1, 1), (2, 2) if quick else (8, 4))
+            for size in ((1, 1), (2, 2) if options.quick else (8, 4))
         )
-        repeats = 2 if quick else REPEATS
-        after = {pooling: each.infer_after_backbone for pooling, each in one.items()}
-        after |= {f"k {count}": partial(one["gsp"].infer_after_backbone, count) for count in ITERATIONS}
-        found = {
-            ("inference", 1): (
-                in_turns({pooling: each.infer for pooling, each in one.items()}, device, repeats),
-                in_turns(after, device, repeats),
-            ),
-            ("training", len(batch["gap"].labels)): (
-                in_turns(
-                    {pooling: each.train for pooling, each in batch.items()},
-                    device,
-                    TRAINING_REPEATS if device == "cpu" else repeats,
-                ),
-                in_turns({pooling: each.train_after_backbone for pooling, each in batch.items()}, device, repeats),
-            ),
-        }
-        for (step, count), times in found.items():
-            whole, alone = ({layer: 1e3 * min(own) for layer, own in each.items()} for each in times)
-            rows.append({"network": name, "step": step, "images": count, "ms": whole, "after_ms": alone})
-    return [{"device": origin["device"], **row, "origin": origin} for row in rows]
+        iterated = {f"k {count}": partial(one["gsp"].infer_after_backbone, count) for count in ITERATIONS}
+        few = TRAINING_REPEATS if device == "cpu" else repeats
+        for step, models, whole, whole_repeats, alone, more in (
+            ("inference", one, Network.infer, repeats, Network.infer_after_backbone, iterated),
+            ("training", batch, Network.train, few, Network.train_after_backbone, {}),
+        ):
+            steps, heads = ({layer: partial(each, own) for layer, own in models.items()} for each in (whole, alone))
+            times = in_turns(steps, device, whole_repeats), in_turns({**heads, **more}, device, repeats)
+            ms, after_ms = ({layer: 1e3 * min(own) for layer, own in each.items()} for each in times)
+            row = {"network": name, "step": step, "images": len(models["gap"].labels), "ms": ms, "after_ms": after_ms}
+            rows.append({"device": origin["device"], **row, "origin": origin})
+    return rows
 
 
 def run(options: RunOptions) -> None:

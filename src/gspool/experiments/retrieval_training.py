@@ -143,9 +143,9 @@ def train_config(
         config = libc(data)
     else:
         config = conventional(data)
-    if protocol == "conventional" and name != "libc" and backbone != "bninception":
-        # Supp. "Training Procedure": batches of 112 and four times the decay for ResNet50.
-        config.data.classes_per_batch, config.optimiser.weight_decay = 28, 4e-4
+        if backbone != "bninception":
+            # Supp. "Training Procedure": batches of 112 and four times the decay for ResNet50.
+            config.data.classes_per_batch, config.optimiser.weight_decay = 28, 4e-4
     if protocol == "tuning":
         # Supp. "Training Procedure": ten evaluations without a better one on the small sets, seven on the large.
         config.trainer.patience = 10 if config.trainer.patience == 15 else 7
