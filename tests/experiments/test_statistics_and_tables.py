@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from gspool.evaluation.statistics import (
+    deviation,
     interval,
     over_folds,
     paired_difference,

@@ -65,7 +65,7 @@ def as_ranks(ks: Sequence[int]) -> tuple[int, ...]:
     if isinstance(ks, int | str):
         raise ValueError(f"ks must be a sequence of integers such as (1, 2, 4, 8), got {ks!r}")
     for k in ks:
-        check_integer(k, 1, f"every k of R@K must be an integer of at least 1, in ks={tuple(ks)!r}")
+        check_integer(k, 1, "every k of R@K must be an integer of at least 1")
     return tuple(sorted(set(ks)))
 
 
