@@ -12,7 +12,7 @@ Ours: results/frozen_DATA_BACKBONE_SIZE_LOSS.json.
     gspool reproduce frozen --data flowers --like frozen_cub_resnet50_227_pnca ...      # settings chosen elsewhere
     gspool reproduce frozen --data cifar100 --task classify ...
     gspool reproduce frozen --layers "gap,gsp,gsp zsr,gemean+gsp keys,gemean+gsp keys zsr" ...      # ..._zsr.json
-    gspool reproduce frozen --layers "gap,ep wide,delf wide,abmilp wide,gsp groups wide" ...        # ..._wide.json
+    gspool reproduce frozen --layers "gap,ep wide,delf wide,abmilp wide,gsp one each wide" ...      # ..._wide.json
     gspool reproduce frozen --quick
 """
 
@@ -80,6 +80,10 @@ KEYS = (
     [(0.1, 5, 1), (0.1, 10, 1), (0.05, 5, 1), (0.05, 10, 1), (0.1, 10, 10), (0.03, 10, 1)],
     [(0.01, 20, 1), (0.01, 10, 3), (0.003, 20, 1), (0.003, 10, 3), (0.01, 20, 3), (0.003, 20, 3)],
 )
+ONE_EACH = (
+    [(0.05, 10, 1), (0.1, 20, 1), (0.05, 20, 10), (0.1, 20, 10), (0.03, 20, 10), (0.05, 20, 30)],
+    [(0.01, 20, 100), (0.01, 20, 30), (0.003, 20, 100), (0.01, 40, 100), (0.003, 40, 100), (0.03, 20, 100)],
+)
 # ZSR: its weight, the factor on its logits, random splits of a batch.
 REGULARISATION = [(0.1, 9.5, 1), (0.3, 9.5, 1), (0.5, 9.5, 1), (0.1, 1.0, 1), (0.1, 9.5, 4), (0.3, 1.0, 4)]
 WITH_ZSR, WIDE = " zsr", " wide"
@@ -91,8 +95,9 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
     """Return six tries for every row of the table, around one learning rate.
 
     Rows of GSP: "gsp" with 8 prototypes, "after" with the embedding after the pooling, "keys" with a key projection,
-    "groups" with 32 prototypes in 8 groups. Prototypes start from k-means on tokens. Rows "zsr" vary the regularisation
-    at the settings that were chosen without it. Rows "wide" have 36 tries, see `wide_tries`.
+    "groups" with 32 prototypes in 8 groups, "one each" with one prototype in every group. Prototypes start from k-means
+    on tokens. Rows "zsr" vary the regularisation at the settings that were chosen without it. Rows "wide" have 36
+    tries, see `wide_tries`.
     """
     three, six = [lr / 3, lr, 3 * lr], [lr / 10, lr / 3, lr, 3 * lr, 10 * lr, 30 * lr]
     rows: dict[str, list[Try]] = {name: [({}, {"lr": rate}) for rate in six] for name in PLAIN}
@@ -120,6 +125,8 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
     rows["gsp groups"] = gsp(own, prototypes=32, groups=8)
     rows["gsp groups after"] = gsp(own, prototypes=32, groups=8, embedding="after")
     rows["gsp groups keys"] = gsp(with_keys, prototypes=32, groups=8, keys=128)
+    count = 32 if class_token else 8
+    rows["gsp one each"] = gsp(ONE_EACH[class_token], prototypes=count, groups=count)
     rows["gmp+gsp"] = gsp(own, prototypes=64)
     if not class_token:  # powers need features that are not negative
         rows["gemean+gsp"] = gsp(own, prototypes=64)
@@ -159,15 +166,12 @@ def wide_tries(lr: float, class_token: bool) -> dict[str, list[Try]]:
         return dict(options), {"lr": factor * lr, "rate": rate, "prototypes_from": "kmeans"}
 
     if class_token:
-        splits = [{"prototypes": count, "groups": groups} for count, groups in ((32, 8), (64, 16), (32, 32))]
-        for name, keys, epsilons, own in (
-            ("gsp groups", {}, (20.0, 40.0), (10.0, 30.0)),
-            ("gsp groups keys", {"keys": 128}, (10.0, 20.0), (1.0, 3.0)),
-        ):
-            rows[name] = [
-                gsp({"mu": mu, "epsilon": epsilon, **split, **keys}, 1.0, rate)
-                for split, mu, epsilon, rate in itertools.product(splits, (0.001, 0.003, 0.01), epsilons, own)
-            ]
+        rows["gsp one each"] = [
+            gsp({"mu": mu, "epsilon": epsilon, "prototypes": count, "groups": count}, 1.0, rate)
+            for count, mu, epsilon, rate in itertools.product(
+                (16, 32, 64), (0.003, 0.01, 0.03), (20.0, 40.0), (30.0, 100.0)
+            )
+        ]
         return rows
     for name, options in {"gsp": {"prototypes": 8}, "gemean+gsp keys": {"prototypes": 64, "keys": 128}}.items():
         rows[name] = [
