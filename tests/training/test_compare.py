@@ -196,7 +196,14 @@ def test_two_pictures_a_class_are_enough(pictures, tmp_path, task, images):
 def test_pairs_are_runs_of_one_fold_and_seed():
     def made(row, fold, seed, value):
         metrics = {"map@r": value, "p@1": value}
-        found = {"validation": metrics, "test": metrics, "entropy": None, "parameters": 1, "seconds": 1.0}
+        found = {
+            "validation": metrics,
+            "test": metrics,
+            "entropy": None,
+            "best_step": 1,
+            "parameters": 1,
+            "seconds": 1.0,
+        }
         return {"asked": {"row": row, "fold": fold, "seed": seed}, "found": found}
 
     runs = [made("gap", fold, seed, 10 * fold + seed) for fold in (0, 1) for seed in (0, 1)]

@@ -24,7 +24,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from gspool import data
@@ -33,6 +32,7 @@ from gspool.executor.grid import run_grid
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions
 from gspool.experiments.plots import save, subplots
+from gspool.experiments.runs import plain_runs
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.features import FeatureConfig, TokenLayout, extract_tokens
 from gspool.models import create_backbone
@@ -43,6 +43,7 @@ from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
 from gspool.training.heads import FROZEN
 
+# The first seed tunes.
 FOLDS, SEEDS, TUNING_FOLDS = 4, (0, 1, 2), (0, 1)
 METRIC_NAMES = {"embed": "MAP@R", "classify": "top-1"}
 LIBRARIES = ("timm", "pytorch-metric-learning")
@@ -108,13 +109,7 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
     ]
 
     def gsp(settings: Sequence[tuple[float, float, float]], **options: Any) -> list[Try]:
-        return [
-            (
-                {"mu": mu, "epsilon": float(epsilon), **options},
-                {"lr": lr, "rate": float(rate), "prototypes_from": "kmeans"},
-            )
-            for mu, epsilon, rate in settings
-        ]
+        return [gsp_try({"mu": mu, "epsilon": float(epsilon), **options}, lr, rate) for mu, epsilon, rate in settings]
 
     for name, wide in wide_tries(lr, class_token).items():
         rows[name + WIDE] = wide
@@ -150,6 +145,11 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
     return rows
 
 
+def gsp_try(options: dict[str, Any], lr: float, rate: float) -> Try:
+    """Return a try of GSP, whose prototypes start from k-means on tokens."""
+    return options, {"lr": lr, "rate": float(rate), "prototypes_from": "kmeans"}
+
+
 def wide_tries(lr: float, class_token: bool) -> dict[str, list[Try]]:
     """Return 36 tries for GSP and for its strongest rivals, so that no head gains from better placed tries."""
     factors, rates = (0.1, 1 / 3, 1.0, 3.0, 10.0, 30.0), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -162,12 +162,9 @@ def wide_tries(lr: float, class_token: bool) -> dict[str, list[Try]]:
         for count, factor, rate in itertools.product(queries, (1 / 3, 1.0, 3.0), fast)
     ]
 
-    def gsp(options: Mapping[str, Any], factor: float, rate: float) -> Try:
-        return dict(options), {"lr": factor * lr, "rate": rate, "prototypes_from": "kmeans"}
-
     if class_token:
         rows["gsp one each"] = [
-            gsp({"mu": mu, "epsilon": epsilon, "prototypes": count, "groups": count}, 1.0, rate)
+            gsp_try({"mu": mu, "epsilon": epsilon, "prototypes": count, "groups": count}, lr, rate)
             for count, mu, epsilon, rate in itertools.product(
                 (16, 32, 64), (0.003, 0.01, 0.03), (20.0, 40.0), (30.0, 100.0)
             )
@@ -175,7 +172,7 @@ def wide_tries(lr: float, class_token: bool) -> dict[str, list[Try]]:
         return rows
     for name, options in {"gsp": {"prototypes": 8}, "gemean+gsp keys": {"prototypes": 64, "keys": 128}}.items():
         rows[name] = [
-            gsp({"mu": mu, "epsilon": epsilon, **options}, factor, rate)
+            gsp_try({"mu": mu, "epsilon": epsilon, **options}, factor * lr, rate)
             for mu, epsilon, factor, rate in itertools.product(
                 (0.03, 0.1, 0.3), (5.0, 10.0, 20.0), (1.0, 3.0), (1.0, 10.0)
             )
@@ -316,11 +313,6 @@ def result_name(chosen: FrozenSettings) -> str:
     return f"frozen_{chosen.data}{collage}_{backbone}_{chosen.size}_{metric}{part}"
 
 
-def seeds_of(options: RunOptions) -> Sequence[int]:
-    """Return the seeds of the final trainings; the first one tunes."""
-    return options.seeds or (SEEDS[:1] if options.quick else SEEDS)
-
-
 def run(options: RunOptions) -> None:
     """Compute tokens, tune every layer on two folds, train the choice on all folds and seeds, write the result.
 
@@ -334,7 +326,7 @@ def run(options: RunOptions) -> None:
     result = options.results / f"{name}.json"
     store = RunStore(path, result, device=options.device, libraries=LIBRARIES)
     rows = variants_of(options, chosen, tokens.learning.layout.class_token)
-    seeds = seeds_of(options)
+    seeds = options.seeds_or(SEEDS)
     in_memory = hold_tokens(tokens, options.device, options.executor)
     worker = functools.partial(make_worker, config, tokens, options.device, in_memory)
     tuning = [
@@ -377,7 +369,7 @@ def write_record(
     store: RunStore,
 ) -> None:
     """Write the finished runs and the choice of every row, and print the table."""
-    seeds = seeds_of(options)
+    seeds = options.seeds_or(SEEDS)
     tried = tried_variants(rows, store, seeds[0])
     best = best_variants(tried, store, TUNING_FOLDS, seeds[:1])
     asked = [
@@ -397,14 +389,14 @@ def write_record(
         "dim": chosen.dim or layout.channels,
         "tokens": layout.tokens,
         "start": chosen.start,
-        "precision": chosen.precision if options.device.startswith("cuda") else "32-true",
+        "precision": config_of(options, chosen).trainer.precision,
         "tries": max(map(len, rows.values())),
         "like": chosen.like,
         "chosen": {
             row: {"options": dict(variant.options), "head": dict(variant.head), "tries": len(tried[row])}
             for row, variant in best.items()
         },
-        "runs": [{"asked": run.asked, "found": run.found} for run in runs],
+        "runs": plain_runs(runs),
     }
     if not chosen_runs(value):
         return
@@ -438,10 +430,7 @@ def chosen_runs(value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def heads_table(record: Record) -> str:
     """Write the heads, best validation first, with paired 95 % intervals against learned average pooling."""
-    runs, chosen = chosen_runs(record["value"]), record["value"]["chosen"]
-    best_steps: dict[str, list[int]] = {}
-    for run in runs:
-        best_steps.setdefault(run["asked"]["row"], []).append(run["found"]["best_step"])
+    chosen = record["value"]["chosen"]
     metric = METRIC_NAMES[record["value"].get("task", "embed")]
     return markdown_table(
         [
@@ -453,10 +442,10 @@ def heads_table(record: Record) -> str:
                 **({} if line["p@1"] is None else {"P@1": f"{line['p@1']:.1f}"}),
                 "against gap": with_interval(line["against_gap"]),
                 "entropy": "" if line["entropy"] is None else f"{line['entropy']:.3f}",
-                "best step": f"{fmean(best_steps[line['row']]):.0f}",
+                "best step": f"{line['best_step']:.0f}",
                 "parameters": f"{line['parameters']:,}",
             }
-            for line in summary(runs)
+            for line in summary(chosen_runs(record["value"]))
         ],
         text_columns=2,
     )

@@ -121,7 +121,6 @@ def main(arguments: Sequence[str]) -> None:
         raise ValueError(f"the file to write is a .safetensors file, got {options.target}; name it NAME.safetensors")
     tensors = read_keras(options.source)
     check(tensors, options.source)
-    options.target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(options.target, save(in_torch(tensors, options.half), metadata={"format": "pt"}))
     print(f"wrote {options.target}, {options.target.stat().st_size / 1e6:.0f} MB")
 

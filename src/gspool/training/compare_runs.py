@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from safetensors.torch import save as save_tensors
 
-from gspool.evaluation.statistics import deviation, paired_difference
+from gspool.evaluation.statistics import deviation, matched_difference
 from gspool.executor import Executor
 from gspool.executor.grid import Worker
 from gspool.executor.run_store import RunStore
@@ -164,6 +164,7 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "std": deviation(test),
                 "p@1": fmean(nearest) if nearest else None,
                 "runs": len(own),
+                "best_step": fmean(found["best_step"] for found in own.values()),
                 "entropy": None if None in entropies else fmean(entropies),
                 "parameters": next(iter(own.values()))["parameters"],
                 "seconds": fmean(found["seconds"] for found in own.values()),
@@ -178,12 +179,12 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _paired(own: Mapping[tuple[int, int], Any], other: Mapping[tuple[int, int], Any] | None) -> dict[str, Any] | None:
     """Summarise differences on test; the frozen feature has one run a fold, which pairs with every seed."""
-    folds: dict[int, list[float]] = {}
-    for fold, seed in sorted({*own, *(other or {})}):
-        ours, theirs = (_of_fold(runs, fold, seed) for runs in (own, other or {}))
-        if ours is not None and theirs is not None:
-            folds.setdefault(fold, []).append(main_metric(ours["test"]) - main_metric(theirs["test"]))
-    return paired_difference(list(folds.values()))._asdict() if folds else None
+    pairs = sorted({*own, *(other or {})})
+    ours, theirs = (
+        {pair: main_metric(found["test"]) for pair in pairs if (found := _of_fold(runs, *pair)) is not None}
+        for runs in (own, other or {})
+    )
+    return matched_difference(ours, theirs)
 
 
 def _of_fold(runs: Mapping[tuple[int, int], Any], fold: int, seed: int) -> Any:

@@ -110,7 +110,6 @@ def evaluate_command(arguments: Sequence[str]) -> None:
             "confused": diagnosis.confused,
             "threshold": threshold,
         }
-        json_file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(json_file, (json.dumps(content, indent=2) + "\n").encode())
 
 
