@@ -11,8 +11,10 @@ from gspool.experiments.frozen import (
     FrozenSettings,
     chosen_runs,
     heads_table,
+    result_name,
     tries_of,
     variants_of,
+    was_cut_off,
     write_record,
     zsr_table,
 )
@@ -21,6 +23,7 @@ from gspool.pooling.embedding import check_head_options
 from gspool.provenance import read_result
 from gspool.training.compare import CompareConfig
 from gspool.training.compare_runs import asked_of, configured
+from gspool.training.config import TrainerConfig
 
 LAYOUT = TokenLayout(2, 0, False, 64, 2048, (8, 8), "bf16")
 
@@ -116,3 +119,22 @@ def test_heads_with_zsr_are_compared_with_the_same_heads_without(tmp_path: Path)
     record = read_result(tmp_path / "frozen_cub_resnet50_227_pnca_zsr.json")
     assert "| gsp | mu 0.05, epsilon 10, prototypes 8, lr 0.0003, zsr 0.1, zsr_scale 9.5" in zsr_table(record)
     assert "| +0.50 (+0.50 to +0.50) | 2 |" in zsr_table(record)
+
+
+def test_a_training_that_a_smaller_limit_cut_off_is_done_again() -> None:
+    trainer = TrainerConfig(max_steps=1200, evaluate_every=50, patience=4)
+    cut_off = {
+        name: was_cut_off({"steps": steps, "best_step": best}, trainer)
+        for name, steps, best in [
+            ("improved at its limit", 400, 400),
+            ("waited too short", 400, 250),
+            ("waited long enough", 400, 200),
+            ("at the limit of today", 1200, 1200),
+            ("nothing learned", 0, 0),
+        ]
+    }
+    assert [name for name, answer in cut_off.items() if answer] == ["improved at its limit", "waited too short"]
+
+
+def test_a_study_with_fewer_classes_has_a_result_of_its_own() -> None:
+    assert result_name(FrozenSettings(classes=16)) == "frozen_cub_resnet50_227_pnca_16classes"

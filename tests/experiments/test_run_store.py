@@ -62,3 +62,13 @@ def test_runs_of_a_published_result_count_as_finished(tmp_path: Path, kind: str)
     assert all(run.origin["device"] for run in store.runs())
     store.put(asked, {"x": 2})
     assert RunStore(store.path, published).get(asked) == {"x": 2}
+
+
+def test_a_forgotten_run_is_done_again_and_then_counts(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "a.jsonl")
+    for seed in (0, 1):
+        store.put({"seed": seed}, {"steps": 400 + seed})
+    store.forget(lambda run: run.found["steps"] == 400)
+    assert (store.get({"seed": 0}), store.get({"seed": 1})) == (None, {"steps": 401})
+    store.put({"seed": 0}, {"steps": 1200})
+    assert RunStore(store.path).get({"seed": 0}) == {"steps": 1200}

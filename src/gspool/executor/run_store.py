@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +80,10 @@ class RunStore:
             file.write(line)
             os.fsync(file.fileno())
         self._runs[_key(asked)] = run
+
+    def forget(self, unwanted: Callable[[Run], bool]) -> None:
+        """Leave out runs that do not count; they are done again, and the later one counts."""
+        self._runs = {key: run for key, run in self._runs.items() if not unwanted(run)}
 
     def runs(self, asked: Iterable[Mapping[str, Any]] | None = None) -> list[Run]:
         """Return the finished runs among those asked for, in that order, or all of them."""

@@ -13,6 +13,7 @@ Ours: results/frozen_DATA_BACKBONE_SIZE_LOSS.json.
     gspool reproduce frozen --data cifar100 --task classify ...
     gspool reproduce frozen --layers "gap,gsp,gsp zsr,gemean+gsp keys,gemean+gsp keys zsr" ...      # ..._zsr.json
     gspool reproduce frozen --layers "gap,ep wide,delf wide,abmilp wide,gsp one each wide" ...      # ..._wide.json
+    gspool reproduce frozen --classes 16 --like frozen_cub_resnet50_227_pnca ...      # ..._16classes.json
     gspool reproduce frozen --quick
 """
 
@@ -25,6 +26,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
 
 from gspool import data
 from gspool.evaluation.statistics import with_interval
@@ -83,7 +86,7 @@ KEYS = (
 )
 ONE_EACH = (
     [(0.05, 10, 1), (0.1, 20, 1), (0.05, 20, 10), (0.1, 20, 10), (0.03, 20, 10), (0.05, 20, 30)],
-    [(0.01, 20, 100), (0.01, 20, 30), (0.003, 20, 100), (0.01, 40, 100), (0.003, 40, 100), (0.03, 20, 100)],
+    [(0.01, 20, 100), (0.01, 20, 30), (0.003, 20, 100), (0.01, 40, 100), (0.003, 40, 100), (0.003, 20, 300)],
 )
 # ZSR: its weight, the factor on its logits, random splits of a batch.
 REGULARISATION = [(0.1, 9.5, 1), (0.3, 9.5, 1), (0.5, 9.5, 1), (0.1, 1.0, 1), (0.1, 9.5, 4), (0.3, 1.0, 4)]
@@ -199,7 +202,8 @@ class FrozenSettings:
         side: pictures in a row of a collage; 2 has three distractors, 3 has eight.
         draws: collages of every training picture.
         like: name of a result whose chosen settings are used unchanged, without tries.
-        steps: steps of a training at most.
+        steps: steps of a training at most; trainings that a smaller limit cut off are done again.
+        classes: classes to learn from, evenly spaced, a quarter of them for validation; 0 takes all.
         precision: of the heads on a GPU; a CPU computes in float32.
     """
 
@@ -217,7 +221,8 @@ class FrozenSettings:
     side: int = 2
     draws: int = 3
     like: str | None = None
-    steps: int = 400
+    steps: int = 1200
+    classes: int = 0
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed"
 
 
@@ -254,6 +259,9 @@ def config_of(options: RunOptions, chosen: FrozenSettings) -> CompareConfig:
     elif chosen.data == "cub_collage":
         config.data.options = {"side": chosen.side, "size": chosen.size}
     config.head.start = chosen.start
+    if chosen.classes:  # batches of the same size
+        config.data.classes_per_batch = min(32, chosen.classes * (FOLDS - 1) // FOLDS)
+        config.data.images_per_class = 128 // config.data.classes_per_batch
     return config
 
 
@@ -273,6 +281,9 @@ def tokens_of(options: RunOptions, chosen: FrozenSettings, config: CompareConfig
         if chosen.data == "cub_collage":  # other draws in place of mirror images
             more = {**config.data.options, "draws": chosen.draws}
             learning, features.views = data.create("cub_collage", options.root, "train", **more), ["centre"]
+    if chosen.classes:
+        kept = torch.linspace(0, learning.num_classes - 1, chosen.classes).round().long()
+        learning = learning.of_classes(kept.tolist())
     print(f"tokens of {len(learning) + len(test):,} pictures", flush=True)
     return Tokens(*extract_tokens(backbone, [learning, test], features, name=name, device=options.device))
 
@@ -309,6 +320,7 @@ def result_name(chosen: FrozenSettings) -> str:
     backbone = {"keras/resnet50": "resnet50"}.get(chosen.backbone, chosen.backbone.split("/")[-1])
     collage = f"{chosen.side}x{chosen.side}" if chosen.data == "cub_collage" else ""
     part = "".join(word.replace(" ", "_") for word in (WITH_ZSR, WIDE) if word in chosen.layers)
+    part += f"_{chosen.classes}classes" if chosen.classes else ""
     metric = chosen.loss if chosen.task == "embed" else "top1"
     return f"frozen_{chosen.data}{collage}_{backbone}_{chosen.size}_{metric}{part}"
 
@@ -325,6 +337,7 @@ def run(options: RunOptions) -> None:
     path = options.work / "frozen" / f"{name}{'_quick' if options.quick else ''}.jsonl"
     result = options.results / f"{name}.json"
     store = RunStore(path, result, device=options.device, libraries=LIBRARIES)
+    store.forget(lambda run: was_cut_off(run.found, config.trainer))
     rows = variants_of(options, chosen, tokens.learning.layout.class_token)
     seeds = options.seeds_or(SEEDS)
     in_memory = hold_tokens(tokens, options.device, options.executor)
@@ -350,6 +363,12 @@ def run(options: RunOptions) -> None:
         run_grid(store, tuning, worker, options.executor, options.seconds, name="heads", then=final)
     finally:
         write_record(options, chosen, tokens.learning.layout, rows, store)
+
+
+def was_cut_off(found: Mapping[str, Any], trainer: TrainerConfig) -> bool:
+    """Return whether a training ended at a limit that was smaller than today's, before its patience was spent."""
+    patience = trainer.max_steps if trainer.patience is None else trainer.patience * trainer.evaluate_every
+    return 0 < found["steps"] < trainer.max_steps and found["steps"] - found["best_step"] < patience
 
 
 def tried_variants(rows: Mapping[str, Sequence[Variant]], store: RunStore, seed: int) -> dict[str, list[Variant]]:
@@ -389,6 +408,7 @@ def write_record(
         "dim": chosen.dim or layout.channels,
         "tokens": layout.tokens,
         "start": chosen.start,
+        "steps": chosen.steps,
         "precision": config_of(options, chosen).trainer.precision,
         "tries": max(map(len, rows.values())),
         "like": chosen.like,

@@ -168,7 +168,11 @@ def through_distance(
         pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
         grad_clipped = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
         unscaled = along_offset / nearest.take(scale)[:, None]
-        grad_clipped = grad_clipped.index_add(0, nearest.prototype, unscaled, alpha=-1)
+        if values_can_be_read(unscaled):
+            grad_clipped = grad_clipped.index_add(0, nearest.prototype, unscaled, alpha=-1)
+        else:  # a product: additions to a few rows wait for each other on a GPU, and come in any order
+            belongs = index == torch.arange(clipped.shape[0], device=index.device)
+            grad_clipped = grad_clipped - belongs.to(unscaled.dtype).t() @ unscaled
         prototype_norm = vector_length(prototypes)
         radial = torch.where(prototype_norm > 1, (grad_clipped * clipped).sum(-1), 0)
         grad_prototypes = (grad_clipped - clipped * radial[:, None]) / prototype_norm.clamp_min(1)[:, None]
