@@ -182,7 +182,7 @@ def test_a_time_budget_is_written_in_hours_minutes_and_seconds(written, seconds)
 
 
 @pytest.mark.parametrize(
-    ("cached", "pooling", "groups"), [("timm/test_vit", "gsp+cls", 8), ("timm/resnet18", "gsp", 1)]
+    ("cached", "pooling", "groups"), [("timm/test_vit", "gsp+cls", 32), ("timm/resnet18", "gsp", 1)]
 )
 def test_without_a_network_the_folder_preset_takes_a_cached_backbone(cached, pooling, groups, monkeypatch, capsys):
     monkeypatch.setattr(hub, "available_backbone", lambda wanted: cached)

@@ -540,6 +540,7 @@ RESULTS = {
     "dinov2": "frozen_cub_vit_small_patch14_dinov2_224_pnca",
     "collage": "frozen_cub_collage2x2_vit_small_patch14_dinov2_448_pnca",
     "collage_3x3": "frozen_cub_collage3x3_vit_small_patch14_dinov2_448_pnca",
+    "cifar100": "frozen_cifar100_tf_efficientnet_lite0_224_top1",
 }
 
 ZSR_RESULT = "frozen_cub_resnet50_227_pnca_zsr"

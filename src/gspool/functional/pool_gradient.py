@@ -166,13 +166,15 @@ def through_distance(
         grad_tokens = _add_product(grad_tokens, tokens, kept[..., None])
     if wanted.prototypes:
         pulls = scale.reciprocal().flatten() @ pull.flatten(0, 1)
-        grad_clipped = clipped * pulls[:, None] - pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
         unscaled = along_offset / nearest.take(scale)[:, None]
-        if values_can_be_read(unscaled):
-            grad_clipped = grad_clipped.index_add(0, nearest.prototype, unscaled, alpha=-1)
-        else:  # a product: additions to a few rows wait for each other on a GPU, and come in any order
-            belongs = index == torch.arange(clipped.shape[0], device=index.device)
-            grad_clipped = grad_clipped - belongs.to(unscaled.dtype).t() @ unscaled
+        if values_can_be_read(tokens) or not nearest.has_all(tokens):
+            by_token = pull.flatten(0, 1).t() @ tokens.flatten(0, 1)
+            by_token = by_token.index_add(0, nearest.prototype, unscaled)
+        else:
+            # Image by image: a GPU cannot share out one product of few rows, nor additions to the same row.
+            belongs = (index == torch.arange(clipped.shape[0], device=index.device)).to(pull.dtype).view_as(pull)
+            by_token = (torch.matmul(pull.mT, tokens) + torch.matmul(belongs.mT, unscaled.view_as(tokens))).sum(0)
+        grad_clipped = clipped * pulls[:, None] - by_token
         prototype_norm = vector_length(prototypes)
         radial = torch.where(prototype_norm > 1, (grad_clipped * clipped).sum(-1), 0)
         grad_prototypes = (grad_clipped - clipped * radial[:, None]) / prototype_norm.clamp_min(1)[:, None]

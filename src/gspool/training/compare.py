@@ -116,7 +116,7 @@ class CompareConfig:
     )
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     trainer: TrainerConfig = field(
-        default_factory=lambda: TrainerConfig(max_steps=400, evaluate_every=25, patience=6, progress=False)
+        default_factory=lambda: TrainerConfig(max_steps=1200, evaluate_every=25, patience=6, progress=False)
     )
     processes: int = 1
     ray: str | None = None
@@ -220,7 +220,8 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
     for name in names:
         varied = settings.get(name, {})
         base, _ = without_class_token(name)
-        defaults = (PATCH_DEFAULTS if class_token else FROZEN_DEFAULTS).get(base, {})
+        known = PATCH_DEFAULTS if class_token else FROZEN_DEFAULTS
+        defaults = known.get(name, known.get(base, {}))
         fixed = {key: value for key, value in defaults.items() if key not in varied}
         for combination in itertools.product(*varied.values()):
             chosen = {**fixed, **dict(zip(varied, combination, strict=True))}

@@ -43,10 +43,13 @@ FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
     "gmp+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
     "gemean+gsp": {"mu": 0.1, "epsilon": 5.0, "prototypes": 64, "keys": 128, "prototypes_from": "kmeans"},
 }
-# The same for the patch tokens of a transformer with a class token: fewer tokens count, and prototypes learn faster.
+# The same for the patch tokens of a transformer with a class token: every prototype selects a few tokens for its own
+# slice of the channels, and learns fast; beside the class token, whose share learns at the same rate, less so.
+PATCH_GSP = {"mu": 0.003, "epsilon": 20.0, "prototypes": 32, "groups": 32, "rate": 300.0, "prototypes_from": "kmeans"}
 PATCH_DEFAULTS: dict[str, dict[str, Any]] = {
     **FROZEN_DEFAULTS,
-    "gsp": {"mu": 0.01, "epsilon": 20.0, "prototypes": 32, "groups": 8, "rate": 10.0, "prototypes_from": "kmeans"},
+    "gsp": PATCH_GSP,
+    "gsp+cls": {**PATCH_GSP, "rate": 10.0},
 }
 # Options of a head beside those of its layer, with their section and field of a training configuration.
 HEAD_OPTIONS = {

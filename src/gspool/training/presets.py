@@ -219,7 +219,7 @@ def folder() -> TrainConfig:
     """Return a start for your own images: a GSP head on a frozen DINOv2, whose weights are downloaded."""
     from gspool.training.heads import PATCH_DEFAULTS, layer_options
 
-    gsp = PATCH_DEFAULTS["gsp"]
+    gsp = PATCH_DEFAULTS["gsp+cls"]
     config = TrainConfig(
         data=DataConfig(name="folder", classes_per_batch=32, images_per_class=4, transform="crop", workers=4),
         model=ModelConfig(
@@ -232,7 +232,7 @@ def folder() -> TrainConfig:
             freeze="all",
         ),
         optimiser=OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0),
-        trainer=TrainerConfig(max_steps=400, evaluate_every=25, patience=6),
+        trainer=TrainerConfig(max_steps=1200, evaluate_every=25, patience=6),
     )
     config.head.rate, config.head.prototypes = gsp["rate"], gsp["prototypes_from"]
     return config
