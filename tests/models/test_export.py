@@ -94,12 +94,24 @@ def test_a_graph_that_is_bound_to_its_size_is_refused_with_the_way_out() -> None
     assert export_program(model, ["embedding"], size=(32, 32)).size == (32, 32)
 
 
-def test_a_transformer_that_resamples_its_positions_is_bound_to_a_size() -> None:
-    # A graph for any size skips the branch for its own, where nothing is resampled.
+class Resampled(Patches):
+    """Adds positions that fit its own size, and resamples them for every other, as transformers do."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        features, positions = self.convolution(pixels), torch.arange(64.0).view(1, 1, 8, 8)
+        if features.shape[2:] != positions.shape[2:]:
+            positions = torch.nn.functional.interpolate(positions, features.shape[2:], mode="bilinear")
+        return features + positions
+
+
+def test_a_graph_that_skips_the_branch_for_its_own_size_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"bound to the one it was traced with.*--size 32 32"):
+        export_program(small("gap", Resampled()), ["embedding"])
+
+
+def test_a_transformer_that_resamples_its_positions_is_exported_for_a_size() -> None:
     options = {"img_size": 32, "dynamic_img_size": True, "layers": [1, -1]}
     model = small("gap", "timm/test_vit", backbone_options=options)
-    with pytest.raises(ValueError, match=r"bound to the one it was traced with.*--size 32 32"):
-        export_program(model, ["embedding"])
     graph = export_program(model, ["embedding"], size=(32, 32)).program.module()
     with torch.no_grad():
         torch.testing.assert_close(graph(pictures(3, 32, 32))[0], model(pictures(3, 32, 32)))

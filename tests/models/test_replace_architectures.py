@@ -95,7 +95,7 @@ ARCHITECTURES = {
     "timm cspnet": of_timm("cs3darknet_focus_s", 64, "head.global_pool"),
     "timm rexnet": of_timm("rexnet_100", 64, "head.global_pool"),
     "timm vovnet": of_timm("ese_vovnet19b_slim_dw", 64, "head.global_pool"),
-    "timm convmixer": Architecture(lambda: ConvMixer(32, 2, num_classes=CLASSES), 64, "pooling"),
+    "timm convmixer": Architecture(lambda: ConvMixer(32, 2, num_classes=CLASSES), 64, "global_pool"),
     "timm metaformer": Architecture(
         lambda: MetaFormer(depths=(1, 1, 1, 1), dims=(8, 16, 24, 32), num_classes=CLASSES), 64, "head.global_pool"
     ),
