@@ -11,6 +11,8 @@ from functional import kernel_cases as cases
 from gspool.bench import Settings, measure, timing
 from gspool.functional import gsp_pool, partial_transport
 from gspool.functional.kernels import dispatch, launch, plan, transport
+from gspool.functional.product_distance import product_distance
+from gspool.pooling import GSP
 from oracle import pooled
 
 pytestmark = [
@@ -269,6 +271,44 @@ def test_transport_agrees(size):
 @pytest.mark.parametrize("outputs", ["r", "p"])
 def test_transport_with_mask_and_sharp_epsilon(outputs):
     cases.transport_agrees(2, 4, 40, mu=0.97, epsilon=80.0, masked=True, outputs=outputs)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1, 1), (2, 7, 3, 5), (1, 70, 33, 20), (2, 40, 130, 40)])
+def test_distances_agree(size):
+    cases.distances_agree(*size)
+
+
+@pytest.mark.parametrize("wanted", ["t", "w"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_distances_in_half_precision_with_one_gradient(dtype, wanted):
+    cases.distances_agree(2, 20, 6, 33, dtype=dtype, wanted=wanted)
+
+
+def test_deterministic_gradients_of_distances_agree():
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        cases.distances_agree(130, 3, 4, 8)
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def test_distances_of_an_empty_batch_are_empty():
+    tokens, prototypes = torch.zeros(0, 4, 3, requires_grad=True), torch.ones(2, 3, requires_grad=True)
+    distances = product_distance(prototypes, tokens, "triton")
+    distances.sum().backward()
+    assert (distances.shape, prototypes.grad.abs().sum()) == ((0, 2, 4), 0)
+
+
+def test_groups_of_prototypes_agree():
+    layer = GSP(12, prototypes=6, groups=3, mu=0.2, epsilon=10.0, backend="triton")
+    features = cases.problem(2, 30, 6, 12)[0]
+    mask = torch.ones(2, 30, dtype=torch.bool)
+    mask[1, 20:] = False
+    found = layer.pool(features, mask)
+    layer.backend = "torch"
+    for ours, plain in zip(found, layer.pool(features, mask), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
 
 
 def test_the_benchmark_compares_both_backends_once_both_can_run(monkeypatch):

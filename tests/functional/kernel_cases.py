@@ -6,6 +6,7 @@ from torch.testing import assert_close
 from gspool.functional import gsp_pool, partial_transport
 from gspool.functional.kernels import launch
 from gspool.functional.kernels.plan import SLICE
+from gspool.functional.product_distance import product_distance
 from oracle import WEIGHT_ERROR, pooled, random_problem, relative_weight_error, subtracted_distance
 
 # Largest error as a part of the largest value: of outputs, of gradients.
@@ -229,3 +230,23 @@ def transport_agrees(batch, prototypes, tokens, mu=0.3, epsilon=5.0, device="cpu
         found.append((*out, given.grad, share.grad, sharpness.grad))
     for name, ours, theirs in zip(("residual", "plan", "cost", "mu", "epsilon"), *found, strict=True):
         close(ours, theirs, 2e-5 * max(1, epsilon / 10), name)
+
+
+def distances_agree(batch, tokens, prototypes, dim, device="cpu", dtype=torch.float32, wanted="tw", slack=1.0):
+    """Distances and gradients against the plain version in float64; one token lies on a prototype, one close to it."""
+    features, centres = problem(batch, tokens, prototypes, dim, device)
+    features = (1.5 * features).to(dtype)
+    centres[0] = features[0, 0]
+    centres[-1] = features[-1, -1] + 0.01 * centres[-1]
+    direction = torch.randn(batch, prototypes, tokens, generator=torch.Generator().manual_seed(3)).to(device)
+    found = []
+    for backend, own in (("triton", dtype), ("torch", torch.float64)):
+        given = features.clone().to(own).requires_grad_("t" in wanted)
+        near = centres.clone().to(torch.promote_types(own, torch.float32)).requires_grad_("w" in wanted)
+        distances = product_distance(near, given, backend)
+        (distances * direction.to(distances.dtype)).sum().backward()
+        found.append((distances, *(each.grad for each in (given, near) if each.requires_grad)))
+    ours, theirs = found
+    close(ours[0], theirs[0], slack * ERROR[dtype]["weights"], "distances")
+    for own, plain in zip(ours[1:], theirs[1:], strict=True):
+        close(own, plain, slack * ERROR[dtype]["gradient"], "gradient")

@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gspool.functional.kernels import dispatch, launch
+from gspool.functional.kernels import dispatch, distance_map, launch
 from gspool.functional.kernels.launch import Launch
 
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
@@ -51,10 +51,11 @@ def compiled(monkeypatch):
         found[call._kernel.fn.__name__] = compile_for_hopper(call, changing)
 
     monkeypatch.setattr(Launch, "__call__", take)
-    for prepare in (launch.plan_forward, launch.plan_backward):
+    plans = [getattr(each, name) for each in (launch, distance_map) for name in ("plan_forward", "plan_backward")]
+    for prepare in plans:
         prepare.cache_clear()
     yield found
-    for prepare in (launch.plan_forward, launch.plan_backward):
+    for prepare in plans:
         prepare.cache_clear()
 
 
@@ -72,6 +73,8 @@ def test_tokens_and_their_gradients_never_move_two_bytes_at_a_time(compiled, siz
     output = dispatch.pool_forward(*inputs)
     incoming = torch.empty(images, channels, dtype=dtype)
     dispatch.pool_backward(*inputs, *output[3:], incoming, None, None, True, True, False, False)
-    assert {"pool_backward_kernel", "prototype_gradient_kernel"} <= {*compiled}
+    found = distance_map.distance_forward(*inputs[:2], "tf32x3")
+    distance_map.distance_backward(*inputs[:2], "tf32x3", *found, torch.empty_like(found[0]), True, True)
+    assert {"pool_backward_kernel", "distance_map_kernel", "distance_gradient_kernel"} <= {*compiled}
     narrow = {name: len(NARROW.findall(ptx)) for name, ptx in compiled.items()}
     assert {name: count for name, count in narrow.items() if count > A_FEW} == {}

@@ -63,6 +63,13 @@ def test_transport_agrees(size):
     cases.transport_agrees(*size, device="cuda")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [(3, 49, 64, 96), (3, 196, 100, 70), (2, 63, 1024, 33), (2, 300, 7, 4096)])
+@pytest.mark.parametrize("wanted", ["tw", "w"])
+def test_distances_agree(dtype, size, wanted):
+    cases.distances_agree(*size, device="cuda", dtype=dtype, wanted=wanted, slack=2.0)
+
+
 def test_auto_takes_the_kernels_where_they_can_run():
     tokens, prototypes = cases.problem(2, 49, 16, 64, device="cuda")
     auto, kernels = (gsp_pool(tokens, prototypes, 0.3, 5.0, backend=backend) for backend in ("auto", "triton"))

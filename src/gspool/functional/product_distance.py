@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from gspool.functional.checks import check_tokens, computing_dtype, full_precision
 from gspool.functional.cost import Nearest, distances_by_product
+from gspool.functional.kernels.dispatch import DOT_PRECISION, Backend, Precision, on_device_of, uses_kernels
 from gspool.functional.pool_gradient import through_distance
 from gspool.functional.results import Wanted
 
@@ -17,8 +18,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def product_distance(prototypes: Float[Tensor, "M D"], tokens: Float[Tensor, "B N D"]) -> Float[Tensor, "B M N"]:
+def product_distance(
+    prototypes: Float[Tensor, "M D"],
+    tokens: Float[Tensor, "B N D"],
+    backend: Backend = "auto",
+    precision: Precision = "exact",
+) -> Float[Tensor, "B M N"]:
     """Compute the same as `gspool.functional.distance`, without its B x M x N x D tensor; differentiable once.
+
+    ``backend`` and ``precision`` are those of `gsp_pool`, but ``auto`` is the plain version here: the kernel agrees
+    with it in the interpreter and has not run on a GPU yet. A compiled program takes the plain version.
 
     Raises:
         ValueError: if the shapes, types or devices do not fit.
@@ -28,6 +37,10 @@ def product_distance(prototypes: Float[Tensor, "M D"], tokens: Float[Tensor, "B 
         tensor([[[0.0000, 1.1180]]])
     """
     check_tokens(tokens, prototypes)
+    wanted = "torch" if backend == "auto" or torch.compiler.is_compiling() else backend
+    if uses_kernels(wanted, len(prototypes), tokens, prototypes):
+        found: Tensor = _KernelDistance.apply(tokens, prototypes, DOT_PRECISION[precision])
+        return found
     dtype = computing_dtype(tokens, prototypes)
     distances, *_ = _ProductDistance.apply(tokens.to(dtype), prototypes.to(dtype))
     return distances.mT
@@ -56,3 +69,27 @@ class _ProductDistance(torch.autograd.Function):
             own = gradient.clone(memory_format=torch.contiguous_format)
             wanted = Wanted(*ctx.needs_input_grad)
             return through_distance(own, 1.0, distances, tokens, prototypes, norm, Nearest(*found), wanted)
+
+
+class _KernelDistance(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, prototypes: Tensor, precision: str) -> Tensor:
+        from gspool.functional.kernels.distance_map import distance_forward
+
+        with on_device_of(tokens):
+            distances, kept, clipped = distance_forward(tokens, prototypes, precision)
+        ctx.precision = precision
+        ctx.save_for_backward(tokens, prototypes, distances, kept, clipped)
+        return distances
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        from gspool.functional.kernels.distance_map import distance_backward
+
+        tokens, prototypes, distances, kept, clipped = ctx.saved_tensors
+        with on_device_of(tokens):
+            gradients = distance_backward(
+                tokens, prototypes, ctx.precision, distances, kept, clipped, gradient, *ctx.needs_input_grad[:2]
+            )
+        return (*gradients, None)

@@ -41,7 +41,7 @@ class GSP(PoolingLayer):
         role: ``foreground`` pools what is near the prototypes, ``background`` what is far from them.
         warm_start: pool by plain averaging until this many pooled vectors were seen in training, then set the
             prototypes by greedy k-center on them; the authors' reference uses 1024. 0 starts from random prototypes.
-        backend: see `gspool.functional.gsp_pool`.
+        backend: see `gspool.functional.gsp_pool`; with groups ``auto`` computes the distances by the plain version.
         precision: see `gspool.functional.gsp_pool`.
         keys: width of a linear projection of the tokens that the prototypes are compared with, so that weights and
             values come from separate spaces; 0 compares the tokens themselves.
@@ -160,7 +160,8 @@ class GSP(PoolingLayer):
             out = gsp_pool(keys, self.prototypes, self.mu, self.epsilon, mask, self.backend, self.role, self.precision)
             return cast("Tensor", out.weights)[:, None], cast("Tensor", out.attributes)
         with full_precision(keys):
-            cost = product_distance(self.prototypes, keys).unflatten(1, (self.groups, -1))
+            cost = product_distance(self.prototypes, keys, self.backend, self.precision)
+            cost = cost.unflatten(1, (self.groups, -1))
             group_mask = None if mask is None else mask[:, None].expand(-1, self.groups, -1)
             residual, plan = partial_transport(cost, self.mu, self.epsilon, group_mask, self.backend)
             weights = residual / (1 - self.mu) if self.role == "background" else plan.sum(2) / self.mu

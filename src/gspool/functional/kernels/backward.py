@@ -67,6 +67,38 @@ def near_products(
 
 
 @triton.jit
+def to_pulls(
+    gradient, factor, distances, product, tokens, row_offset, real, stride_d, prototypes, w_norms,
+    nearest, norm, exact, scale, column, D, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """Go from the distances to pulls along ``f - w``; the one towards a close prototype goes its own way.
+
+    The gradient with respect to the distances, times the clip factors of the tokens, is ``gradient`` times ``factor``.
+    Returned besides: the pull towards the nearest prototype, and what points along the token itself.
+    """
+    size = size_of_pair(norm, exact)
+    least = tl.maximum(SHORTEST_USEFUL * size, SHORTEST_KNOWN)
+    pull = gradient * factor[:, None] / tl.maximum(distances, least[:, None])
+    near_pull = tl.zeros([BN], dtype=tl.float32)
+    toward_near = tl.zeros([BN], dtype=tl.float32)
+    if tl.max(exact, axis=0) >= 0.0:
+        is_near = (column[None, :] == nearest[:, None]) & (exact >= 0.0)[:, None]
+        strength = tl.sum(tl.where(is_near, pull, 0.0), axis=1) * tl.maximum(exact, least)
+        apart = tl.maximum(MERE_ROUNDING * size, SHORTEST_KNOWN)
+        near_pull = tl.where(exact > apart, strength / tl.maximum(exact, apart), 0.0)
+        pull = tl.where(is_near | (distances <= SHORTEST_KNOWN), 0.0, pull)
+        toward_near = near_pull * near_products(
+            tokens, row_offset, real, stride_d, prototypes, w_norms, nearest, scale, D, BN, BD
+        )
+    total = tl.sum(pull, axis=1) * scale
+    toward = toward_near - tl.sum(pull * product, axis=1)
+    # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends.
+    length = norm * scale
+    along = (toward * scale) * scale + total * (length * length)
+    return pull, near_pull, total - tl.where(norm > 1.0, along, 0.0)
+
+
+@triton.jit
 def image_means(
     entries, grad_pooled, grad_weights, grad_attributes, kept, mask, image, mass_factor,
     N, M, D, stride_mb, stride_mn, BM: tl.constexpr, BV: tl.constexpr,
@@ -147,7 +179,7 @@ def spread_gradient(
     tokens, row_offset, real, stride_d, clipped, grad_pooled, grad_tokens, grad_row_offset, there, grad_stride_d,
     accumulated, turn, pull, weight, own_factor, M, D,
     BM: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr, OPERAND: tl.constexpr, STAGES: tl.constexpr,
-    ATOMIC: tl.constexpr, TOKENS: tl.constexpr, PROTOTYPES: tl.constexpr,
+    ATOMIC: tl.constexpr, TOKENS: tl.constexpr, PROTOTYPES: tl.constexpr, POOLED: tl.constexpr,
 ):  # fmt: skip
     """Write a tile's token gradient and add its part of the prototypes' gradient; ``there`` marks rows that exist."""
     column = tl.arange(0, BM)
@@ -159,8 +191,10 @@ def spread_gradient(
         if TOKENS:
             # Towards the prototypes, along the token itself, and from the pooled vector.
             w = read_prototypes(clipped, column, channel, M, D)
-            g = tl.load(grad_pooled + channel, mask=channel < D, other=0.0).to(tl.float32)
-            gradient = f.to(tl.float32) * own_factor[:, None] + weight[:, None] * g[None, :]
+            gradient = f.to(tl.float32) * own_factor[:, None]
+            if POOLED:
+                g = tl.load(grad_pooled + channel, mask=channel < D, other=0.0).to(tl.float32)
+                gradient += weight[:, None] * g[None, :]
             gradient -= multiply_gradient(pull, w, PRECISION, OPERAND)
             address = grad_tokens + grad_row_offset[:, None] + channel[None, :] * grad_stride_d
             inside = there[:, None] & (channel < D)[None, :]
@@ -305,28 +339,10 @@ def pool_backward_kernel(
         if EPSILON:
             tl.store(grad_epsilon + work, -tl.sum(tl.sum(grad_logits * distances, axis=1), axis=0))
 
-        # To pulls along f - w; the one towards a close prototype goes its own way.
-        size = size_of_pair(norm, exact)
-        least = tl.maximum(SHORTEST_USEFUL * size, SHORTEST_KNOWN)
-        pull = grad_logits * (scale * -sharpness)[:, None] / tl.maximum(distances, least[:, None])
-        near_pull = tl.zeros([BN], dtype=tl.float32)
-        toward_near = tl.zeros([BN], dtype=tl.float32)
-        close = tl.max(exact, axis=0) >= 0.0
-        if close:
-            is_near = (column[None, :] == nearest[:, None]) & (exact >= 0.0)[:, None]
-            strength = tl.sum(tl.where(is_near, pull, 0.0), axis=1) * tl.maximum(exact, least)
-            apart = tl.maximum(MERE_ROUNDING * size, SHORTEST_KNOWN)
-            near_pull = tl.where(exact > apart, strength / tl.maximum(exact, apart), 0.0)
-            pull = tl.where(is_near | (distances <= SHORTEST_KNOWN), 0.0, pull)
-            toward_near = near_pull * near_products(
-                image_tokens, row_offset, real, stride_d, prototypes, w_norms, nearest, scale, D, BN, BD
-            )
-        total = tl.sum(pull, axis=1) * scale
-        toward = toward_near - tl.sum(pull * product, axis=1)
-        # Clipping projects the gradient to the sphere: what points along the token has no effect on where it ends.
-        length = norm * scale
-        along = (toward * scale) * scale + total * (length * length)
-        own_factor = total - tl.where(norm > 1.0, along, 0.0)
+        pull, near_pull, own_factor = to_pulls(
+            grad_logits, scale * -sharpness, distances, product, image_tokens, row_offset, real, stride_d,
+            prototypes, w_norms, nearest, norm, exact, scale, column, D, BN, BD,
+        )  # fmt: skip
 
         # Rows that do not exist keep their offsets: any other number there would keep the stores from being wide.
         grad_row_offset, there = row * grad_stride_n, row < N
@@ -342,9 +358,9 @@ def pool_backward_kernel(
             spread_gradient(
                 image_tokens, row_offset, real, stride_d, clipped, grad_pooled + image * D,
                 image_grad, grad_row_offset, there, grad_stride_d, accumulated, work, pull, weight, own_factor, M, D,
-                BM, BS, GRADIENT_PRECISION, OPERAND, STAGES, ATOMIC, TOKENS, PROTOTYPES,
+                BM, BS, GRADIENT_PRECISION, OPERAND, STAGES, ATOMIC, TOKENS, PROTOTYPES, True,
             )  # fmt: skip
-            if close:
+            if tl.max(exact, axis=0) >= 0.0:
                 add_near_gradient(
                     image_tokens, row_offset, real, stride_d, prototypes, w_norms, image_grad, grad_row_offset, there,
                     grad_stride_d, accumulated, scale, nearest, near_pull, M, D,

@@ -201,12 +201,12 @@ def tile_products(
 
 
 @triton.jit
-def tile_affinity(
-    tokens, row_offset, real, stride_d, prototypes, clipped, w_norms, epsilon, M, D,
+def tile_distances(
+    tokens, row_offset, real, stride_d, prototypes, clipped, w_norms, M, D,
     BN: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
     PRECISION: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Return ``-epsilon c_ij``, ``l_j``, and what the backward pass needs of norms and nearest prototypes."""
+    """Return ``c_ij``, infinite for no prototype, and what the backward pass needs of norms and nearest prototypes."""
     column = tl.arange(0, BM)
     w_norm = tl.load(w_norms + column, mask=column < M, other=0.0)
     product, norm = tile_products(
@@ -220,7 +220,20 @@ def tile_affinity(
     if tl.min(tl.where(real, lowest, 1.0), axis=0) < CLOSE:
         scale = 1.0 / tl.maximum(norm, 1.0)
         exact = measure_nearest(tokens, row_offset, real, stride_d, prototypes, w_norms, nearest, scale, D, BN, BD)
-    distances = refined_distances(squared, lowest, exact, norm)
+    return refined_distances(squared, lowest, exact, norm), norm, exact, nearest
+
+
+@triton.jit
+def tile_affinity(
+    tokens, row_offset, real, stride_d, prototypes, clipped, w_norms, epsilon, M, D,
+    BN: tl.constexpr, BM: tl.constexpr, BD: tl.constexpr,
+    PRECISION: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Return ``-epsilon c_ij``, ``l_j``, and what the backward pass needs of norms and nearest prototypes."""
+    column = tl.arange(0, BM)
+    distances, norm, exact, nearest = tile_distances(
+        tokens, row_offset, real, stride_d, prototypes, clipped, w_norms, M, D, BN, BM, BD, PRECISION, PARTS, STAGES
+    )
     # epsilon = 0 must not meet the infinite distance of a prototype that does not exist.
     logits = tl.where((column < M)[None, :], distances * -epsilon, float("-inf"))
     largest = tl.max(logits, axis=1)
@@ -237,8 +250,14 @@ def token_rows(kept, image, row, N):
 @triton.jit
 def keep_tokens(kept, image, row, N, affinity, norm, exact, nearest):
     """Write the numbers of every token that the backward pass needs."""
+    tl.store(token_rows(kept, image, row, N) + AFFINITY * N, affinity, mask=row < N)
+    keep_nearest(kept, image, row, N, norm, exact, nearest)
+
+
+@triton.jit
+def keep_nearest(kept, image, row, N, norm, exact, nearest):
+    """Write norms and nearest prototypes, which the gradient of the distances needs."""
     rows = token_rows(kept, image, row, N)
-    tl.store(rows + AFFINITY * N, affinity, mask=row < N)
     tl.store(rows + NORM * N, norm, mask=row < N)
     tl.store(rows + EXACT * N, exact, mask=row < N)
     tl.store(rows + NEAREST * N, nearest.to(tl.float32), mask=row < N)

@@ -395,7 +395,7 @@ def pool_backward(
             plan.near(tokens, contiguous, kept, mask, grad_tokens, factors, accumulated)
     grad_prototypes = None
     if accumulated is not None:
-        grad_prototypes = _prototype_gradient_memory(prototypes, accumulated)
+        grad_prototypes = prototype_gradient_memory(prototypes, accumulated)
         if B > 0:
             plan.finish(contiguous, kept, accumulated, grad_prototypes)
         else:
@@ -403,7 +403,7 @@ def pool_backward(
     return PoolGradient(grad_tokens, grad_prototypes, grad_mu, None if by_tile is None else by_tile.sum())
 
 
-def _prototype_gradient_memory(prototypes: Tensor, accumulated: Tensor) -> Tensor:
+def prototype_gradient_memory(prototypes: Tensor, accumulated: Tensor) -> Tensor:
     """Reuse the sums' own memory for the result where there is one part and the dtype fits: nothing extra is held."""
     if accumulated.shape[0] == 1 and prototypes.dtype == torch.float32:
         return accumulated.as_strided(prototypes.shape, (prototypes.shape[1], 1))
