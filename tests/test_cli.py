@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ import pytest
 
 from gspool import cli
 from gspool.data import benchmark
+from gspool.terminal.bar import work_bar
 from gspool.training import parse_config, read_config
 from gspool.training.metric_learning import MetricLearning
 from gspool.training.parsing import as_yaml
@@ -328,3 +331,13 @@ def test_warnings_to_users_are_told_without_the_source(monkeypatch, capsys):
     first, rest = capsys.readouterr().out.split("\n", 1)
     assert first == "warning: 3 images are left out"
     assert "FutureWarning: soon gone" in rest
+
+
+def test_the_rate_of_a_finished_task_counts_the_wait_for_its_first_report(capsys: pytest.CaptureFixture[str]) -> None:
+    with work_bar("tokens", 0, 10, shown=True, unit="pictures") as bar:
+        time.sleep(0.2)
+        bar.advance(steps=4)
+        bar.advance(steps=6)
+    rate = re.search(r"([\d.,]+)\s+pictures/s", capsys.readouterr().out)
+    assert rate is not None
+    assert float(rate[1].replace(",", "")) < 10 / 0.2

@@ -45,7 +45,8 @@ def work_bar(title: str, first: int, last: int, shown: bool, unit: str = "steps"
 
     class Rate(rich.ProgressColumn):
         def render(self, task: Any) -> str:
-            speed = task.finished_speed or task.speed
+            # Of the whole task once it is done: the last reports may have come all at once.
+            speed = (task.completed - first) / task.elapsed if task.finished and task.elapsed else task.speed
             return "" if speed is None else f"{speed:,.1f} {unit}/s"
 
     columns = (
