@@ -17,6 +17,7 @@ import pytest
 from gspool import cli
 from gspool.data import benchmark
 from gspool.terminal.bar import work_bar
+from gspool.terminal.table import show_table
 from gspool.training import parse_config, read_config
 from gspool.training.metric_learning import MetricLearning
 from gspool.training.parsing import as_yaml
@@ -333,7 +334,7 @@ def test_warnings_to_users_are_told_without_the_source(monkeypatch, capsys):
     assert "FutureWarning: soon gone" in rest
 
 
-def test_the_rate_of_a_finished_task_counts_the_wait_for_its_first_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rate_of_a_finished_task_counts_the_wait_for_its_first_report(capsys):
     with work_bar("tokens", 0, 10, shown=True, unit="pictures") as bar:
         time.sleep(0.2)
         bar.advance(steps=4)
@@ -341,3 +342,12 @@ def test_the_rate_of_a_finished_task_counts_the_wait_for_its_first_report(capsys
     rate = re.search(r"([\d.,]+)\s+pictures/s", capsys.readouterr().out)
     assert rate is not None
     assert float(rate[1].replace(",", "")) < 10 / 0.2
+
+
+def test_a_table_in_a_narrow_terminal_breaks_words_and_no_numbers(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("p@1", "p@r", "map@r", "r@1", "r@2", "r@4", "r@8")
+    show_table("test", {"gsp+cls, nothing learned": dict.fromkeys(names, 0.98333)})
+    shown = capsys.readouterr().out
+    assert shown.count("98.33") == len(names)
+    assert all(word in shown for word in ("gsp+cls,", "nothing", "learned"))

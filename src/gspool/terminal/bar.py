@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 
@@ -49,15 +50,17 @@ def work_bar(title: str, first: int, last: int, shown: bool, unit: str = "steps"
             speed = (task.completed - first) / task.elapsed if task.finished and task.elapsed else task.speed
             return "" if speed is None else f"{speed:,.1f} {unit}/s"
 
+    class Clock(rich.ProgressColumn):
+        def render(self, task: Any) -> str:
+            passed, left = timedelta(seconds=int(task.elapsed or 0)), task.time_remaining
+            return f"{passed}" if task.finished or left is None else f"{passed}, {timedelta(seconds=int(left))} left"
+
     columns = (
         rich.TextColumn("{task.description}"),
         rich.BarColumn(bar_width=12),
         rich.MofNCompleteColumn(),
         Rate(),
-        rich.TextColumn("elapsed"),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn("remaining"),
-        rich.TimeRemainingColumn(),
+        Clock(),
         rich.TextColumn("{task.fields[note]}"),
     )
     # Estimate over two minutes: evaluations between steps would make a shorter estimate jump.
