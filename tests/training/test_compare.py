@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from gspool import Embedder
+from gspool import Embedder, pooling
 from gspool.features import FeatureConfig
-from gspool.training.compare import CompareConfig, Comparison, compare, variants_of
+from gspool.training.compare import CompareConfig, Comparison, compare, options_given, variants_of
 from gspool.training.compare_data import create_sets, picture_fold
 from gspool.training.compare_runs import summary
 from gspool.training.config import DataConfig, TrainerConfig
+from gspool.training.head_settings import FROZEN_DEFAULTS, PATCH_DEFAULTS
 from gspool.training.run import run
 from training.tiny_run import draw_pictures, some_of
 
@@ -144,6 +146,43 @@ def test_every_picture_validates_in_one_fold_and_a_single_one_in_none():
 def test_wrong_layers_and_grids_are_refused(layers, grid, match):
     with pytest.raises(ValueError, match=match):
         variants_of(layers, grid, class_token=False)
+
+
+CHOSEN = {
+    "frozen_cub_resnet50_227_pnca": (FROZEN_DEFAULTS, {"gemean+gsp": "gemean+gsp keys"}),
+    "frozen_cub_vit_small_patch14_dinov2_224_pnca": (
+        PATCH_DEFAULTS,
+        {"gsp": "gsp one each", "gsp+cls": "gsp+cls groups keys"},
+    ),
+}
+
+
+@pytest.mark.parametrize("result", CHOSEN)
+def test_defaults_of_heads_are_those_that_validation_chose(result):
+    defaults, rows = CHOSEN[result]
+    path = Path(__file__).parents[2] / "results" / f"{result}.json"
+    chosen = json.loads(path.read_text())["value"]["chosen"]
+    usual = {"lr": CompareConfig().optimiser.lr, "rate": 1.0, "prototypes_from": "kmeans"}
+    for name in (name for name in chosen if name in pooling.list() or name.endswith("+cls")):
+        row = chosen[rows.get(name, name)]
+        merged = {**row["options"], **row["head"]}
+        own = {**defaults.get(name, {}), "lr": defaults.get(name, {}).get("lr", usual["lr"])}
+        assert {**{key: usual[key] for key in merged if key in usual}, **own} == pytest.approx(merged), name
+
+
+def test_a_setting_for_all_heads_wins_over_their_own():
+    given = options_given(CompareConfig(optimiser=replace(CompareConfig().optimiser, lr=1e-3)))
+    delf = variants_of("delf,ep", "", class_token=False, given=given)[1:]
+    assert [each.name for each in delf] == ["delf", "ep queries=2 rate=30.0"]
+    assert dict(variants_of("delf", "", class_token=False)[1].head) == {"lr": 9e-4}
+    assert options_given(CompareConfig()) == set()
+    assert options_given(CompareConfig(task="classify")) == {"lr"}
+
+
+def test_the_usual_layers_fit_the_features():
+    maps, patches = ({each.layer for each in variants_of("", "", class_token=own)} for own in (False, True))
+    assert maps - patches == {"gemean", "gemean+gsp"}
+    assert patches - maps == {"cls", "gsp+cls"}
 
 
 def test_a_backbone_without_its_weights_is_refused(pictures, tmp_path):

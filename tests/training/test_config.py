@@ -8,6 +8,7 @@ import yaml
 from gspool.models import hub
 from gspool.training import PRESETS, TrainConfig, parse_config, read_config
 from gspool.training.config import DataConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
+from gspool.training.head_settings import frozen_defaults, layer_options
 from gspool.training.parsing import as_yaml, plain
 from gspool.training.presets import changed, preset, with_available_backbone
 
@@ -160,9 +161,8 @@ def test_changed_copies_and_names_what_it_does_not_know():
 
 
 def test_another_backbone_or_layer_replaces_the_options_of_the_presets(tmp_path):
-    config, _ = parse_config(["--preset", "folder", "--model.backbone", "timm/resnet50", "--model.pooling", "gsp"])
-    assert config.model.backbone_options == {"pretrained": True}
-    assert config.model.pooling_options == preset("folder").model.pooling_options
+    config, _ = parse_config(["--model.pooling", "gsp", "--model.backbone", "timm/resnet50", "--preset", "paper/cub"])
+    assert config.model.pooling_options == preset("paper/cub").model.pooling_options
     config, _ = parse_config(["--model.pooling=gap", "--model.backbone", "resnet20"])
     assert (config.model.pooling_options, config.model.backbone_options) == ({}, {})
     (tmp_path / "own.yaml").write_text("model: {backbone: small_cnn, backbone_options: {width: 2}}")
@@ -171,6 +171,27 @@ def test_another_backbone_or_layer_replaces_the_options_of_the_presets(tmp_path)
     assert config.model.backbone_options == {"weights": "a.safetensors"}
     config, _ = parse_config([*words[2:], "--model.backbone", "small_cnn"])
     assert config.model.backbone_options == {"width": 2}
+
+
+@pytest.mark.parametrize(
+    ("backbone", "layer", "class_token"),
+    [("timm/resnet18", "gsp", False), ("timm/vit_base_patch14_dinov2", "ep", True)],
+)
+def test_a_layer_named_for_a_frozen_backbone_has_its_settings_there(backbone, layer, class_token):
+    words = ["--preset", "folder", "--model.backbone", backbone, "--model.pooling", layer]
+    config, _ = parse_config(words)
+    chosen = frozen_defaults(layer, class_token)
+    assert config.model.backbone_options == {"pretrained": True}
+    assert config.model.pooling_options == layer_options(chosen)
+    assert config.head.rate == chosen.get("rate", 1.0)
+    config, _ = parse_config([*words, "--head.rate", "3"])
+    assert config.head.rate == 3
+
+
+def test_a_wrong_backbone_of_a_preset_is_refused_in_a_sentence(capsys):
+    with pytest.raises(SystemExit):
+        parse_config(["--preset", "folder", "--model.backbone", "timm/resnet51", "--model.pooling", "gsp"])
+    assert "did you mean timm/resnet51q or timm/resnet50" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("written", "seconds"), [("30m", 1800), ("1h30m", 5400), ("45", 45), ("1.5h", 5400)])
@@ -182,7 +203,7 @@ def test_a_time_budget_is_written_in_hours_minutes_and_seconds(written, seconds)
 
 
 @pytest.mark.parametrize(
-    ("cached", "pooling", "groups"), [("timm/test_vit", "gsp+cls", 32), ("timm/resnet18", "gsp", 1)]
+    ("cached", "pooling", "groups"), [("timm/test_vit", "gsp+cls", 8), ("timm/resnet18", "gsp", 1)]
 )
 def test_without_a_network_the_folder_preset_takes_a_cached_backbone(cached, pooling, groups, monkeypatch, capsys):
     monkeypatch.setattr(hub, "available_backbone", lambda wanted: cached)

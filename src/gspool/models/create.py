@@ -26,6 +26,20 @@ TIMM = "timm/"
 FROM_A_FILE = ("bninception", "keras/resnet50")
 
 
+def has_class_token(name: str) -> bool:
+    """Return whether a backbone has a class token, without building it in memory.
+
+    Example:
+        >>> has_class_token("timm/vit_small_patch14_dinov2"), has_class_token("timm/resnet18")
+        (True, False)
+    """
+    if not name.startswith(TIMM):
+        return False
+    from gspool.models import timm_backbone
+
+    return timm_backbone.has_class_token(name.removeprefix(TIMM))
+
+
 def create_backbone(name: str, *, pixels: Pixels | Mapping[str, Any] | None = None, **options: Any) -> Backbone:
     """Create a backbone: ``bninception``, ``keras/resnet50``, ``resnet20``, ``small_cnn``, or any ``timm/NAME``.
 

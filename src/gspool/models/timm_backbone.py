@@ -212,6 +212,13 @@ class TimmBackbone(Backbone):
         return int(self.form.prefix > 0 and getattr(self.network, "cls_token", None) is not None)
 
 
+def has_class_token(name: str) -> bool:
+    """Return whether a model of timm has a class token; it is built on the meta device, without memory."""
+    _check(name, {})
+    with torch.device("meta"):
+        return getattr(timm.create_model(name, num_classes=0), "cls_token", None) is not None
+
+
 def takes_option(name: str, option: str, value: Any) -> bool:
     """Return whether a model of timm takes an option; it is built on the meta device, without memory."""
     _check(name, {})

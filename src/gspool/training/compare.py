@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from gspool.models.create import begins_at_random, is_published
 from gspool.models.device import chosen_device
 from gspool.models.hub import announced_backbone
 from gspool.pooling.embedding import check_head_options
-from gspool.pooling.registry import without_class_token
 from gspool.provenance import write_result
 from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
@@ -33,9 +32,9 @@ from gspool.terminal.status import checking_arguments
 from gspool.terminal.table import show_rows
 from gspool.training.compare_data import TaskName, Tokens, check_sets, create_sets
 from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
-from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
+from gspool.training.config import DataConfig, HeadConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
 from gspool.training.frozen import computed_tokens
-from gspool.training.heads import FROZEN_DEFAULTS, HEAD_OPTIONS, PATCH_DEFAULTS, HeadConfig, layer_options
+from gspool.training.head_settings import HEAD_OPTIONS, frozen_defaults, layer_options
 from gspool.training.parsing import as_config, plain, values_of
 from gspool.training.report import (
     CONFIG,
@@ -63,7 +62,9 @@ instead. The best head is saved as a model for embed, search, explain, serve and
 an interruption."""
 
 
-DEFAULT_LAYERS = "gap,gmp,gemean,delf,ep,abmilp,gsp,gemean+gsp"
+# Of the map of a CNN, and of tokens beside a class token: those may be negative, and have no power (gemean).
+MAP_LAYERS = "gap,gmp,gemean,delf,ep,abmilp,gsp,gemean+gsp"
+PATCH_LAYERS = "gap,gmp,delf,ep,abmilp,gsp,cls,gsp+cls"
 
 
 @dataclass
@@ -77,7 +78,9 @@ class CompareConfig:
         backbone: a name of gspool.models.list_backbones(), such as timm/vit_small_patch14_dinov2.
         backbone_options: its options, such as weights (a file) or pretrained.
         dim: length of the embedding; null keeps the channels of the backbone, so that a head can start as the identity.
-        layers: names of pooling layers with commas between, or "all"; NAME+cls adds the class token.
+        layers: names of pooling layers with commas between, or "all"; NAME+cls adds the class token. None named:
+            gap,gmp,delf,ep,abmilp,gsp, with gemean,gemean+gsp for the map of a CNN, and with cls,gsp+cls for a
+            backbone with a class token. Every head starts from settings chosen on CUB (docs/frozen.md).
         grid: settings to try, with semicolons between: gsp.mu=0.05,0.1;gsp.epsilon=10,20. Every combination of a
             layer's settings is a try.
         folds: parts of the training classes (to classify: of the training pictures), each held out once for validation.
@@ -103,7 +106,7 @@ class CompareConfig:
     backbone: str = "timm/vit_small_patch14_dinov2"
     backbone_options: dict[str, Any] = field(default_factory=dict)
     dim: int | None = None
-    layers: str = DEFAULT_LAYERS
+    layers: str = ""
     grid: str = ""
     folds: int = 4
     use_folds: int | None = None
@@ -161,7 +164,8 @@ def compare(config: CompareConfig) -> Comparison:
     # Broken pictures may have taken whole classes with them.
     check_sets(tokens.learning.images, tokens.test.images, config.folds, config.task)
     grid: dict[str, list[Variant]] = {}
-    for variant in variants_of(config.layers, config.grid, tokens.learning.layout.class_token):
+    class_token, given = tokens.learning.layout.class_token, options_given(config)
+    for variant in variants_of(config.layers, config.grid, class_token, given):
         grid.setdefault(variant.layer if variant.learn else variant.name, []).append(variant)
     jobs = [
         asked_of(row, variant, fold, seed)
@@ -194,16 +198,37 @@ def compare(config: CompareConfig) -> Comparison:
     return Comparison(folder, lines, winner)
 
 
-def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
+def options_given(config: CompareConfig) -> set[str]:
+    """Return the options of heads that the configuration sets for all of them, in place of their own defaults.
+
+    Example:
+        >>> options_given(CompareConfig(head=HeadConfig(rate=10.0)))
+        {'rate'}
+    """
+    usual = CompareConfig()
+    found = {
+        name
+        for name, (section, setting) in HEAD_OPTIONS.items()
+        if section in ("head", "optimiser")
+        and getattr(getattr(config, section), setting) != getattr(getattr(usual, section), setting)
+    }
+    # Learning rates were chosen for retrieval; classifiers overfit at the large ones.
+    return found | {"lr"} if config.task == "classify" else found
+
+
+def variants_of(layers: str, grid: str, class_token: bool, given: Collection[str] = ()) -> list[Variant]:
     """List the tries: the frozen features, then every layer with every combination of its grid.
+
+    The options that neither the grid nor ``given`` names are the layer's defaults on frozen features.
 
     Raises:
         ValueError: if a layer or an option does not exist, or a setting is not written NAME.OPTION=VALUE,VALUE.
 
     Example:
-        >>> [variant.name for variant in variants_of("gap,gmp+gsp", "gmp+gsp.mu=0.1,0.3", class_token=False)]
-        ['frozen gap', 'gap', 'gmp+gsp epsilon=10.0 prototypes=64 mu=0.1', 'gmp+gsp epsilon=10.0 prototypes=64 mu=0.3']
+        >>> [variant.name for variant in variants_of("gap,ep", "ep.rate=10,30", class_token=False)]
+        ['frozen gap', 'gap', 'ep queries=2 rate=10', 'ep queries=2 rate=30']
     """
+    layers = layers or (PATCH_LAYERS if class_token else MAP_LAYERS)
     names = pooling.list() if layers == "all" else [name.strip() for name in layers.split(",") if name.strip()]
     settings: dict[str, dict[str, list[Any]]] = {}
     for each in filter(None, (word.strip() for word in grid.split(";"))):
@@ -219,10 +244,8 @@ def variants_of(layers: str, grid: str, class_token: bool) -> list[Variant]:
     found = [Variant("gap", learn=False), *([Variant("cls", learn=False)] if class_token else [])]
     for name in names:
         varied = settings.get(name, {})
-        base, _ = without_class_token(name)
-        known = PATCH_DEFAULTS if class_token else FROZEN_DEFAULTS
-        defaults = known.get(name, known.get(base, {}))
-        fixed = {key: value for key, value in defaults.items() if key not in varied}
+        defaults = frozen_defaults(name, class_token)
+        fixed = {key: value for key, value in defaults.items() if key not in varied and key not in given}
         for combination in itertools.product(*varied.values()):
             chosen = {**fixed, **dict(zip(varied, combination, strict=True))}
             options = layer_options(chosen)
@@ -278,7 +301,7 @@ def compare_command(arguments: Sequence[str]) -> None:
     parser.add_class_arguments(CompareConfig, as_positional=False)
     config = as_config(CompareConfig, parser, parser.parse_args(list(arguments)))
     with checking_arguments():
-        variants_of(config.layers, config.grid, class_token=True)
+        variants_of(config.layers or f"{MAP_LAYERS},{PATCH_LAYERS}", config.grid, class_token=True)
         numbers(config.seeds)
     if not values_of("--backbone", arguments) and not {"weights", "pretrained"} & {*config.backbone_options}:
         config.backbone = announced_backbone(config.backbone, "--backbone")

@@ -22,7 +22,8 @@ from gspool.training.compare_data import Tokens, token_sets
 from gspool.training.config import TrainConfig, TrainedHeadConfig
 from gspool.training.frozen import fits_memory
 from gspool.training.gpu_data import TensorSet
-from gspool.training.heads import FROZEN, HEAD_OPTIONS, TOP1, build_head, head_config, train_head, train_probe
+from gspool.training.head_settings import HEAD_OPTIONS
+from gspool.training.heads import FROZEN, TOP1, build_head, head_config, train_head, train_probe
 
 if TYPE_CHECKING:
     from gspool.training.compare import CompareConfig

@@ -37,43 +37,11 @@ if TYPE_CHECKING:
     from gspool.pooling.layer import PoolingLayer
 
 FROZEN, TOP1, CLASSIFIER = "frozen", "top1", "classifier."
-# Chosen on validation classes (docs/frozen.md); the layer's own defaults are those of tuned networks.
-FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gsp": {"mu": 0.05, "epsilon": 10.0, "prototypes": 8, "prototypes_from": "kmeans"},
-    "gmp+gsp": {"mu": 0.1, "epsilon": 10.0, "prototypes": 64},
-    "gemean+gsp": {"mu": 0.1, "epsilon": 5.0, "prototypes": 64, "keys": 128, "prototypes_from": "kmeans"},
-}
-# The same for the patch tokens of a transformer with a class token: every prototype selects a few tokens for its own
-# slice of the channels, and learns fast; beside the class token, whose share learns at the same rate, less so.
-PATCH_GSP = {"mu": 0.003, "epsilon": 20.0, "prototypes": 32, "groups": 32, "rate": 300.0, "prototypes_from": "kmeans"}
-PATCH_DEFAULTS: dict[str, dict[str, Any]] = {
-    **FROZEN_DEFAULTS,
-    "gsp": PATCH_GSP,
-    "gsp+cls": {**PATCH_GSP, "rate": 10.0},
-}
-# Options of a head beside those of its layer, with their section and field of a training configuration.
-HEAD_OPTIONS = {
-    "start": ("head", "start"),
-    "prototypes_from": ("head", "prototypes"),
-    "rate": ("head", "rate"),
-    "token_dropout": ("head", "token_dropout"),
-    "feature_dropout": ("head", "feature_dropout"),
-    "lr": ("optimiser", "lr"),
-    "zsr": ("loss", "zsr"),
-    "zsr_scale": ("zsr_options", "scale"),
-    "zsr_repeats": ("zsr_options", "repeats"),
-    "weight_decay": ("optimiser", "weight_decay"),
-}
 # Factor on the learning rate of the classifier, which starts at zero, while the head starts near its goal.
 CLASSIFIER_RATE = 10.0
 # Tokens that prototypes are chosen from: greedy k-center looks at every one of them for every prototype.
 SAMPLED_PICTURES, SAMPLED_TOKENS = 512, 8_192
 LLOYD_STEPS = 10
-
-
-def layer_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the layer itself among those of a head."""
-    return {name: value for name, value in chosen.items() if name not in HEAD_OPTIONS}
 
 
 class TokenHead(nn.Module):

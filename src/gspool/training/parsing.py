@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import yaml
 
-from gspool.models.create import TIMM
+from gspool.models.create import TIMM, has_class_token
 from gspool.pooling.registry import check_options
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
+from gspool.training.head_settings import HEAD_OPTIONS, frozen_defaults, layer_options
 from gspool.training.presets import DEFAULT, PRESETS, preset, with_whole_network
 
 HELP = """
@@ -100,7 +101,11 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[TrainConfig, str | None, 
     except ValueError as error:
         train_parser().error(str(error))
     parser = train_parser(start, name)
-    namespace = parser.parse_args(_with_own_options(arguments, start))
+    try:
+        arguments = _with_own_options(arguments, start)
+    except ValueError as error:
+        parser.error(str(error))
+    namespace = parser.parse_args(arguments)
     return as_config(TrainConfig, parser, namespace), namespace["resume"], namespace["download"]
 
 
@@ -108,7 +113,8 @@ def _with_own_options(arguments: Sequence[str], start: TrainConfig) -> list[str]
     """Leave out the options of another backbone or pooling layer than the one that the command line names.
 
     They come from the preset, or from files. Those that both have are kept, and of a backbone only ``pretrained``:
-    weights and sizes belong to one network.
+    weights and sizes belong to one network. A layer named for a preset with a frozen backbone has its own defaults on
+    such features, rate of the head included.
     """
     model = plain(start.model)
     for content in _files(arguments):
@@ -119,7 +125,12 @@ def _with_own_options(arguments: Sequence[str], start: TrainConfig) -> list[str]
         if not named or named[-1] == model[part]:
             continue
         options = model[f"{part}_options"]
-        if part == "pooling":
+        if part == "pooling" and start.model.freeze == "all" and not _files(arguments):
+            backbone = [model["backbone"], *values_of("--model.backbone", arguments)][-1]
+            chosen = frozen_defaults(named[-1], has_class_token(backbone))
+            kept = layer_options(chosen)
+            words += [f"--{'.'.join(HEAD_OPTIONS[name])}={chosen[name]}" for name in chosen if name in HEAD_OPTIONS]
+        elif part == "pooling":
             kept = {name: value for name, value in options.items() if _fits(named[-1], {name: value})}
         else:
             kept = {name: value for name, value in options.items() if name == "pretrained" and TIMM in named[-1]}

@@ -15,6 +15,7 @@ from gspool.training.config import (
     TrainConfig,
     TrainerConfig,
 )
+from gspool.training.head_settings import frozen_defaults, layer_options
 
 
 class Benchmark(NamedTuple):
@@ -217,9 +218,7 @@ def glyphs() -> TrainConfig:
 
 def folder() -> TrainConfig:
     """Return a start for your own images: a GSP head on a frozen DINOv2, whose weights are downloaded."""
-    from gspool.training.heads import PATCH_DEFAULTS, layer_options
-
-    gsp = PATCH_DEFAULTS["gsp+cls"]
+    gsp = frozen_defaults("gsp+cls", class_token=True)
     config = TrainConfig(
         data=DataConfig(name="folder", classes_per_batch=32, images_per_class=4, transform="crop", workers=4),
         model=ModelConfig(
@@ -234,7 +233,7 @@ def folder() -> TrainConfig:
         optimiser=OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0),
         trainer=TrainerConfig(max_steps=1200, evaluate_every=25, patience=6),
     )
-    config.head.rate, config.head.prototypes = gsp["rate"], gsp["prototypes_from"]
+    config.head.prototypes = gsp["prototypes_from"]
     return config
 
 
@@ -246,9 +245,8 @@ def with_available_backbone(config: TrainConfig) -> TrainConfig:
     Raises:
         ConnectionError: if no other backbone is cached, with what can be done.
     """
-    from gspool.models import create_backbone
+    from gspool.models.create import has_class_token
     from gspool.models.hub import announced_backbone
-    from gspool.training.heads import FROZEN_DEFAULTS, layer_options
 
     model = config.model
     if not model.backbone_options.get("pretrained") or "weights" in model.backbone_options:
@@ -258,9 +256,8 @@ def with_available_backbone(config: TrainConfig) -> TrainConfig:
         return config
     model.backbone, model.backbone_options = chosen, {"pretrained": True}
     layer, with_class_token = without_class_token(model.pooling)
-    if with_class_token and not getattr(create_backbone(chosen), "class_tokens", 0):
-        model.pooling, model.pooling_options = layer, layer_options(FROZEN_DEFAULTS.get(layer, {}))
-        config.head.rate = 1.0
+    if with_class_token and not has_class_token(chosen):
+        model.pooling, model.pooling_options = layer, layer_options(frozen_defaults(layer, class_token=False))
     return config
 
 
