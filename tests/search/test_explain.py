@@ -114,6 +114,13 @@ def test_a_model_that_is_fed_with_normalised_pixels_is_explained_all_the_same() 
     torch.testing.assert_close(explain(outside, some_image()).weights, explain(inside, some_image()).weights)
 
 
+def test_one_prototype_in_every_group_has_weights_and_no_attributes() -> None:
+    explanation = explain(model_with("gsp", prototypes=4, groups=4, mu=0.1, epsilon=20.0), some_image())
+    assert explanation.entropy < 0.99
+    assert explanation.owners is explanation.attributes is explanation.plan is None
+    assert explanation.missing == "one prototype in each of 4 groups: their shares are the same in every image"
+
+
 @pytest.mark.parametrize(("pooling", "options"), [("gap", {}), ("gsp", {"prototypes": 4, "warm_start": 100})])
 def test_without_prototypes_or_before_they_are_set_weights_are_even(pooling: str, options: dict[str, int]) -> None:
     explanation = explain(model_with(pooling, **options), some_image())

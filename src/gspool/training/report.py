@@ -74,7 +74,7 @@ def write_report(
     page = report_figures.page(
         f"{config.model.pooling} on {config.data.name}",
         f"{config.model.backbone}, {config.model.dim or 'its own'} dimensions, loss {config.loss.name}, "
-        f"{figures.steps} steps of {config.data.batch_size} images. Tested on {figures.classes:,} classes"
+        f"{figures.steps:,} steps. Tested on {figures.classes:,} classes"
         f"{'' if 'accuracy' in figures.metrics else ' that training never saw'}: {figures.queries:,} queries, "
         f"gallery of {figures.gallery:,}.",
         {

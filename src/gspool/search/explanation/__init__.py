@@ -30,7 +30,8 @@ class Explanation(NamedTuple):
     ``attributes`` (sum 1) are None for a pooling layer without prototypes; ``owners`` and ``plan`` also for one whose
     prototypes are no transport of tokens (VLAD, OTP). ``plan`` is the part of the transported mass that each prototype
     takes from each place, and sums to 1: over the places to ``attributes``, and over the prototypes to ``weights``
-    (for the background role to its opposite, what is *not* pooled). Without attributes, ``missing`` gives the reason.
+    (for the background role to its opposite, what is *not* pooled). Without attributes, which also a layer with one
+    prototype in every group has not, ``missing`` gives the reason.
     """
 
     image: UInt8[Tensor, "3 H W"]
@@ -126,7 +127,7 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
             f"an image to explain is a PIL image or a uint8 tensor [3, H, W], got {pixels.dtype} of shape "
             f"{tuple(pixels.shape)}; take one image of a batch with images[0]"
         )
-    missing = missing_prototypes(model)
+    missing = missing_prototypes(model) or equal_attributes(model)
     with evaluating(model):
         features, class_token, _ = model.features(as_input(model, pixels[None]))
         pooled = embed_features(model.head, features, class_token)
@@ -146,7 +147,7 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
     if plan is not None:
         plan = (plan / plan.sum()).unflatten(1, grid)
         return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
-    # Before its prototypes are set GSP averages, and what it gives as attributes says nothing.
+    # What GSP gives as attributes says nothing before its prototypes are set, nor with one in every group.
     known = pooled.attributes if prototype_layer(model) is None else None
     return whole._replace(missing=missing, attributes=None if known is None else known[0].cpu())
 
@@ -208,6 +209,14 @@ def missing_prototypes(model: Embedder) -> str:
         f"warm_start needs {wanted:,}, so GSP still acts as average pooling; train longer, or with a lower warm_start "
         "(--model.pooling_options.warm_start)"
     )
+
+
+def equal_attributes(model: Embedder) -> str:
+    """Return why the prototypes of a model take equal shares of every image; empty where they differ."""
+    layer = prototype_layer(model)
+    if layer is None or not 1 < layer.groups == len(layer.prototypes):
+        return ""
+    return f"one prototype in each of {layer.groups} groups: their shares are the same in every image"
 
 
 class Transported(NamedTuple):
