@@ -183,6 +183,8 @@ def test_the_usual_layers_fit_the_features():
     maps, patches = ({each.layer for each in variants_of("", "", class_token=own)} for own in (False, True))
     assert maps - patches == {"gemean", "gemean+gsp"}
     assert patches - maps == {"cls", "gsp+cls"}
+    everything = [each.layer for each in variants_of("all", "", class_token=True) if each.learn]
+    assert everything == [*pooling.list(), "cls"]
 
 
 def test_a_backbone_without_its_weights_is_refused(pictures, tmp_path):

@@ -78,8 +78,8 @@ class CompareConfig:
         backbone: a name of gspool.models.list_backbones(), such as timm/vit_small_patch14_dinov2.
         backbone_options: its options, such as weights (a file) or pretrained.
         dim: length of the embedding; null keeps the channels of the backbone, so that a head can start as the identity.
-        layers: names of pooling layers with commas between, or "all"; NAME+cls adds the class token. None named:
-            gap,gmp,delf,ep,abmilp,gsp, with gemean,gemean+gsp for the map of a CNN, and with cls,gsp+cls for a
+        layers: names of pooling layers with commas between (NAME+cls adds the class token), or "all". If none are
+            named: gap,gmp,delf,ep,abmilp,gsp, with gemean,gemean+gsp for the map of a CNN, and with cls,gsp+cls for a
             backbone with a class token. Every head starts from settings chosen on CUB (docs/frozen.md).
         grid: settings to try, with semicolons between: gsp.mu=0.05,0.1;gsp.epsilon=10,20. Every combination of a
             layer's settings is a try.
@@ -229,7 +229,8 @@ def variants_of(layers: str, grid: str, class_token: bool, given: Collection[str
         ['frozen gap', 'gap', 'ep queries=2 rate=10', 'ep queries=2 rate=30']
     """
     layers = layers or (PATCH_LAYERS if class_token else MAP_LAYERS)
-    names = pooling.list() if layers == "all" else [name.strip() for name in layers.split(",") if name.strip()]
+    everything = [*pooling.list(), *(["cls"] if class_token else [])]
+    names = everything if layers == "all" else [name.strip() for name in layers.split(",") if name.strip()]
     settings: dict[str, dict[str, list[Any]]] = {}
     for each in filter(None, (word.strip() for word in grid.split(";"))):
         target, equals, values = each.partition("=")
