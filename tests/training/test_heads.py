@@ -126,10 +126,12 @@ def test_the_same_seed_gives_the_same_head_and_learning_helps():
     assert results[0].best_step > 0
 
 
-def test_the_rate_multiplies_what_is_not_the_embedding():
-    model = build_head("gsp", LAYOUT, 4, {"prototypes": 5}, HeadConfig(rate=30.0), seed=0)
-    multipliers = head_config(settings(), model).optimiser.multipliers
-    assert multipliers == {"model.head.layer.prototypes": 30.0}
+@pytest.mark.parametrize(
+    ("layer", "prototypes"), [("gsp", "model.head.layer.prototypes"), ("gsp+cls", "model.head.layer.layer.prototypes")]
+)
+def test_the_rate_multiplies_prototypes_and_neither_embeddings_nor_their_scale(layer, prototypes):
+    model = build_head(layer, LAYOUT, 4, {"prototypes": 5}, HeadConfig(rate=30.0), seed=0)
+    assert head_config(settings(), model).optimiser.multipliers == {prototypes: 30.0}
 
 
 @pytest.mark.parametrize("pooling", ["gsp", "gsp+cls", "cls", "gemean+gsp"])

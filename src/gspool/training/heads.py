@@ -256,19 +256,20 @@ def _run_silently(task: Task, fabric: Any, config: TrainConfig, folder: Path | N
 
 
 def head_config(config: TrainConfig, model: TokenHead, prefix: str = "model") -> TrainConfig:
-    """Return the configuration with the learning rate of everything but the embedding multiplied by ``head.rate``.
+    """Return the configuration with the learning rate of prototypes, queries and scores multiplied by ``head.rate``.
 
-    ``prefix`` is what the trained module calls the head.
+    Embeddings, and the scale of patch tokens beside a class token, keep the rate of the optimiser. ``prefix`` is what
+    the trained module calls the head.
     """
     rate = model.config.rate
     if rate == 1:
         return config
-    embeddings = {
-        f"{name}.weight"
+    kept = {
+        f"{name}.{'scale' if isinstance(part, WithClassToken) else 'weight'}"
         for name, part in model.named_modules()
-        if isinstance(part, LocalEmbedding) and "key" not in name
+        if isinstance(part, WithClassToken) or (isinstance(part, LocalEmbedding) and "key" not in name)
     }
-    own = {f"{prefix}.{name}": rate for name, _ in model.named_parameters() if name not in embeddings}
+    own = {f"{prefix}.{name}": rate for name, _ in model.named_parameters() if name not in kept}
     multipliers = {**config.optimiser.multipliers, **own}
     return replace(config, optimiser=replace(config.optimiser, multipliers=multipliers))
 
