@@ -1,17 +1,22 @@
 """The study of frozen backbones: equal tries, and tables of what is finished."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gspool.executor.run_store import RunStore
+from gspool.experiments import frozen
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.frozen import (
     FrozenSettings,
+    check,
     chosen_runs,
     heads_table,
     result_name,
+    study_sets,
     tries_of,
     variants_of,
     was_cut_off,
@@ -22,8 +27,10 @@ from gspool.features import TokenLayout
 from gspool.pooling.embedding import check_head_options
 from gspool.provenance import read_result
 from gspool.training.compare import CompareConfig
+from gspool.training.compare_data import Tokens
 from gspool.training.compare_runs import asked_of, configured
 from gspool.training.config import TrainerConfig
+from gspool.training.gpu_data import TensorSet
 
 LAYOUT = TokenLayout(2, 0, False, 64, 2048, (8, 8), "bf16")
 
@@ -138,3 +145,46 @@ def test_a_training_that_a_smaller_limit_cut_off_is_done_again() -> None:
 
 def test_a_study_with_fewer_classes_has_a_result_of_its_own() -> None:
     assert result_name(FrozenSettings(classes=16)) == "frozen_cub_resnet50_227_pnca_16classes"
+
+
+def test_rows_of_an_earlier_call_stay_in_the_result(stopped: Any) -> None:
+    options, settings, rows, store = stopped
+    write_record(options, settings, LAYOUT, rows, store)
+    name = "frozen_cub_resnet50_227_pnca"
+    before = read_result(options.results / f"{name}.json")["value"]
+    again = RunStore(options.results / "none.jsonl", options.results / f"{name}.json")
+    write_record(options, replace(settings, layers="gap"), LAYOUT, {"gap": rows["gap"]}, again)
+    after = read_result(options.results / f"{name}.json")["value"]
+    assert after["chosen"] == before["chosen"]
+    assert len(after["runs"]) == len(before["runs"])
+
+
+def test_runs_of_other_settings_are_not_mixed(stopped: Any, tmp_path: Path) -> None:
+    options, settings, rows, store = stopped
+    write_record(options, settings, LAYOUT, rows, store)
+    weights = tmp_path / "weights"
+    weights.touch()
+
+    def asks(**changes: Any) -> RunOptions:
+        return replace(options, settings=replace(settings, **{"weights": str(weights), **changes}))
+
+    check(asks())
+    with pytest.raises(ValueError, match=r"has runs with start identity.*asks for start random"):
+        check(asks(start="random"))
+    with pytest.raises(ValueError, match=r"runs with dim 128.*asks for dim 512"):
+        check(asks(dim=512))
+    with pytest.raises(FileNotFoundError, match="--weights"):
+        check(asks(weights=None))
+    with pytest.raises(FileNotFoundError, match="--like"):
+        check(asks(like="nothing"))
+
+
+def test_one_of_several_collages_of_a_picture_validates(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.arange(12)
+    whole = {
+        split: TensorSet.of(rows[:, None], rows // 6, name="rows", split=split) for split in ("train", "validation")
+    }
+    monkeypatch.setattr(frozen, "token_sets", lambda *_: whole)
+    sets = study_sets(3, Tokens(None, None), 4, 0, "embed")
+    assert sets["validation"].pixels[sets["validation"].rows].flatten().tolist() == [0, 3, 6, 9]
+    assert len(sets["train"]) == 12

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gspool.executor import Executor, grid
-from gspool.executor.grid import run_grid
+from gspool.executor.grid import FailedRunsError, run_grid
 from gspool.executor.run_store import RunStore
 
 JOBS = [{"seed": seed} for seed in range(4)]
@@ -29,15 +29,15 @@ def make_square(calls: Path) -> Any:
     return partial(square, calls)
 
 
-def test_only_missing_runs_are_done_and_what_is_finished_before_a_failure_is_kept(tmp_path: Path) -> None:
+def test_only_missing_runs_are_done_and_a_failure_harms_no_other_run(tmp_path: Path) -> None:
     store, calls = RunStore(tmp_path / "runs.jsonl"), tmp_path / "calls"
     store.put({"seed": 0}, {"square": 0})
-    with pytest.raises(ValueError, match="two"):
+    with pytest.raises(FailedRunsError, match=r"(?s)1 of 3 trainings failed.*seed 2.*two") as failed:
         run_grid(store, JOBS, partial(make_square, calls))
+    assert len(failed.value.failures) == 1
     done = RunStore(store.path)
-    assert done.get({"seed": 1}) == {"square": 1}
-    assert done.get({"seed": 2}) is None
-    assert "0" not in calls.read_text().split()
+    assert [done.get({"seed": seed}) for seed in (1, 2, 3)] == [{"square": 1}, None, {"square": 9}]
+    assert calls.read_text().split() == ["1", "2", "3"]
     assert run_grid(done, [{"seed": 0}, {"seed": 1}], partial(make_square, calls)) == 0
 
 

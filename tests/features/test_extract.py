@@ -150,7 +150,7 @@ def test_an_extraction_that_breaks_off_goes_on_with_what_is_missing(
     backbone = Counting()
     tokens = extracted(pictures, backbone, **settings)
     assert backbone.seen == 1 + 10 - kept
-    tokens.store.check()
+    assert tokens.store.damaged() == []
     torch.testing.assert_close(everything(tokens), everything(extracted(pictures, folder="other", views=["centre"])))
 
 
@@ -191,7 +191,7 @@ def test_damaged_tokens_are_found_and_computed_again(pictures, extracted, tmp_pa
     with pytest.warns(UserWarning, match="damaged and computed again"):
         again = extracted(pictures, backbone, views=["centre"])
     assert backbone.seen == 11
-    again.store.check()
+    assert again.store.damaged() == []
     torch.testing.assert_close(everything(again), expected)
 
 

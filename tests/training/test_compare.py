@@ -12,12 +12,25 @@ import torch
 from safetensors.torch import load_file
 
 from gspool import Embedder, pooling
+from gspool.data import ImageSet
+from gspool.data.image_source import ArrayImages
+from gspool.executor.grid import FailedRunsError
 from gspool.features import FeatureConfig
-from gspool.training.compare import CompareConfig, Comparison, compare, options_given, variants_of
-from gspool.training.compare_data import create_sets, picture_fold
+from gspool.training import compare as compare_module
+from gspool.training import heads
+from gspool.training.compare import (
+    CompareConfig,
+    Comparison,
+    backbone_options,
+    compare,
+    options_given,
+    variants_of,
+)
+from gspool.training.compare_data import check_sets, create_sets, picture_fold
 from gspool.training.compare_runs import summary
-from gspool.training.config import DataConfig, TrainerConfig
+from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
 from gspool.training.head_settings import FROZEN_DEFAULTS, PATCH_DEFAULTS
+from gspool.training.presets import preset
 from gspool.training.run import run
 from training.tiny_run import draw_pictures, some_of
 
@@ -28,6 +41,7 @@ def pictures(tmp_path_factory) -> Path:
 
 
 def config(root: Path, folder: Path, **changes) -> CompareConfig:
+    torch.manual_seed(0)  # weights of the backbone
     return CompareConfig(
         **{
             "data": DataConfig(name="folder", root=str(root), classes_per_batch=4, images_per_class=4),
@@ -79,6 +93,111 @@ def test_a_second_call_trains_only_what_is_missing(pictures, compared):
     assert by_row(compare(config(pictures, compared.folder.parent))) == by_row(compared)
     after = runs.read_text().splitlines()
     assert after[: before.count("\n") - 1] == before.splitlines()[:-1]
+
+
+def test_the_saved_model_is_of_the_settings_of_the_table(pictures, tmp_path):
+    def classifier(lr: float) -> torch.Tensor:
+        optimiser = OptimiserConfig(lr=lr)
+        settings = config(pictures, tmp_path, task="classify", layers="gap", grid="", use_folds=1, optimiser=optimiser)
+        return load_file(compare(settings).folder / "model" / "classifier.safetensors")["weight"]
+
+    first = classifier(1e-3)
+    assert not torch.equal(classifier(1e-2), first)
+    assert torch.equal(classifier(1e-3), first)
+
+
+def test_other_pictures_or_weights_are_compared_anew(pictures, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(pictures, copy)
+
+    def stores(seed: int) -> int:
+        settings = config(copy, tmp_path, layers="gap", grid="", use_folds=1)
+        torch.manual_seed(seed)  # weights of the backbone
+        return len([*compare(settings).folder.glob("runs-*.jsonl")])
+
+    assert [stores(0), stores(0), stores(1)] == [1, 1, 2]
+    shutil.rmtree(copy / "class03")
+    assert stores(0) == 3
+
+
+def test_a_try_that_fails_is_left_out_of_the_table(pictures, tmp_path, monkeypatch):
+    from gspool.training import compare_runs
+
+    def build(name, *others):
+        if name == "gmp":
+            raise ValueError("no maximum today")
+        return heads.build_head(name, *others)
+
+    monkeypatch.setattr(compare_runs, "build_head", build)
+    monkeypatch.setattr(compare_module, "check_heads", lambda *_: None)
+    with pytest.warns(UserWarning, match=r"(?s)1 trainings failed.*no maximum today"):
+        found = compare(config(pictures, tmp_path, layers="gap,gmp", grid="", use_folds=1))
+    assert {line["row"] for line in found.lines} == {"frozen gap", "frozen cls", "gap"}
+    with pytest.raises(FailedRunsError, match="no maximum today"):
+        compare(config(pictures, tmp_path / "other", layers="gmp", grid="", use_folds=1))
+
+
+def test_only_the_chosen_try_is_repeated_with_the_other_seeds(pictures, tmp_path):
+    found = compare(config(pictures, tmp_path, layers="gsp", use_folds=1, seeds="0,1"))
+    (runs,) = found.folder.glob("runs-*.jsonl")
+    asked = [json.loads(line)["asked"] for line in runs.read_text().splitlines()]
+    assert [run["seed"] for run in asked if run["learn"]] == [0, 0, 1]
+    assert by_row(found)["gsp"]["runs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"loss": LossConfig(name="typo")}, "typo"),
+        ({"trainer": TrainerConfig(monitor="accuracy")}, "accuracy"),
+        ({"trainer": TrainerConfig(compile=True)}, "--trainer.compile has no effect"),
+        ({"task": "classify", "loss": LossConfig(name="c2")}, "--loss has no effect"),
+        ({"gpus": 0.5}, "needs --ray"),
+        ({"grid": "gsp.prototypes_from=kmean"}, "tokens, means, kmeans, got 'kmean'"),
+        ({"grid": "gsp.groups=5"}, "gsp.*groups divide"),
+        ({"layers": "cbam", "grid": "cbam.token_dropout=0.5"}, "cbam"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_tokens_are_computed(pictures, tmp_path, changes, match):
+    with pytest.raises(ValueError, match=match):
+        compare(config(pictures, tmp_path, **changes))
+    assert not (tmp_path / "tokens").exists()
+
+
+@pytest.mark.parametrize("changes", [{"folds": 1}, {"folds": 0}, {"use_folds": 0}, {"use_folds": 5}])
+def test_folds_that_cannot_be_are_refused(changes):
+    with pytest.raises(ValueError, match="folds"):
+        CompareConfig(**changes)
+
+
+def test_defaults_fit_an_embedding_of_any_length():
+    odd = {each.layer: dict(each.options) for each in variants_of("ep,gsp", "", class_token=True, dim=100)}
+    assert (odd["ep"]["queries"], odd["gsp"]["groups"]) == (4, 4)
+
+
+def test_numbers_of_a_grid_are_read_as_they_are_written_in_python():
+    tries = variants_of("gsp", "gsp.mu=5e-2,0.1", class_token=False)[1:]
+    assert [dict(each.options)["mu"] for each in tries] == [0.05, 0.1]
+
+
+def test_classes_in_both_splits_are_refused(tmp_path):
+    for split in ("train", "test"):
+        draw_pictures(tmp_path / split, classes=9, images=3)
+    with pytest.raises(ValueError, match=r"9 classes are in both .*--task classify"):
+        create_sets(DataConfig(name="folder", root=str(tmp_path)))
+
+
+def test_a_folder_loses_no_class_between_training_and_test(tmp_path):
+    draw_pictures(tmp_path, classes=8, images=3)
+    learning, test = create_sets(DataConfig(name="folder", root=str(tmp_path)))
+    assert (learning.num_classes, test.num_classes) == (6, 2)
+
+
+def test_every_fold_of_a_classifier_needs_pictures_to_validate_on(tmp_path):
+    labels = [0, 0, *range(1, 8)]
+    images = ImageSet(ArrayImages(torch.zeros(9, 3, 8, 8, dtype=torch.uint8)), labels, [*"abcdefgh"], name="few")
+    with pytest.raises(ValueError, match="too few classes have two pictures"):
+        check_sets(images, images, 4, "classify")
 
 
 def test_several_processes_find_what_one_finds(pictures, compared, tmp_path):
@@ -177,6 +296,13 @@ def test_a_setting_for_all_heads_wins_over_their_own():
     assert dict(variants_of("delf", "", class_token=False)[1].head) == {"lr": 9e-4}
     assert options_given(CompareConfig()) == set()
     assert options_given(CompareConfig(task="classify")) == {"lr"}
+
+
+def test_the_usual_backbone_sees_the_pictures_as_the_preset_folder_does():
+    own = CompareConfig(backbone_options={"weights": "file"})
+    assert backbone_options(own) == {"weights": "file", "img_size": preset("folder").model.backbone_options["img_size"]}
+    assert backbone_options(replace(own, backbone_options={"img_size": 448})) == {"img_size": 448, "pretrained": True}
+    assert backbone_options(replace(own, backbone="timm/resnet18")) == {"weights": "file"}
 
 
 def test_the_usual_layers_fit_the_features():
@@ -278,7 +404,7 @@ def test_without_a_network_the_default_backbone_is_one_that_is_cached(monkeypatc
     asked = []
     monkeypatch.setattr(hub, "available_backbone", lambda wanted: asked.append(wanted) or "timm/resnet18.a1_in1k")
 
-    def stop(config):
+    def stop(config, given):
         raise ValueError(f"compares heads on {config.backbone}")
 
     monkeypatch.setattr(module, "compare", stop)

@@ -188,6 +188,16 @@ def test_a_layer_named_for_a_frozen_backbone_has_its_settings_there(backbone, la
     assert config.head.rate == 3
 
 
+def test_a_preset_with_the_class_token_does_without_where_there_is_none():
+    for name in ("folder", "folder-finetune"):
+        config, _ = parse_config(["--preset", name, "--model.backbone", "timm/resnet18"])
+        assert (config.model.pooling, config.model.pooling_options["mu"]) == ("gsp", 0.05)
+        config, _ = parse_config(["--preset", name, "--model.pooling", "delf", "--model.backbone", "timm/resnet18"])
+        assert config.model.pooling_options == {}
+        assert (config.head.lr if config.head.steps else config.optimiser.lr) == 9e-4
+    assert config.optimiser.lr == 1e-5
+
+
 def test_a_wrong_backbone_of_a_preset_is_refused_in_a_sentence(capsys):
     with pytest.raises(SystemExit):
         parse_config(["--preset", "folder", "--model.backbone", "timm/resnet51", "--model.pooling", "gsp"])

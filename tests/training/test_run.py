@@ -27,6 +27,7 @@ from gspool.training import (
     embed_images,
     evaluate_images,
     evaluate_run,
+    parse_config,
     report_figures,
     train,
 )
@@ -58,6 +59,16 @@ def test_the_baseline_differs_in_its_pooling_alone(tmp_path):
     assert config.model.pooling == "gsp"
     for section in ("optimiser", "trainer", "data"):
         assert getattr(baseline.config, section) == getattr(config, section)
+
+
+def test_the_baseline_on_a_frozen_backbone_has_the_settings_chosen_for_it(tmp_path):
+    words = ["--preset", "folder", "--model.pooling", "gsp", "--baseline", "ep"]
+    baseline = variants_of(parse_config(words)[0], tmp_path)[1].config
+    assert (baseline.model.pooling_options, baseline.head.rate) == ({"queries": 32}, 100.0)
+    baseline = variants_of(parse_config([*words, "--head.rate", "7"])[0], tmp_path)[1].config
+    assert baseline.head.rate == 7  # of the user, for both
+    model, baseline = variants_of(parse_config(["--preset", "folder", "--baseline", "delf"])[0], tmp_path)
+    assert (model.config.optimiser.lr, baseline.config.optimiser.lr) == (3e-4, 9e-4)
 
 
 def test_a_run_with_a_baseline_writes_one_page_that_needs_no_other(tmp_path):

@@ -20,13 +20,15 @@ from gspool.data.splits import split_positions
 SmallClasses = Literal["stop", "drop", "keep"]
 FEWEST_CLASSES = 2
 FEWEST_IMAGES = 2
+# Shares of train, validation and test.
+FRACTIONS = (0.6, 0.2, 0.2)
 
 
 def folder(
     root: Path,
     split: Split,
     *,
-    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2),
+    fractions: tuple[float, float, float] = FRACTIONS,
     zero_shot: bool = True,
     seed: int = 0,
     small_classes: SmallClasses = "stop",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -17,6 +18,14 @@ from gspool.terminal.signals import exit_with_line
 Asked = Mapping[str, Any]
 # Takes what is asked for and the seconds left (0: no limit); returns what it found, None if time ran out before.
 Worker = Callable[[Asked, float], Mapping[str, Any] | None]
+
+
+class FailedRunsError(RuntimeError):
+    """Some runs of a grid failed; ``failures`` has one text for each, the last line says why."""
+
+    def __init__(self, message: str, failures: Sequence[str]) -> None:
+        super().__init__(message)
+        self.failures = list(failures)
 
 
 def run_grid(
@@ -47,7 +56,7 @@ def run_grid(
         How many jobs are left because time ran out.
 
     Raises:
-        RuntimeError: if jobs failed, after all others have ended.
+        FailedRunsError: if jobs failed, after all others have ended.
         SystemExit: after Ctrl-C or SIGTERM, with 130 or 143 and a line about what is kept.
 
     Example:
@@ -90,8 +99,8 @@ def run_grid(
         bar.extend(len(more))
         yield from started(more)
 
-    make = functools.partial(_make_timed, make_worker, deadline)
     several = executor.workers != 1 or executor.ray is not None
+    make = functools.partial(_make_timed if several else _make_attempts, make_worker, deadline)
     shown = (several or not own_bars) and total > 1 and sys.stderr.isatty()
     with (
         exit_with_line(lambda: f"stopped; {done} of {total} {name} are kept, the same command continues"),
@@ -107,7 +116,8 @@ def run_grid(
                 done += 1
             bar.advance()
     if failures:
-        raise RuntimeError(f"{len(failures)} of {total} {name} failed; the others are kept.\n" + "\n".join(failures))
+        told = f"{len(failures)} of {total} {name} failed; the others are kept.\n" + "\n".join(failures)
+        raise FailedRunsError(told, failures)
     if done < total:
         print(f"time is up: {total - done} of {total} {name} are left; the same command continues", flush=True)
     return total - done
@@ -119,6 +129,21 @@ def _make_timed(make_worker: Callable[[], Worker], deadline: float | None) -> Ca
     def work(asked: Asked) -> Any:
         # A deadline that passed while the job waited in a queue must not read as "no limit".
         return worker(asked, 0.0 if deadline is None else max(deadline - time.time(), 1e-3))
+
+    return work
+
+
+def _make_attempts(make_worker: Callable[[], Worker], deadline: float | None) -> Callable[[Asked], Any]:
+    """Make a worker of this process that returns a `Failure` as those of other processes do."""
+    worker = _make_timed(make_worker, deadline)
+
+    def work(asked: Asked) -> Any:
+        try:
+            return worker(asked)
+        except Exception as error:
+            if hasattr(error, "signum"):  # the end of a training that was asked to stop
+                raise
+            return Failure(traceback.format_exc())
 
     return work
 

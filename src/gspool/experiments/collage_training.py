@@ -273,7 +273,10 @@ class CollageWorker:
         mixed = training.backbone != "frozen" or training.pooling == "tfm"
         config = training.config(len(sets["train"]))
         if training.start == "frozen":
-            tokens = maps["train"].pixels[: 4 * SAMPLED_PICTURES : 4].flatten(2).mT
+            # At random: collages are sorted by class.
+            order = torch.randperm(len(maps["train"]), generator=torch.Generator().manual_seed(training.seed))
+            places = order[:SAMPLED_PICTURES].to(maps["train"].pixels.device)
+            tokens = maps["train"].pixels[places].flatten(2).mT
             layout = TokenLayout(1, 0, False, tokens.shape[1], tokens.shape[2], None, "fp16")
             head = TokenHead(model.to(self.device).head, layout, HeadConfig(prototypes="kmeans", rate=training.rate))
             start_head(head, tokens, training.seed)

@@ -39,11 +39,20 @@ from gspool.experiments.runs import plain_runs
 from gspool.experiments.tables import markdown_table, plus_minus
 from gspool.features import FeatureConfig, TokenLayout, extract_tokens
 from gspool.models import create_backbone
-from gspool.provenance import write_result
+from gspool.provenance import read_result, write_result
 from gspool.training.compare import CompareConfig
-from gspool.training.compare_data import Tokens, create_sets
-from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
+from gspool.training.compare_data import TaskName, Tokens, create_sets, token_sets
+from gspool.training.compare_runs import (
+    Variant,
+    asked_of,
+    best_variants,
+    finished_variants,
+    hold_tokens,
+    make_worker,
+    summary,
+)
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
+from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import FROZEN
 
 # The first seed tunes.
@@ -226,6 +235,38 @@ class FrozenSettings:
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed"
 
 
+def check(options: RunOptions) -> None:
+    """Refuse a backbone without weights, a result to take settings from that is not there, and mixed settings."""
+    chosen: FrozenSettings = options.settings or FrozenSettings()
+    if options.quick:
+        return
+    if chosen.weights is None or not Path(chosen.weights).is_file():
+        raise FileNotFoundError(
+            f"--weights is the file of the backbone's weights (docs/models.md), got {chosen.weights}"
+        )
+    if chosen.like is not None and not (options.results / f"{chosen.like}.json").is_file():
+        raise FileNotFoundError(f"--like names a result, and there is no {options.results / chosen.like}.json")
+    path = options.results / f"{result_name(chosen)}.json"
+    if path.is_file():
+        before, now = read_result(path)["value"], shared_settings(options, chosen)
+        other = [name for name in now if before.get(name) != now[name]]
+        if other:
+            raise ValueError(
+                f"{path} has runs with {', '.join(f'{name} {before.get(name)}' for name in other)}, and this call asks "
+                f"for {', '.join(f'{name} {now[name]}' for name in other)}; choose another --results to keep both"
+            )
+
+
+def shared_settings(options: RunOptions, chosen: FrozenSettings) -> dict[str, Any]:
+    """Return settings of all runs of a result that neither its name nor what a run is asked for tells."""
+    return {
+        "start": chosen.start,
+        "precision": config_of(options, chosen).trainer.precision,
+        **({"dim": chosen.dim} if chosen.dim else {}),
+        **({"validation": "one collage of a picture"} if chosen.data == "cub_collage" else {}),
+    }
+
+
 def config_of(options: RunOptions, chosen: FrozenSettings) -> CompareConfig:
     """Return what every head of the study shares."""
     quick = options.quick
@@ -334,14 +375,16 @@ def run(options: RunOptions) -> None:
     config = config_of(options, chosen)
     tokens = tokens_of(options, chosen, config)
     name = result_name(chosen)
-    path = options.work / "frozen" / f"{name}{'_quick' if options.quick else ''}.jsonl"
+    settings = "-".join(map(str, shared_settings(options, chosen).values()))
+    path = options.work / "frozen" / f"{name}-{settings}{'_quick' if options.quick else ''}.jsonl"
     result = options.results / f"{name}.json"
     store = RunStore(path, result, device=options.device, libraries=LIBRARIES)
-    store.forget(lambda run: was_cut_off(run.found, config.trainer))
     rows = variants_of(options, chosen, tokens.learning.layout.class_token)
+    store.forget(lambda run: run.asked["row"] in rows and was_cut_off(run.found, config.trainer))
     seeds = options.seeds_or(SEEDS)
     in_memory = hold_tokens(tokens, options.device, options.executor)
-    worker = functools.partial(make_worker, config, tokens, options.device, in_memory)
+    cut = functools.partial(study_sets, chosen.draws if chosen.data == "cub_collage" and not options.quick else 1)
+    worker = functools.partial(make_worker, config, tokens, options.device, in_memory, sets_of=cut)
     tuning = [
         asked_of(row, variant, fold, seeds[0])
         for fold in TUNING_FOLDS
@@ -350,7 +393,7 @@ def run(options: RunOptions) -> None:
     ]
 
     def final() -> list[dict[str, Any]]:
-        best = best_variants(tried_variants(rows, store, seeds[0]), store, TUNING_FOLDS, seeds[:1])
+        best = best_variants(rows, store, TUNING_FOLDS, seeds[0])
         return [
             asked_of(row, variant, fold, seed)
             for fold in range(FOLDS)  # a worker cuts the tokens of one fold at a time
@@ -365,19 +408,16 @@ def run(options: RunOptions) -> None:
         write_record(options, chosen, tokens.learning.layout, rows, store)
 
 
+def study_sets(draws: int, tokens: Tokens, folds: int, fold: int, task: TaskName) -> dict[str, TensorSet]:
+    """Return the sets of a fold; of several collages of a picture, which would find each other, the first validates."""
+    sets = token_sets(tokens, folds, fold, task)
+    return {**sets, "validation": sets["validation"].subset(torch.arange(0, len(sets["validation"]), draws))}
+
+
 def was_cut_off(found: Mapping[str, Any], trainer: TrainerConfig) -> bool:
     """Return whether a training ended at a limit that was smaller than today's, before its patience was spent."""
     patience = trainer.max_steps if trainer.patience is None else trainer.patience * trainer.evaluate_every
     return 0 < found["steps"] < trainer.max_steps and found["steps"] - found["best_step"] < patience
-
-
-def tried_variants(rows: Mapping[str, Sequence[Variant]], store: RunStore, seed: int) -> dict[str, list[Variant]]:
-    """Return the tries of every row that are finished on all folds of the choice; rows without any are left out."""
-    finished = {
-        row: [each for each in tries if all(store.get(asked_of(row, each, fold, seed)) for fold in TUNING_FOLDS)]
-        for row, tries in rows.items()
-    }
-    return {row: tries for row, tries in finished.items() if tries}
 
 
 def write_record(
@@ -389,16 +429,11 @@ def write_record(
 ) -> None:
     """Write the finished runs and the choice of every row, and print the table."""
     seeds = options.seeds_or(SEEDS)
-    tried = tried_variants(rows, store, seeds[0])
-    best = best_variants(tried, store, TUNING_FOLDS, seeds[:1])
-    asked = [
-        asked_of(row, variant, fold, seed)
-        for row, variants in rows.items()
-        for variant in variants
-        for fold in range(FOLDS)
-        for seed in seeds
-    ]
-    runs = store.runs(asked)
+    tried = finished_variants(rows, store, TUNING_FOLDS, seeds[0])
+    best = best_variants(rows, store, TUNING_FOLDS, seeds[0])
+    # With the rows of earlier calls.
+    runs, path = store.runs(), options.results / f"{result_name(chosen)}.json"
+    before = read_result(path)["value"] if path.is_file() and not options.quick else {}
     value = {
         "data": chosen.data,
         "task": chosen.task,
@@ -407,24 +442,26 @@ def write_record(
         "loss": chosen.loss,
         "dim": chosen.dim or layout.channels,
         "tokens": layout.tokens,
-        "start": chosen.start,
         "steps": chosen.steps,
-        "precision": config_of(options, chosen).trainer.precision,
-        "tries": max(map(len, rows.values())),
+        **shared_settings(options, chosen),
+        "tries": max([before.get("tries", 1), *map(len, rows.values())]),
         "like": chosen.like,
         "chosen": {
-            row: {"options": dict(variant.options), "head": dict(variant.head), "tries": len(tried[row])}
-            for row, variant in best.items()
+            **{row: choice for row, choice in before.get("chosen", {}).items() if row not in best},
+            **{
+                row: {"options": dict(variant.options), "head": dict(variant.head), "tries": len(tried[row])}
+                for row, variant in best.items()
+            },
         },
         "runs": plain_runs(runs),
     }
     if not chosen_runs(value):
         return
     write_result(
-        options.results / f"{result_name(chosen)}.json",
+        path,
         value,
         command=EXPERIMENT.command(options),
-        seeds=list(seeds),
+        seeds=sorted({run.asked["seed"] for run in runs}),
         origins=[run.origin for run in runs],
     )
 
@@ -559,5 +596,6 @@ EXPERIMENT = Experiment(
     plots={f"frozen_{table}": FromFile(name, draw) for table, name in RESULTS.items()},
     needs=("cub",),
     settings=FrozenSettings,
+    check=check,
     parallel=True,
 )

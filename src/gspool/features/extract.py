@@ -112,6 +112,7 @@ def extract_tokens(
     layout = extractor.layout()
     weights = weights_fingerprint(backbone.state_dict().items())
     deciding = {"name": name, "weights": weights, "pixels": backbone.pixels.as_dict(), **_deciding(config)}
+    deciding["compute"] = extractor.compute
     if (blocks := getattr(backbone, "blocks", None)) is not None:
         # The same weights give other tokens where they are taken from other blocks.
         deciding["blocks"] = blocks
@@ -138,7 +139,12 @@ def extract_tokens(
     if missing:
         busy = f"another process is computing tokens in {store.folder}; wait until it has ended"
         with lock(store.folder / ".lock", busy, optional=True):
-            reasons = _compute(extractor, store, [*missing.values()], executor, advance)
+            # Another process may have computed some since they were listed.
+            known = store.locations()
+            wanted = [picture for fingerprint, picture in missing.items() if fingerprint not in known]
+            if len(wanted) < len(missing):
+                advance(len(missing) - len(wanted))
+            reasons = _compute(extractor, store, wanted, executor, advance)
         known = store.locations()
     return [
         _token_set(images, store, own, known, reasons, broken) for images, own in zip(sets, fingerprints, strict=True)
@@ -166,7 +172,7 @@ def _token_set(
             raise found.error()
         warnings.warn(f"{images.name}/{images.split} goes on without broken images: {found}", stacklevel=3)
         images, fingerprints = images.subset(sound), [fingerprints[place] for place in sound]
-    return TokenSet(images, store, [known[each] for each in fingerprints])
+    return TokenSet(images, store, [known[each] for each in fingerprints], fingerprints)
 
 
 def check_budget(layout: TokenLayout, pictures: int, budget: float, folder: Path) -> None:
@@ -202,7 +208,7 @@ def _fingerprint_if_there(images: ImageSet, index: int) -> str:
 
 def _deciding(config: FeatureConfig) -> dict[str, Any]:
     """Return the settings that decide the numbers."""
-    kept = ("views", "crops", "precision", "compute", *(["seed"] if config.crops else []))
+    kept = ("views", "crops", "precision", *(["seed"] if config.crops else []))
     return {name: value for name, value in asdict(config).items() if name in kept}
 
 

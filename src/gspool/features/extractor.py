@@ -234,12 +234,16 @@ class Extractor:
         prefix += [] if features.registers is None else [features.registers]
         return torch.cat([*prefix, tokens], 1)
 
+    @property
+    def compute(self) -> str:
+        """The precision of the forward pass: that of the configuration, or the one that suits the device."""
+        usual = "bf16" if torch.device(self.device).type == "cuda" else "fp32"
+        return usual if self.config.compute == "auto" else self.config.compute
+
     @torch.no_grad()
     def features(self, images: UInt8[Tensor, "B 3 H W"]) -> Any:
-        """Compute the features of a batch, in the precision of the configuration."""
-        kind = torch.device(self.device).type
-        fast = self.config.compute == "bf16" or (self.config.compute == "auto" and kind == "cuda")
-        with torch.autocast(kind, torch.bfloat16, enabled=fast):
+        """Compute the features of a batch."""
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.compute == "bf16"):
             return self.backbone.features(self.normalisation(images.to(self.device)))
 
 

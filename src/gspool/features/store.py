@@ -180,15 +180,6 @@ class TokenStore:
         with ThreadPoolExecutor() as pool:
             return [path for path, damaged in zip(lists, pool.map(_is_damaged, lists), strict=True) if damaged]
 
-    def check(self) -> None:
-        """Compare every shard with its checksum.
-
-        Raises:
-            ValueError: if one is damaged, with how to mend it.
-        """
-        for path in self.damaged():
-            raise ValueError(f"the tokens of {path.stem} are damaged; delete {path}, and they are computed again")
-
     def _map(self, shard: str) -> tuple[Tensor, Tensor | None]:
         if shard not in self._maps:
             views, vectors, channels = self.layout.shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -27,12 +29,16 @@ class TokenSet:
         images: the pictures, for labels, class names and roles.
         store: where their tokens are.
         locations: one a picture.
+        fingerprints: of the pictures.
 
     ``memory`` is None while tokens are read from disk, and a tensor [P, V, T, C] once `load` has put them on a device.
     """
 
-    def __init__(self, images: ImageSet, store: TokenStore, locations: Sequence[Location]) -> None:
+    def __init__(
+        self, images: ImageSet, store: TokenStore, locations: Sequence[Location], fingerprints: Sequence[str]
+    ) -> None:
         self.images, self.store, self.locations = images, store, list(locations)
+        self.identity = _identity(images, store, fingerprints)
         self.labels = images.labels
         self.memory: Tensor | None = None
         self._shared: tuple[Any, Any] | None = None
@@ -97,6 +103,12 @@ class TokenSet:
     def entries(self) -> Tensor | TokenRows:
         """Return every view of every picture as a row, ``picture * views + view``: a tensor, or rows on disk."""
         return TokenRows(self) if self.memory is None else self.memory.flatten(0, 1)
+
+
+def _identity(images: ImageSet, store: TokenStore, fingerprints: Sequence[str]) -> str:
+    """Return a hash of what is learned from: backbone, weights and views of the store, pictures, labels, classes."""
+    content = [store.folder.name, *fingerprints, images.labels.tolist(), list(images.class_names)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 class TokenRows:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
+import warnings
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +17,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from gspool import pooling
-from gspool.data import ImageSet
 from gspool.executor import Executor
-from gspool.executor.grid import run_grid
+from gspool.executor.grid import FailedRunsError, run_grid
 from gspool.executor.run_store import RunStore
 from gspool.features import FeatureConfig
 from gspool.files import write_atomic
@@ -30,12 +32,29 @@ from gspool.terminal.output import check_writable
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import checking_arguments
 from gspool.terminal.table import show_rows
-from gspool.training.compare_data import TaskName, Tokens, check_sets, create_sets
-from gspool.training.compare_runs import Variant, asked_of, best_variants, hold_tokens, make_worker, summary
-from gspool.training.config import DataConfig, HeadConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
+from gspool.training.compare_data import TaskName, Tokens, check_sets, create_sets, with_fitting_batches
+from gspool.training.compare_runs import (
+    Variant,
+    asked_of,
+    best_variants,
+    check_heads,
+    hold_tokens,
+    make_worker,
+    summary,
+)
+from gspool.training.config import (
+    DataConfig,
+    HeadConfig,
+    LossConfig,
+    OptimiserConfig,
+    ScheduleConfig,
+    TrainConfig,
+    TrainerConfig,
+)
 from gspool.training.frozen import computed_tokens
 from gspool.training.head_settings import HEAD_OPTIONS, frozen_defaults, layer_options
 from gspool.training.parsing import as_config, plain, values_of
+from gspool.training.presets import BACKBONE, IMG_SIZE
 from gspool.training.report import (
     CONFIG,
     HEADS,
@@ -47,6 +66,7 @@ from gspool.training.report import (
     table_rows,
     write_compare_report,
 )
+from gspool.training.sets import check_monitor
 
 HELP = """Compare pooling layers on the tokens of a frozen backbone: which one is best on these pictures?
 
@@ -75,8 +95,9 @@ class CompareConfig:
         data: what to learn from.
         task: "embed" learns a metric and tests retrieval on classes that were not learned; "classify" trains a linear
             classifier of the pooled vector and tests it on other pictures of the same classes.
-        backbone: a name of gspool.models.list_backbones(), such as timm/vit_small_patch14_dinov2.
-        backbone_options: its options, such as weights (a file) or pretrained.
+        backbone: a name of gspool.models.list_backbones(); timm/vit_small_patch14_dinov2 takes 224 pixels unless told
+            otherwise (img_size), others their own size.
+        backbone_options: its options, such as weights (a file), pretrained or img_size.
         dim: length of the embedding; null keeps the channels of the backbone, so that a head can start as the identity.
         layers: names of pooling layers with commas between (NAME+cls adds the class token), or "all". If none are
             named: gap,gmp,delf,ep,abmilp,gsp, with gemean,gemean+gsp for the map of a CNN, and with cls,gsp+cls for a
@@ -103,7 +124,7 @@ class CompareConfig:
         default_factory=lambda: DataConfig(name="folder", classes_per_batch=32, images_per_class=4, check="skip")
     )
     task: TaskName = "embed"
-    backbone: str = "timm/vit_small_patch14_dinov2"
+    backbone: str = BACKBONE
     backbone_options: dict[str, Any] = field(default_factory=dict)
     dim: int | None = None
     layers: str = ""
@@ -127,6 +148,12 @@ class CompareConfig:
     folder: str | None = None
     progress: bool = True
 
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise ValueError(f"folds are parts of the data, of which each validates once: at least 2, got {self.folds}")
+        if self.use_folds is not None and not 1 <= self.use_folds <= self.folds:
+            raise ValueError(f"use_folds must lie between 1 and folds, {self.folds}, got {self.use_folds}")
+
 
 class Comparison(NamedTuple):
     """What `compare` returns: its folder, the lines of the table, and the row whose model was saved."""
@@ -136,55 +163,82 @@ class Comparison(NamedTuple):
     winner: str
 
 
-def compare(config: CompareConfig) -> Comparison:
+def compare(config: CompareConfig, given: Collection[str] | None = None) -> Comparison:
     """Compare heads and save the best; a folder that holds some of the runs already goes on with the others.
+
+    Args:
+        config: all settings.
+        given: options of heads that ``config`` sets for all of them; those that differ from the default if None.
 
     Raises:
         ValueError: before any work, if a setting or the data do not fit.
-        RuntimeError: if trainings failed, after all others are done.
+        FailedRunsError: if all trainings of heads failed.
         SystemExit: after Ctrl-C or SIGTERM; what is finished is kept.
+
+    Warns:
+        UserWarning: if some trainings failed; the table is that of the others.
     """
     folder = Path(config.folder or f"runs/compare-{config.data.name}").expanduser()
     check_writable(folder, "--folder")
+    check_used(config)
+    given = options_given(config) if given is None else given
     seeds = numbers(config.seeds)
     used = range(config.folds)[: config.use_folds]
+    device = str(chosen_device(None))
+    trainer = replace(config.trainer, accelerator="cpu" if device == "cpu" else config.trainer.accelerator)
+    config = replace(config, backbone_options=backbone_options(config), trainer=trainer)
     learning, test = create_sets(config.data, config.task)
     check_sets(learning, test, config.folds, config.task)
-    _shrink_batches(learning, config)
-    backbone = create_backbone(config.backbone, **_with_weights(config))
-    device = str(chosen_device(None))
-    config.trainer.accelerator = "cpu" if device == "cpu" else config.trainer.accelerator
+    config = replace(config, data=with_fitting_batches(config.data, learning, config.folds, config.task))
+    backbone = create_backbone(config.backbone, **config.backbone_options)
+    class_token, dim = bool(getattr(backbone, "class_tokens", 0)), config.dim or backbone.channels
+    grid: dict[str, list[Variant]] = {}
+    for variant in variants_of(config.layers, config.grid, class_token, given, dim):
+        grid.setdefault(variant.layer if variant.learn else variant.name, []).append(variant)
+    check_heads(config, grid, backbone.channels, class_token)
     print(
         f"{len(learning):,} pictures of {learning.num_classes:,} classes to learn from (parts of them validate), "
         f"{len(test):,} of {test.num_classes:,} to test on; {config.backbone} on {device}",
         flush=True,
     )
-    options = {"name": config.backbone, "device": device, "broken": "stop" if config.data.check == "stop" else "skip"}
+    executor = Executor(config.processes, config.ray, config.gpus)
+    options = {
+        "name": config.backbone,
+        "device": device,
+        "broken": "stop" if config.data.check == "stop" else "skip",
+        "executor": None if config.ray is None else executor,  # one process of this machine decodes in several anyway
+    }
     tokens = Tokens(*computed_tokens(backbone, [learning, test], config.features, config.progress, **options))
     # Broken pictures may have taken whole classes with them.
     check_sets(tokens.learning.images, tokens.test.images, config.folds, config.task)
-    grid: dict[str, list[Variant]] = {}
-    class_token, given = tokens.learning.layout.class_token, options_given(config)
-    for variant in variants_of(config.layers, config.grid, class_token, given):
-        grid.setdefault(variant.layer if variant.learn else variant.name, []).append(variant)
-    jobs = [
-        asked_of(row, variant, fold, seed)
-        for seed in seeds
-        for fold in used
-        for row, variants in grid.items()
-        for variant in variants
-        if variant.learn or seed == seeds[0]
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / HEADS).mkdir(exist_ok=True)
+    key = settings_key(config, tokens)
+    heads = folder / HEADS / key
+    heads.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / CONFIG, yaml.safe_dump(plain(config), sort_keys=False).encode())
-    store = RunStore(folder / f"runs-{_settings_key(config)}.jsonl", device=device)
-    executor = Executor(config.processes, config.ray, config.gpus)
-    worker = partial(make_worker, config, tokens, device, hold_tokens(tokens, device, executor), folder / HEADS)
-    run_grid(store, jobs, worker, executor, name="heads", own_bars=False)
-    best = best_variants(grid, store, list(used), [seeds[0]])
-    chosen = [job for job in jobs if asked_of(job["row"], best[job["row"]], job["fold"], job["seed"]) == job]
-    runs = [{"asked": job, "found": store.get(job)} for job in chosen]
+    store = RunStore(folder / f"runs-{key}.jsonl", device=device)
+    worker = partial(make_worker, config, tokens, device, hold_tokens(tokens, device, executor), heads)
+    tries = [
+        asked_of(row, each, fold, seeds[0]) for fold in used for row, variants in grid.items() for each in variants
+    ]
+
+    def chosen() -> list[dict[str, Any]]:
+        best = best_variants(grid, store, used, seeds[0])
+        return [
+            asked_of(row, each, fold, seed)
+            for seed in seeds
+            for fold in used
+            for row, each in best.items()
+            if each.learn or seed == seeds[0]
+        ]
+
+    try:
+        run_grid(store, tries, worker, executor, name="heads", own_bars=False, then=chosen)
+    except FailedRunsError as failed:
+        if not any(run["learn"] for run in chosen()):
+            raise
+        reasons = "\n".join(text.strip().splitlines()[-1] for text in failed.failures)
+        warnings.warn(f"{len(failed.failures)} trainings failed, and are left out:\n{reasons}", stacklevel=2)
+    runs = [{"asked": job, "found": found} for job in chosen() if (found := store.get(job)) is not None]
     lines = summary(runs)
     write_result(
         folder / TABLE,
@@ -193,8 +247,8 @@ def compare(config: CompareConfig) -> Comparison:
         seeds=list(seeds),
         device=device,
     )
-    winner = save_winner(config, backbone, folder, lines, runs, tokens.learning.images.class_names)
-    write_compare_report(config, folder, lines, runs, tokens)
+    winner = save_winner(config, backbone, folder, heads, lines, runs, tokens.learning.images.class_names)
+    write_compare_report(config, folder, heads, lines, runs, tokens, backbone.pixels)
     return Comparison(folder, lines, winner)
 
 
@@ -216,10 +270,13 @@ def options_given(config: CompareConfig) -> set[str]:
     return found | {"lr"} if config.task == "classify" else found
 
 
-def variants_of(layers: str, grid: str, class_token: bool, given: Collection[str] = ()) -> list[Variant]:
+def variants_of(
+    layers: str, grid: str, class_token: bool, given: Collection[str] = (), dim: int | None = None
+) -> list[Variant]:
     """List the tries: the frozen features, then every layer with every combination of its grid.
 
-    The options that neither the grid nor ``given`` names are the layer's defaults on frozen features.
+    The options that neither the grid nor ``given`` names are the layer's defaults on frozen features, for embeddings of
+    ``dim`` numbers.
 
     Raises:
         ValueError: if a layer or an option does not exist, or a setting is not written NAME.OPTION=VALUE,VALUE.
@@ -241,11 +298,11 @@ def variants_of(layers: str, grid: str, class_token: bool, given: Collection[str
             )
         if layer not in names:
             raise ValueError(f"the grid names {layer!r}, which is not among the layers {', '.join(names)}")
-        settings.setdefault(layer, {})[option] = [yaml.safe_load(value) for value in values.split(",")]
+        settings.setdefault(layer, {})[option] = [_value(value) for value in values.split(",")]
     found = [Variant("gap", learn=False), *([Variant("cls", learn=False)] if class_token else [])]
     for name in names:
         varied = settings.get(name, {})
-        defaults = frozen_defaults(name, class_token)
+        defaults = frozen_defaults(name, class_token, dim)
         fixed = {key: value for key, value in defaults.items() if key not in varied and key not in given}
         for combination in itertools.product(*varied.values()):
             chosen = {**fixed, **dict(zip(varied, combination, strict=True))}
@@ -254,6 +311,14 @@ def variants_of(layers: str, grid: str, class_token: bool, given: Collection[str
             head = tuple((key, value) for key, value in chosen.items() if key in HEAD_OPTIONS)
             found.append(Variant(name, tuple(options.items()), head))
     return found
+
+
+def _value(text: str) -> Any:
+    """Read a setting as YAML does, and numbers such as 5e-2 too."""
+    value = yaml.safe_load(text)
+    with suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
+    return value
 
 
 def numbers(text: str) -> list[int]:
@@ -267,9 +332,15 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def _with_weights(config: CompareConfig) -> dict[str, Any]:
-    """Return the options of the backbone; one of timm gets its published weights unless told otherwise."""
+def backbone_options(config: CompareConfig) -> dict[str, Any]:
+    """Return the options of the backbone: the usual size of pictures, and published weights of timm by default.
+
+    Raises:
+        ValueError: for a backbone that needs a file of weights, without one.
+    """
     options = dict(config.backbone_options)
+    if config.backbone == BACKBONE:
+        options.setdefault("img_size", IMG_SIZE)
     if config.backbone.startswith("timm/") and "weights" not in options:
         options.setdefault("pretrained", True)
     elif is_published(config.backbone) and begins_at_random(config.backbone, options):
@@ -277,22 +348,34 @@ def _with_weights(config: CompareConfig) -> dict[str, Any]:
     return options
 
 
-def _shrink_batches(learning: ImageSet, config: CompareConfig) -> None:
-    """Lower the classes of a batch to those that every fold trains on."""
-    smallest = learning.num_classes - learning.num_classes // config.folds - 1
-    if config.task == "embed" and config.data.classes_per_batch > smallest:
-        print(f"batches of {config.data.classes_per_batch} classes shrink to the {smallest} that every fold has")
-        config.data = replace(config.data, classes_per_batch=max(smallest, 2))
+def check_used(config: CompareConfig) -> None:
+    """Refuse settings that a comparison does not use, rather than ignore them.
+
+    Raises:
+        ValueError: if one differs from its default.
+    """
+    unused = ["trainer.monitor_split", "trainer.compile", "trainer.threads", "trainer.devices", "trainer.num_nodes"]
+    unused += ["schedule.warmup_epochs", "data.transform", "data.cache", "data.resident", "data.workers"]
+    unused += ["loss", "trainer.monitor"] if config.task == "classify" else []
+    usual = CompareConfig()
+    for name in unused:
+        mine, default = (functools.reduce(getattr, name.split("."), each) for each in (config, usual))
+        if mine != default:
+            raise ValueError(f"--{name} has no effect on heads that are compared by --task {config.task}; leave it out")
+    if config.gpus and config.ray is None:
+        raise ValueError("--gpus is a share of a GPU of a worker on Ray; it needs --ray")
+    if config.task == "embed":
+        check_monitor(TrainConfig(loss=config.loss, trainer=config.trainer))
 
 
-def _settings_key(config: CompareConfig) -> str:
-    """Return a hash of the settings that all heads share; runs of other settings are kept apart."""
-    kept = ("data", "backbone", "backbone_options", "dim", "folds", "features", "head", "loss", "optimiser", "schedule")
+def settings_key(config: CompareConfig, tokens: Tokens) -> str:
+    """Return a hash of the settings and data that all heads share; runs of others are kept apart."""
+    kept = ("task", "dim", "folds", "head", "loss", "optimiser", "schedule")
     content = {name: value for name, value in plain(config).items() if name in kept}
-    if config.task != "embed":
-        content["task"] = config.task
-    trainer = {name: value for name, value in asdict(config.trainer).items() if name not in ("progress", "threads")}
-    return hashlib.sha256(json.dumps([content, trainer], sort_keys=True, default=str).encode()).hexdigest()[:12]
+    batches = (config.data.classes_per_batch, config.data.images_per_class, config.data.sampler)
+    trainer = {name: value for name, value in asdict(config.trainer).items() if name != "progress"}
+    content |= {"batches": batches, "trainer": trainer, "tokens": [each.identity for each in tokens]}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def compare_command(arguments: Sequence[str]) -> None:
@@ -304,9 +387,12 @@ def compare_command(arguments: Sequence[str]) -> None:
     with checking_arguments():
         variants_of(config.layers or f"{MAP_LAYERS},{PATCH_LAYERS}", config.grid, class_token=True)
         numbers(config.seeds)
+    given = options_given(config) | {
+        name for name, place in HEAD_OPTIONS.items() if values_of(f"--{'.'.join(place)}", arguments)
+    }
     if not values_of("--backbone", arguments) and not {"weights", "pretrained"} & {*config.backbone_options}:
         config.backbone = announced_backbone(config.backbone, "--backbone")
-    found = compare(config)
+    found = compare(config, given)
     # What fits a terminal of 80 columns; the report has the rest.
     shown = ("head", "validation", "test", "P@1", "against gap")
     rows = [{name: row[name] for name in shown if name in row} for row in table_rows(found.lines)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -11,7 +12,8 @@ import torch
 
 from gspool import data
 from gspool.data import ImageSet
-from gspool.data.folder import has_splits
+from gspool.data.check import some
+from gspool.data.folder import FRACTIONS, has_splits
 from gspool.data.image_source import ArrayImages, FileImages, ImageSource, selected
 from gspool.data.registry import option_names
 from gspool.data.splits import split_positions
@@ -45,14 +47,24 @@ def create_sets(config: DataConfig, task: TaskName = "embed") -> tuple[ImageSet,
     if it has the classes of the training split, else on a part of every class.
     """
     options = {name: value for name, value in config.options.items() if name not in ("fold", "folds")}
-    if task == "classify" and config.name == "folder" and config.root and not has_splits(Path(config.root)):
-        options["zero_shot"] = False
+    if config.name == "folder" and config.root and not has_splits(Path(config.root)):
+        if task == "classify":
+            options["zero_shot"] = False
+        # Folds validate: the classes that others would hold out for it are learned from as well.
+        train, validation, test_share = options.get("fractions", FRACTIONS)
+        options["fractions"] = (train + validation, 0.0, test_share)
     learning = data.create(config.name, config.root, "train", **options)
     if "fold" not in option_names(config.name):
         with suppress(ValueError):  # data without a validation split
             learning = joined([learning, data.create(config.name, config.root, "validation", **options)])
     test = data.create(config.name, config.root, "test", **options)
     if task == "embed":
+        shared = sorted({*test.class_names} & {*learning.class_names})
+        if shared:
+            raise ValueError(
+                f"{test.name}: {len(shared)} classes are in both the training and the test split ({some(shared)}), and "
+                "--task embed tests on classes that are not learned. Use --task classify, or keep a class in one split"
+            )
         return learning, test
     if {*test.class_names} <= {*learning.class_names}:
         number = {name: label for label, name in enumerate(learning.class_names)}
@@ -108,12 +120,25 @@ def check_sets(learning: ImageSet, test: ImageSet, folds: int, task: TaskName = 
                 f"{int(counts.sum())} pictures of {classes} classes, {int(counts.max())} in the largest. Add pictures, "
                 "or lower --folds"
             )
+        if not all(picture_fold(learning.labels, folds, fold).any() for fold in range(folds)):
+            raise ValueError(
+                f"too few classes have two pictures or more to validate {folds} folds; add pictures, or lower --folds"
+            )
         return
     if classes < 2 * folds:
         raise ValueError(
             f"{folds} folds need at least {2 * folds} classes to learn from, so that each validates on two; the data "
             f"has {classes} beside {test.num_classes} test classes. Add classes, or lower --folds"
         )
+
+
+def with_fitting_batches(config: DataConfig, learning: ImageSet, folds: int, task: TaskName) -> DataConfig:
+    """Lower the classes of a batch to those that every fold trains on."""
+    smallest = min(len(fold.train_classes) for fold in contiguous_folds(learning.labels, folds))
+    if task != "embed" or config.classes_per_batch <= smallest:
+        return config
+    print(f"batches of {config.classes_per_batch} classes shrink to the {smallest} that every fold has")
+    return replace(config, classes_per_batch=smallest)
 
 
 def token_sets(tokens: Tokens, folds: int, fold: int, task: TaskName = "embed") -> dict[str, TensorSet]:

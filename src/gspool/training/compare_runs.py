@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,13 +17,15 @@ from gspool.evaluation.statistics import deviation, matched_difference
 from gspool.executor import Executor
 from gspool.executor.grid import Worker
 from gspool.executor.run_store import RunStore
+from gspool.features import TokenLayout
 from gspool.files import write_atomic
-from gspool.training.compare_data import Tokens, token_sets
+from gspool.training.compare_data import TaskName, Tokens, token_sets
 from gspool.training.config import TrainConfig, TrainedHeadConfig
 from gspool.training.frozen import fits_memory
 from gspool.training.gpu_data import TensorSet
 from gspool.training.head_settings import HEAD_OPTIONS
 from gspool.training.heads import FROZEN, TOP1, build_head, head_config, train_head, train_probe
+from gspool.training.metric_learning import build_loss
 
 if TYPE_CHECKING:
     from gspool.training.compare import CompareConfig
@@ -86,12 +88,36 @@ def configured(config: CompareConfig, chosen: Mapping[str, Any], seed: int) -> T
     )
 
 
+def check_heads(config: CompareConfig, rows: Mapping[str, Sequence[Variant]], channels: int, class_token: bool) -> None:
+    """Build every head and its loss, and run a step's forward pass on a few blank tokens.
+
+    Raises:
+        ValueError: if a setting does not fit the layer, the embedding or the backbone.
+    """
+    layout = TokenLayout(1, int(class_token), class_token, 16, channels, (4, 4), "fp32")
+    for variant in (each for variants in rows.values() for each in variants if each.learn):
+        try:
+            train = configured(config, dict(variant.head), seed=0)
+            model = build_head(variant.layer, layout, config.dim, dict(variant.options), train.head, seed=0)
+            model.train()(torch.rand(2, *layout.shape[1:]))
+            if config.task == "embed":
+                build_loss(train.loss, 2, model.out_dim, batch_size=2, seed=0)
+        except Exception as error:
+            raise ValueError(f"{variant.name}: {error}") from error
+
+
 def make_worker(
-    config: CompareConfig, tokens: Tokens, device: str, in_memory: bool = True, heads: Path | None = None
+    config: CompareConfig,
+    tokens: Tokens,
+    device: str,
+    in_memory: bool = True,
+    heads: Path | None = None,
+    sets_of: Callable[[Tokens, int, int, TaskName], dict[str, TensorSet]] = token_sets,
 ) -> Worker:
     """Make a worker that trains one head after the other on tokens that it loads once.
 
-    Results are plain JSON, metrics in percent; the state of every head goes into the folder ``heads``.
+    Results are plain JSON, metrics in percent; the state of every head goes into the folder ``heads``. ``sets_of`` cuts
+    the tokens into the sets of a fold.
     """
     if in_memory:
         load_tokens(tokens, device)
@@ -101,7 +127,7 @@ def make_worker(
         fold, seed = asked["fold"], asked["seed"]
         if fold not in sets:
             sets.clear()
-            sets[fold] = token_sets(tokens, config.folds, fold, config.task)
+            sets[fold] = sets_of(tokens, config.folds, fold, config.task)
         train = configured(config, asked["head"], seed)
         model = build_head(asked["layer"], tokens.learning.layout, config.dim, asked["options"], train.head, seed)
         if config.task == "classify":
@@ -135,17 +161,30 @@ def main_metric(metrics: Mapping[str, float]) -> float:
     return metrics[TOP1] if TOP1 in metrics else metrics["map@r"]
 
 
+def finished_variants(
+    rows: Mapping[str, Sequence[Variant]], store: RunStore, folds: Sequence[int], seed: int
+) -> dict[str, list[Variant]]:
+    """Return the tries of every row that are finished on all folds of a seed; rows without any are left out."""
+    finished = {
+        row: [each for each in tries if all(store.get(asked_of(row, each, fold, seed)) for fold in folds)]
+        for row, tries in rows.items()
+    }
+    return {row: tries for row, tries in finished.items() if tries}
+
+
 def best_variants(
-    rows: Mapping[str, Sequence[Variant]], store: RunStore, folds: Sequence[int], seeds: Sequence[int]
+    rows: Mapping[str, Sequence[Variant]], store: RunStore, folds: Sequence[int], seed: int
 ) -> dict[str, Variant]:
-    """Choose the try of every row by its mean on validation; one with missing runs is not chosen."""
+    """Choose the try of every row by its mean on validation, of those that are finished."""
 
     def validation(row: str, variant: Variant) -> float:
-        found = [store.get(asked_of(row, variant, fold, seed)) for fold in folds for seed in seeds]
-        values = [main_metric(each["validation"]) for each in found if each]
-        return fmean(values) if len(values) == len(found) else float("-inf")
+        found = (store.get(asked_of(row, variant, fold, seed)) for fold in folds)
+        return fmean(main_metric(each["validation"]) for each in found if each)
 
-    return {row: max(variants, key=lambda each: validation(row, each)) for row, variants in rows.items()}
+    return {
+        row: max(tries, key=lambda each: validation(row, each))
+        for row, tries in finished_variants(rows, store, folds, seed).items()
+    }
 
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

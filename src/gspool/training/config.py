@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from gspool.data import list as data_sets
 from gspool.features import FeatureConfig
@@ -144,6 +144,10 @@ class HeadConfig:
     feature_dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("start", "prototypes"):  # a grid of `gspool compare` may name any word
+            known = get_args(get_type_hints(HeadConfig)[name])
+            value = getattr(self, name)
+            _refuse(value not in known, f"head.{name} is one of {', '.join(known)}, got {value!r}")
         for name in ("token_dropout", "feature_dropout"):
             value = getattr(self, name)
             _refuse(not 0 <= value < 1, f"head.{name} is a share and must lie in [0, 1), got {value}")
@@ -275,7 +279,8 @@ class TrainerConfig:
         evaluate_every: steps between evaluations; each also writes the last checkpoint.
         checkpoint_every: steps between further checkpoints; 0 writes them with evaluations alone.
         max_time: a time budget for the training, such as 30m, 2h or 1h30m. It ends with the last evaluation that fits,
-            and the best model so far is tested and saved; --resume goes on with the same budget again.
+            and the best model so far is tested and saved; --resume goes on with the same budget again. A first phase
+            of the head alone (head.steps) is not counted.
         max_seconds: the same in seconds; 0 sets no limit.
         patience: evaluations without a better one before training stops; none goes on to max_steps.
         monitor: the metric that decides what is better: map@r, p@1, p@r, r@1 ...; accuracy with loss cross_entropy.

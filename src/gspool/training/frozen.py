@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from gspool.training.config import TrainConfig
 
 
+WHOLE_PARTS = ("head", "backbone")
+
+
 def trains_on_tokens(config: TrainConfig, model: Any, train: Any, title: str | None = None) -> bool:
     """Check whether the head of a frozen backbone trains on stored tokens, and print the reason under a title."""
     reason = _needs_images(config, model, train)
@@ -120,9 +123,14 @@ def head_first(config: TrainConfig) -> TrainConfig:
     """Return the first phase of a run: the head alone, on the tokens of the frozen backbone."""
     first = deepcopy(config)
     first.model.freeze, first.model.lora, first.baseline, first.head.steps = "all", Lora(), None, 0
-    first.optimiser.lr, first.optimiser.weight_decay, first.optimiser.multipliers = config.head.lr, 0.0, {}
+    first.optimiser.lr, first.optimiser.weight_decay = config.head.lr, 0.0
+    # Factors on parts of the head stay; that of the whole head is for the network beside it.
+    multipliers = {name: factor for name, factor in first.optimiser.multipliers.items() if name not in WHOLE_PARTS}
+    first.optimiser.multipliers = multipliers
     first.schedule.warmup_epochs = 0.0
     first.trainer.max_steps = config.head.steps
+    # No time limit: the network must not go on from half a head.
+    first.trainer.max_time, first.trainer.max_seconds = None, 0.0
     return first
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from gspool.pooling.registry import without_class_token
 
+# Options that every layer has on frozen features, unless it has others below.
+USUAL = {"lr": 3e-4, "rate": 1.0, "prototypes_from": "tokens"}
 # What validation classes of CUB chose for every head on a frozen ResNet50, where it is not the usual (docs/frozen.md);
 # the defaults of the layers themselves are those of tuned networks.
 FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -62,15 +65,21 @@ HEAD_OPTIONS = {
 }
 
 
-def frozen_defaults(name: str, class_token: bool) -> dict[str, Any]:
+def frozen_defaults(name: str, class_token: bool, dim: int | None = None) -> dict[str, Any]:
     """Return the options of a layer and its head on frozen features; ``NAME+cls`` has those of NAME if none of its own.
 
+    Groups and queries, each of which pools a slice of the ``dim`` channels, become fewer where they do not divide them.
+
     Example:
-        >>> frozen_defaults("ep", class_token=True)
-        {'queries': 32, 'rate': 100.0}
+        >>> frozen_defaults("ep", class_token=True), frozen_defaults("ep", class_token=True, dim=100)
+        ({'queries': 32, 'rate': 100.0}, {'queries': 4, 'rate': 100.0})
     """
     known = PATCH_DEFAULTS if class_token else FROZEN_DEFAULTS
-    return dict(known.get(name, known.get(without_class_token(name)[0], {})))
+    found = dict(known.get(name, known.get(without_class_token(name)[0], {})))
+    for slices in ("groups", "queries"):
+        if dim is not None and slices in found:
+            found[slices] = math.gcd(found[slices], dim)
+    return found
 
 
 def layer_options(chosen: Mapping[str, Any]) -> dict[str, Any]:

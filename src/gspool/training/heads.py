@@ -15,6 +15,7 @@ from gspool.data.image_set import mixed_seed
 from gspool.functional import clip_norm
 from gspool.models import Embedder
 from gspool.models.embedder import Embedded, embed_features
+from gspool.models.pretrained import portable
 from gspool.pooling import GSP
 from gspool.pooling.class_token import WithClassToken
 from gspool.pooling.embedding import LocalEmbedding, PoolThenEmbed, create_embedding
@@ -42,6 +43,8 @@ CLASSIFIER_RATE = 10.0
 # Tokens that prototypes are chosen from: greedy k-center looks at every one of them for every prototype.
 SAMPLED_PICTURES, SAMPLED_TOKENS = 512, 8_192
 LLOYD_STEPS = 10
+# Pictures whose tokens are evaluated at once: a thousand of a large map would take gigabytes.
+EVALUATED = 128
 
 
 class TokenHead(nn.Module):
@@ -121,11 +124,12 @@ def start_head(model: TokenHead, sample: Float[Tensor, "P T C"], seed: int = 0) 
         comes_first = isinstance(base, PoolThenEmbed) or layer.key is not None
         embed = None if comes_first else getattr(base, "embed", None)
         chosen = chosen if embed is None else embed(chosen)
-        layer.init_prototypes(chosen)
-        if config.prototypes == "kmeans":
+        if config.prototypes == "kmeans" and len(chosen) >= len(layer.prototypes):
             # Lloyd's steps begin at tokens drawn at random: k-center picks outliers, and some centres would stay there.
             keys = clip_norm(chosen if layer.key is None else layer.key(chosen))
             layer.prototypes.copy_(_lloyd(keys, keys[: len(layer.prototypes)]))
+        else:
+            layer.init_prototypes(chosen)  # refuses too few
 
 
 def start_from(model: TokenHead, train: TensorSet, device: torch.device, seed: int) -> None:
@@ -318,7 +322,7 @@ class Probing(Classification):
     def evaluate(self) -> Mapping[str, float]:
         """Measure top-1 accuracy on the validation pictures."""
         assert self.watched is not None
-        return {TOP1: top_1(self.module, self.watched)}
+        return {TOP1: top_1(self.module, self.watched, EVALUATED)}
 
 
 def train_probe(
@@ -344,7 +348,7 @@ def train_probe(
     trained = [*(model.parameters() if learn else ()), *probe.classifier.parameters()]
     return HeadResult(
         validation={TOP1: outcome.best_value or 0.0},
-        test={TOP1: top_1(probe, test)},
+        test={TOP1: top_1(probe, test, EVALUATED)},
         best_step=outcome.best_step,
         steps=outcome.steps,
         entropy=embed_images(model, test).entropy,
@@ -364,7 +368,9 @@ def as_embedder(
     state: Mapping[str, Tensor],
 ) -> Embedder:
     """Join a frozen backbone and a trained head to an ordinary model that embeds images."""
-    model = Embedder(name, pooling, dim, backbone_options=backbone_options, pooling_options=dict(options), freeze="all")
+    # Without where its weights came from: they are copied, and need not be there any more.
+    own = portable(backbone_options)
+    model = Embedder(name, pooling, dim, backbone_options=own, pooling_options=dict(options), freeze="all")
     model.backbone.load_state_dict(backbone.state_dict())
     model.head.load_state_dict({key.removeprefix("head."): state[key] for key in state if key.startswith("head.")})
     return model.eval()

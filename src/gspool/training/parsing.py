@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import yaml
 
 from gspool.models.create import TIMM, has_class_token
-from gspool.pooling.registry import check_options
+from gspool.pooling.registry import check_options, without_class_token
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
 from gspool.training.head_settings import HEAD_OPTIONS, frozen_defaults, layer_options
@@ -114,22 +114,29 @@ def _with_own_options(arguments: Sequence[str], start: TrainConfig) -> list[str]
 
     They come from the preset, or from files. Those that both have are kept, and of a backbone only ``pretrained``:
     weights and sizes belong to one network. A layer named for a preset with a frozen backbone has its own defaults on
-    such features, rate of the head included.
+    such features, rate of the head included; without a class token NAME+cls of the preset becomes NAME.
     """
-    model = plain(start.model)
-    for content in _files(arguments):
+    model, files = plain(start.model), _files(arguments)
+    for content in files:
         model |= content.get("model") or {}
     words: list[str] = []
+    # A frozen backbone, or a first phase with it, which has a learning rate of its own.
+    frozen_preset = (start.model.freeze == "all" or start.head.steps > 0) and not files
+    places = {**HEAD_OPTIONS, "lr": ("head" if start.head.steps else "optimiser", "lr")}
+    backbones, layers = (values_of(f"--model.{part}", arguments) for part in ("backbone", "pooling"))
+    asks = frozen_preset and (backbones or layers)  # timm takes seconds to import
+    class_token = asks and has_class_token([model["backbone"], *backbones][-1])
+    if asks and not layers and not class_token:
+        words = ["--model.pooling", without_class_token(model["pooling"])[0]]
     for part in ("backbone", "pooling"):
-        named = values_of(f"--model.{part}", arguments)
+        named = values_of(f"--model.{part}", [*words, *arguments])
         if not named or named[-1] == model[part]:
             continue
         options = model[f"{part}_options"]
-        if part == "pooling" and start.model.freeze == "all" and not _files(arguments):
-            backbone = [model["backbone"], *values_of("--model.backbone", arguments)][-1]
-            chosen = frozen_defaults(named[-1], has_class_token(backbone))
+        if part == "pooling" and frozen_preset:
+            chosen = frozen_defaults(named[-1], bool(class_token))
             kept = layer_options(chosen)
-            words += [f"--{'.'.join(HEAD_OPTIONS[name])}={chosen[name]}" for name in chosen if name in HEAD_OPTIONS]
+            words += [f"--{'.'.join(places[name])}={chosen[name]}" for name in chosen if name in places]
         elif part == "pooling":
             kept = {name: value for name, value in options.items() if _fits(named[-1], {name: value})}
         else:

@@ -27,7 +27,7 @@ from gspool.training.run_folder import process_rank
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gspool.models import Backbone
+    from gspool.models import Backbone, Pixels
     from gspool.training.compare import CompareConfig
     from gspool.training.fit import FitResult
     from gspool.training.run import Variant
@@ -138,14 +138,16 @@ def save_winner(
     config: CompareConfig,
     backbone: Backbone,
     folder: Path,
+    heads: Path,
     lines: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, Any]],
     class_names: Sequence[str] = (),
 ) -> str:
     """Save the head with the best validation as a model that embeds images, and return its row.
 
-    Of its folds and seeds, the one that gains most over the frozen feature on its own validation set is saved. A
-    classifier goes beside the model: logits are ``weight @ embedding + bias``, in the order of the class names.
+    ``heads`` is the folder of the trained heads. Of the folds and seeds of that row, the one that gains most over the
+    frozen feature on its own validation set is saved. A classifier goes beside the model: logits are
+    ``weight @ embedding + bias``, in the order of the class names.
     """
     winner = lines[0]["row"]
     frozen = {run["asked"]["fold"]: run["found"] for run in runs if run["asked"]["row"].startswith("frozen")}
@@ -157,7 +159,7 @@ def save_winner(
 
     chosen = max((run for run in runs if run["asked"]["row"] == winner), key=gain)
     asked, metrics = chosen["asked"], chosen["found"]["test"]
-    state = load_file(folder / HEADS / f"{head_name(asked)}.safetensors")
+    state = load_file(heads / f"{head_name(asked)}.safetensors")
     model = as_embedder(
         backbone,
         config.backbone,
@@ -196,9 +198,11 @@ def table_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 def write_compare_report(
     config: CompareConfig,
     folder: Path,
+    heads: Path,
     lines: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, Any]],
     tokens: Tokens,
+    pixels: Pixels,
 ) -> Path:
     """Write report.html: the table, a plot, and weight maps of the best heads on the same pictures."""
     test, words = tokens.test.images, WORDS[config.task]
@@ -218,7 +222,7 @@ def write_compare_report(
             "Validation and test": report_figures.bars(points, words.metric, words.held_out),
             "Where the heads look": "<p>Weights of the tokens on test pictures, bright where they are large, one scale "
             "for all. Heads that weigh all tokens alike are left out.</p>\n"
-            + _weight_maps(config, folder, lines, runs, tokens),
+            + _weight_maps(config, heads, lines, runs, tokens, pixels),
         },
     )
     write_atomic(folder / REPORT, page)
@@ -228,10 +232,11 @@ def write_compare_report(
 @torch.no_grad()
 def _weight_maps(
     config: CompareConfig,
-    folder: Path,
+    heads: Path,
     lines: Sequence[Mapping[str, Any]],
     runs: Sequence[Mapping[str, Any]],
     tokens: Tokens,
+    pixels: Pixels,
 ) -> str:
     layout, test = tokens.test.layout, tokens.test.images
     places = spread_rows(test.labels, torch.arange(len(test)), SHOWN_PICTURES)
@@ -241,7 +246,7 @@ def _weight_maps(
         asked = next(run["asked"] for run in runs if run["asked"]["row"] == line["row"])
         head = configured(config, asked["head"], asked["seed"]).head
         model = build_head(asked["layer"], layout, config.dim, asked["options"], head, asked["seed"]).eval()
-        state = load_file(folder / HEADS / f"{head_name(asked)}.safetensors")
+        state = load_file(heads / f"{head_name(asked)}.safetensors")
         model.load_state_dict({name: state[name] for name in state if not name.startswith(CLASSIFIER)})
         embedded = model.embed(rows.cpu())
         alike = embedded.weights is None or bool((embedded.weights.amax(1) - embedded.weights.amin(1) < 1e-6).all())
@@ -252,5 +257,6 @@ def _weight_maps(
     if not maps:
         return "<p>None of the heads has weights on a grid that differ.</p>"
     size = 2 * max(layout.grid or (1, 1)) * 8
-    crop = data.evaluation_transform(size, resize=size)
+    # The part of the picture that the tokens are of.
+    crop = data.evaluation_transform(size, resize=round(size * pixels.resize / pixels.crop[0]))
     return report_figures.weight_grid([crop(test.images[int(place)]) for place in places], maps)

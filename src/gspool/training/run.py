@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+from gspool.models.create import has_class_token
 from gspool.terminal.output import check_writable
 from gspool.terminal.status import run_told
 from gspool.terminal.table import show_table
@@ -18,6 +19,7 @@ from gspool.training.checkpoint import CheckpointError
 from gspool.training.config import TrainConfig
 from gspool.training.embed import result_lines, threshold_in_words
 from gspool.training.fit import FitResult, fit, run_warnings
+from gspool.training.head_settings import HEAD_OPTIONS, USUAL, frozen_defaults, layer_options
 from gspool.training.loop import NonFiniteLossError
 from gspool.training.parsing import parse_arguments, read_config, values_of
 from gspool.training.presets import with_available_backbone
@@ -94,19 +96,35 @@ def train(config: TrainConfig, resume: str | Path | None = None, command: str = 
 def variants_of(config: TrainConfig, folder: Path) -> list[Variant]:
     """Return the model and, if configured, the baseline: the same in everything but its pooling layer.
 
-    Attributes belong to prototypes, so the zero-shot regularisation is left out of a baseline without them.
+    Attributes belong to prototypes, so the zero-shot regularisation is left out of a baseline without them. With a
+    frozen backbone the baseline has the settings chosen for it, where the model has those chosen for its own layer.
     """
     variants = [Variant(config.model.pooling, config, folder)]
     if config.baseline is not None:
         other = deepcopy(config)
         other.model.pooling, other.model.pooling_options = config.baseline, {}
         other.baseline = None
+        if config.model.freeze == "all":
+            _use_own_settings(other, config.model.pooling)
         if config.start_from is not None:
             other.start_from = str(Path(config.start_from) / f"{BASELINE}{config.baseline}")
         if "gsp" not in config.baseline:
             other.loss.zsr = 0.0
         variants.append(Variant(config.baseline, other, folder / f"{BASELINE}{config.baseline}"))
     return variants
+
+
+def _use_own_settings(baseline: TrainConfig, layer: str) -> None:
+    """Replace settings chosen for a layer on frozen features by those of the baseline; what the user set stays."""
+    model = baseline.model
+    class_token = has_class_token(model.backbone)
+    theirs, own = ({**USUAL, **frozen_defaults(name, class_token, model.dim)} for name in (layer, model.pooling))
+    model.pooling_options = layer_options(own)
+    for option in USUAL:
+        section, setting = HEAD_OPTIONS[option]
+        part = getattr(baseline, section)
+        if getattr(part, setting) == theirs[option]:
+            setattr(part, setting, own[option])
 
 
 def run(command: str, arguments: Sequence[str]) -> int:
