@@ -1,16 +1,18 @@
 """The kernels, line by line in Python: `test_kernels.py` runs this file with TRITON_INTERPRET=1."""
 
 import functools
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
+import triton.language as tl
 from triton.runtime import interpreter
 
 from functional import kernel_cases as cases
 from gspool.bench import Settings, measure, timing
 from gspool.functional import gsp_pool, partial_transport
-from gspool.functional.kernels import dispatch, launch, plan, transport
+from gspool.functional.kernels import dispatch, distance_map, launch, plan, transport
 from gspool.functional.product_distance import product_distance
 from gspool.pooling import GSP
 from oracle import pooled
@@ -174,6 +176,50 @@ def test_calls_whose_tensors_start_elsewhere_share_no_launch():
     assert len(kinds) == 4
 
 
+def come_back(change):
+    """Let saved tensors come back in other memory, as the hooks of offloading may: they keep values and shape alone."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, change)
+
+
+def shifted(tensor):
+    return torch.cat((tensor.new_zeros(1), tensor.flatten()))[1:].view(tensor.shape)
+
+
+@pytest.mark.parametrize("first", [True, False])
+# What is kept of an image differs where one layout is sliced and the other is not: 70 tokens are two tiles, or one.
+@pytest.mark.parametrize("rule", [lambda *_: False, lambda shape, strides, *_: strides[2] != 1])
+def test_saved_tokens_may_come_back_in_another_layout(first, rule, monkeypatch, fresh_plans):
+    monkeypatch.setattr(plan, "slices_are_worth_it", rule)
+    features, prototypes = cases.problem(2, 70, 5, 12)
+    tokens = (features.mT.contiguous().mT if first else features).requires_grad_()
+    gradients, mask = [], torch.ones(2, 70, dtype=torch.bool)
+    mask[0, 60:] = False
+    # That of `save_on_cpu` makes every tensor contiguous.
+    turned = come_back(lambda t: t.mT.contiguous().mT if t.shape == tokens.shape else t)
+    for hooks in (nullcontext(), torch.autograd.graph.save_on_cpu(pin_memory=True) if first else turned):
+        with hooks:
+            out = gsp_pool(tokens, prototypes, 0.3, 5.0, mask, backend="triton").pooled
+        gradients += torch.autograd.grad(out.square().sum(), tokens)
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-7)
+
+
+def test_saved_tensors_may_come_back_where_no_load_is_wide(monkeypatch):
+    tokens, prototypes = cases.problem(2, 9, 5, 12)
+    seen, usual = [], launch.plan_backward
+
+    def look(kind, back):
+        seen.append((kind.misaligned, back.misaligned))
+        return usual(kind, back)
+
+    monkeypatch.setattr(launch, "plan_backward", look)
+    for hooks in (nullcontext(), come_back(shifted)):
+        with hooks:
+            out = gsp_pool(tokens.requires_grad_(), prototypes, 0.3, 5.0, backend="triton").pooled
+        out.square().sum().backward()
+    # Tokens and prototypes; after three gradients, the kept numbers and the clipped prototypes.
+    assert seen == [(0, 0), (1 + 2, 8 + 16)]
+
+
 @pytest.mark.parametrize("outputs", ["p", "w", "a"])
 @pytest.mark.parametrize("tokens", [11, 140])
 def test_each_output_has_its_own_gradient(tokens, outputs):
@@ -300,6 +346,44 @@ def test_distances_of_an_empty_batch_are_empty():
     assert (distances.shape, prototypes.grad.abs().sum()) == ((0, 2, 4), 0)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_distances_of_what_is_not_finite_are_nan(value):
+    cases.distances_of_what_is_not_finite_are_nan(value)
+
+
+def test_the_nearest_prototype_exists_even_for_nan(monkeypatch):
+    """Comparisons with NaN are false: a GPU may find the smallest in the padding, where NumPy takes the first NaN."""
+    usual = tl.argmin
+
+    def as_on_a_gpu(squared, axis):
+        return usual(tl.where(squared == squared, tl.minimum(squared, 1e30), float("inf")), axis)
+
+    monkeypatch.setattr(tl, "argmin", as_on_a_gpu)
+    tokens, prototypes = cases.problem(1, 4, 3, 5)
+    tokens[0, 1] = float("nan")
+    _, kept, _ = distance_map.distance_forward(tokens, prototypes, "tf32x3")
+    nearest = kept[: plan.TOKEN_ROWS.value * 4].view(plan.TOKEN_ROWS.value, 4)[plan.NEAREST.value]
+    assert nearest.max() <= 2
+
+
+def test_gradients_of_distances_that_start_elsewhere_share_no_launch(fresh_plans):
+    tokens, prototypes = cases.problem(1, 4, 3, 4)
+    distances = product_distance(prototypes, tokens.requires_grad_(), "triton")
+    other, factors = torch.zeros(3, requires_grad=True), torch.arange(1.0, 16.0)
+    # What remains of a gradient after the first 3 numbers does not start at 16 bytes.
+    for many, own in ((distances.flatten(), factors[3:]), (torch.cat((other, distances.flatten())), factors)):
+        torch.autograd.grad((many * own).sum(), tokens, retain_graph=True)
+    assert distance_map.plan_backward.cache_info().currsize == 2
+
+
+def test_distances_of_subclasses_of_tensors_are_the_plain_version(monkeypatch):
+    """They may have no data that a kernel could read; `gsp_pool` has an operator for them."""
+    monkeypatch.delattr(distance_map, "distance_forward")
+    tokens, prototypes = cases.problem(2, 5, 3, 4)
+    wrapped = tokens.as_subclass(type("Wrapped", (torch.Tensor,), {}))
+    assert torch.equal(product_distance(prototypes, wrapped, "triton"), product_distance(prototypes, tokens))
+
+
 def test_groups_of_prototypes_agree():
     layer = GSP(12, prototypes=6, groups=3, mu=0.2, epsilon=10.0, backend="triton")
     features = cases.problem(2, 30, 6, 12)[0]
@@ -400,3 +484,9 @@ def test_second_gradient_is_refused():
 def test_what_the_kernels_cannot_do_is_refused(tokens, prototypes, mu, epsilon, reason):
     with pytest.raises(ValueError, match=reason):
         gsp_pool(tokens, prototypes, mu, epsilon, backend="triton")
+
+
+@pytest.mark.parametrize("backend", ["auto", "triton"])
+def test_unknown_precision_of_distances_is_refused(backend):
+    with pytest.raises(ValueError, match=r"precision must be one of .*fp8"):
+        product_distance(torch.zeros(2, 3), torch.zeros(1, 4, 3), backend, "fp8")

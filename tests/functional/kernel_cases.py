@@ -4,7 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from gspool.functional import gsp_pool, partial_transport
-from gspool.functional.kernels import launch
+from gspool.functional.kernels import distance_map, launch
 from gspool.functional.kernels.plan import SLICE
 from gspool.functional.product_distance import product_distance
 from oracle import WEIGHT_ERROR, pooled, random_problem, relative_weight_error, subtracted_distance
@@ -25,8 +25,9 @@ def slices_fit(shape, strides, dtype, prototypes, exact, roomy):
 
 def forget_plans():
     """Let the next calls be planned anew."""
-    for prepare in (launch.plan_forward, launch.plan_backward):
-        prepare.cache_clear()
+    for each in (launch, distance_map):
+        each.plan_forward.cache_clear()
+        each.plan_backward.cache_clear()
 
 
 def problem(batch, tokens, prototypes, dim, device="cpu", seed=0):
@@ -250,3 +251,13 @@ def distances_agree(batch, tokens, prototypes, dim, device="cpu", dtype=torch.fl
     close(ours[0], theirs[0], slack * ERROR[dtype]["weights"], "distances")
     for own, plain in zip(ours[1:], theirs[1:], strict=True):
         close(own, plain, slack * ERROR[dtype]["gradient"], "gradient")
+
+
+def distances_of_what_is_not_finite_are_nan(value, device="cpu"):
+    """As in the plain version, and they alone."""
+    tokens, prototypes = problem(2, 20, 6, 9, device)
+    tokens[1, 3, 2] = prototypes[4, 0] = value
+    ours, plain = (product_distance(prototypes, tokens, backend) for backend in ("triton", "torch"))
+    assert ours[1, :, 3].isnan().all()
+    assert ours[:, 4].isnan().all()
+    assert ours.isnan().equal(plain.isnan())

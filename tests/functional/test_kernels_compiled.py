@@ -1,8 +1,9 @@
-"""What the compiler makes of the kernels for an H100, on a machine without one: are loads and stores wide?"""
+"""What the compiler makes of the kernels for an H100, on a machine without one: are accesses wide, is there memory?"""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,10 +19,20 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp
 NARROW = re.compile(r"\b(?:ld|st)\.global[\w.:]*\.[bu]16\b")
 # A few numbers a tile may come one by one; a tile of tokens has 4,096.
 A_FEW = 8
+# What one block may ask for of an H100.
+SHARED_MEMORY = 232_448
 
 
-def compile_for_hopper(call: Launch, changing: tuple[object, ...]) -> str:
-    """Compile one prepared launch as the first call on a GPU would, and give its PTX."""
+class Compiled(NamedTuple):
+    """One kernel."""
+
+    name: str
+    ptx: str
+    shared: int
+
+
+def compile_for_hopper(call: Launch, changing: tuple[object, ...]) -> Compiled:
+    """Compile one prepared launch as the first call on a GPU would."""
     kernel = call._kernel
     values = dict(zip([each.name for each in kernel.params], (*changing, *call._fixed), strict=False))
     values |= call._constants
@@ -39,16 +50,17 @@ def compile_for_hopper(call: Launch, changing: tuple[object, ...]) -> str:
             if value % 16 == 0:
                 multiples[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=multiples)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=call._options).asm["ptx"]
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=call._options)
+    return Compiled(kernel.fn.__name__, made.asm["ptx"], made.metadata.shared)
 
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """PTX of every kernel by its name, instead of its launch."""
-    found: dict[str, str] = {}
+    """Every kernel instead of its launch; none needs more shared memory than there is."""
+    found: list[Compiled] = []
 
     def take(call, *changing):
-        found[call._kernel.fn.__name__] = compile_for_hopper(call, changing)
+        found.append(compile_for_hopper(call, changing))
 
     monkeypatch.setattr(Launch, "__call__", take)
     plans = [getattr(each, name) for each in (launch, distance_map) for name in ("plan_forward", "plan_backward")]
@@ -57,6 +69,23 @@ def compiled(monkeypatch):
     yield found
     for prepare in plans:
         prepare.cache_clear()
+    assert [(each.name, each.shared) for each in found if each.shared > SHARED_MEMORY] == []
+
+
+def launch_everything(features, prototypes):
+    """Launch the kernels of both passes, of `gsp_pool` and of the distances."""
+    inputs = (features, prototypes, None, 0.3, None, 5.0, None, False, "tf32x3", 1)
+    pooled, *output = dispatch.pool_forward(*inputs)
+    dispatch.pool_backward(*inputs, *output[2:], pooled, None, None, True, True, False, False)
+    found = distance_map.distance_forward(features, prototypes, "tf32x3")
+    distance_map.distance_backward(features, prototypes, "tf32x3", *found, torch.empty_like(found[0]), True, True)
+
+
+def laid_out(images, tokens, channels, layout, dtype=torch.float32):
+    """Return features without values, as tokens."""
+    if layout == "channels first":
+        return torch.empty(images, channels, tokens, dtype=dtype).transpose(1, 2)
+    return torch.empty(images, tokens, channels, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -65,16 +94,19 @@ def compiled(monkeypatch):
 @pytest.mark.parametrize("size", [(2, 64, 14 * 14, 32), (2, 64, 8 * 8, 32)])
 def test_tokens_and_their_gradients_never_move_two_bytes_at_a_time(compiled, size, layout, dtype):
     images, channels, tokens, prototypes = size
-    if layout == "channels first":
-        features = torch.empty(images, channels, tokens, dtype=dtype).transpose(1, 2)
-    else:
-        features = torch.empty(images, tokens, channels, dtype=dtype)
-    inputs = (features, torch.empty(prototypes, channels), None, 0.3, None, 5.0, None, False, "tf32x3", 1)
-    output = dispatch.pool_forward(*inputs)
-    incoming = torch.empty(images, channels, dtype=dtype)
-    dispatch.pool_backward(*inputs, *output[3:], incoming, None, None, True, True, False, False)
-    found = distance_map.distance_forward(*inputs[:2], "tf32x3")
-    distance_map.distance_backward(*inputs[:2], "tf32x3", *found, torch.empty_like(found[0]), True, True)
-    assert {"pool_backward_kernel", "distance_map_kernel", "distance_gradient_kernel"} <= {*compiled}
-    narrow = {name: len(NARROW.findall(ptx)) for name, ptx in compiled.items()}
-    assert {name: count for name, count in narrow.items() if count > A_FEW} == {}
+    launch_everything(laid_out(images, tokens, channels, layout, dtype), torch.empty(prototypes, channels))
+    expected = {"pool_backward_kernel", "distance_map_kernel", "distance_gradient_kernel"}
+    assert expected <= {each.name for each in compiled}
+    narrow = [(each.name, len(NARROW.findall(each.ptx))) for each in compiled]
+    assert [(name, count) for name, count in narrow if count > A_FEW] == []
+
+
+@pytest.mark.parametrize(("deterministic", "layout"), [(False, "channels first"), (True, "channels last")])
+def test_exact_float32_of_many_prototypes_fits_shared_memory(compiled, deterministic, layout):
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        launch_everything(laid_out(3, 14 * 14, 70, layout), torch.empty(100, 70))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert {each.name for each in compiled} >= {"pool_backward_kernel", "distance_gradient_kernel"}

@@ -70,6 +70,11 @@ def test_distances_agree(dtype, size, wanted):
     cases.distances_agree(*size, device="cuda", dtype=dtype, wanted=wanted, slack=2.0)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_distances_of_what_is_not_finite_are_nan(value):
+    cases.distances_of_what_is_not_finite_are_nan(value, device="cuda")
+
+
 def test_auto_takes_the_kernels_where_they_can_run():
     tokens, prototypes = cases.problem(2, 49, 16, 64, device="cuda")
     auto, kernels = (gsp_pool(tokens, prototypes, 0.3, 5.0, backend=backend) for backend in ("auto", "triton"))

@@ -9,7 +9,15 @@ from torch.autograd.function import once_differentiable
 
 from gspool.functional.checks import check_tokens, computing_dtype, full_precision
 from gspool.functional.cost import Nearest, distances_by_product
-from gspool.functional.kernels.dispatch import DOT_PRECISION, Backend, Precision, on_device_of, uses_kernels
+from gspool.functional.kernels.dispatch import (
+    DOT_PRECISION,
+    PLAIN_TENSORS,
+    Backend,
+    Precision,
+    check_precision,
+    on_device_of,
+    uses_kernels,
+)
 from gspool.functional.pool_gradient import through_distance
 from gspool.functional.results import Wanted
 
@@ -27,17 +35,21 @@ def product_distance(
     """Compute the same as `gspool.functional.distance`, without its B x M x N x D tensor; differentiable once.
 
     ``backend`` and ``precision`` are those of `gsp_pool`, but ``auto`` is the plain version here: the kernel agrees
-    with it in the interpreter and has not run on a GPU yet. A compiled program takes the plain version.
+    with it in the interpreter and has not run on a GPU yet. A compiled program takes the plain version, as subclasses
+    of tensors do.
 
     Raises:
-        ValueError: if the shapes, types or devices do not fit.
+        ValueError: if the shapes, types or devices do not fit, for an unknown backend or precision, and for ``triton``
+            where the kernel cannot run: with more than 1024 prototypes, those of all groups together, for one.
 
     Example:
         >>> product_distance(torch.tensor([[1.0, 0.0]]), torch.tensor([[[2.0, 0.0], [0.0, 0.5]]]))
         tensor([[[0.0000, 1.1180]]])
     """
     check_tokens(tokens, prototypes)
-    wanted = "torch" if backend == "auto" or torch.compiler.is_compiling() else backend
+    check_precision(precision)
+    plain = torch.compiler.is_compiling() or any(type(each) not in PLAIN_TENSORS for each in (tokens, prototypes))
+    wanted = "torch" if backend == "auto" or plain else backend
     if uses_kernels(wanted, len(prototypes), tokens, prototypes):
         found: Tensor = _KernelDistance.apply(tokens, prototypes, DOT_PRECISION[precision])
         return found

@@ -41,7 +41,8 @@ class GSP(PoolingLayer):
         role: ``foreground`` pools what is near the prototypes, ``background`` what is far from them.
         warm_start: pool by plain averaging until this many pooled vectors were seen in training, then set the
             prototypes by greedy k-center on them; the authors' reference uses 1024. 0 starts from random prototypes.
-        backend: see `gspool.functional.gsp_pool`; with groups ``auto`` computes the distances by the plain version.
+        backend: see `gspool.functional.gsp_pool`; with groups ``auto`` computes the distances by the plain version, and
+            ``triton`` takes at most 1024 prototypes.
         precision: see `gspool.functional.gsp_pool`.
         keys: width of a linear projection of the tokens that the prototypes are compared with, so that weights and
             values come from separate spaces; 0 compares the tokens themselves.

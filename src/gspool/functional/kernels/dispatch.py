@@ -31,6 +31,8 @@ Precision = Literal["exact", "tf32"]
 DOT_PRECISION = {"exact": "tf32x3", "tf32": "tf32"}
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOST_PROTOTYPES = 1024
+# A subclass may have no data that a kernel could read.
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 BACKENDS, PRECISIONS = get_args(Backend), get_args(Precision)
 
 TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
@@ -154,7 +156,7 @@ def pool(
         background,
         precision,
     )
-    if torch.compiler.is_compiling() or type(tokens) not in (torch.Tensor, torch.nn.Parameter):
+    if torch.compiler.is_compiling() or type(tokens) not in PLAIN_TENSORS:
         pooled, weights, attributes, *_ = torch.ops.gspool.pool_forward(tokens, prototypes, *values, keep)
     elif keep:
         settings = launcher().Settings(*values)

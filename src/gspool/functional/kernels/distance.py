@@ -215,7 +215,8 @@ def tile_distances(
     )  # fmt: skip
     squared = squared_distances(product, norm, w_norm, column, M)
     lowest = tl.min(squared, axis=1)
-    nearest = tl.argmin(squared, axis=1)
+    # Among NaN a GPU may find padding, and what is loaded by this number is not guarded.
+    nearest = tl.minimum(tl.argmin(squared, axis=1), M - 1)
     exact = tl.full([BN], -1.0, dtype=tl.float32)
     if tl.min(tl.where(real, lowest, 1.0), axis=0) < CLOSE:
         scale = 1.0 / tl.maximum(norm, 1.0)

@@ -37,15 +37,20 @@ from gspool.functional.kernels.plan import (
     Kind,
     Layout,
     Settings,
+    Tiling,
     alignment,
     gradient_precision,
     kind_of,
     layout_of,
+    misalignment,
     tiling_of,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# Exact pulls of one tile; twice as many take more shared memory than an H100 has.
+EXACT_PULLS = 8192
 
 
 @triton.jit
@@ -66,8 +71,11 @@ def distance_map_kernel(
     )  # fmt: skip
     keep_nearest(kept, image, row, N, norm, exact, nearest)
     column = tl.arange(0, BM)
-    address = distances + image * M * N + column[None, :] * N + row[:, None]
-    tl.store(address, found, mask=real[:, None] & (column < M)[None, :])
+    # The maximum with 0 under the root leaves NaN out, and would make it a distance of 0.
+    w_norm = tl.load(kept + norms_at + column, mask=column < M, other=0.0)
+    finite = (norm < float("inf"))[:, None] & (w_norm < float("inf"))[None, :]
+    address = distances + (image * M + column[None, :]) * N + row[:, None]
+    tl.store(address, tl.where(finite, found, float("nan")), mask=real[:, None] & (column < M)[None, :])
 
 
 @triton.jit
@@ -100,7 +108,7 @@ def distance_gradient_kernel(
         exact = tl.load(base + EXACT * N, mask=real, other=-1.0)
         nearest = tl.load(base + NEAREST * N, mask=real, other=0.0).to(tl.int32)
         scale = 1.0 / tl.maximum(norm, 1.0)
-        place = image * M * N + column[None, :] * N + row[:, None]
+        place = (image * M + column[None, :]) * N + row[:, None]
         present = real[:, None] & (column < M)[None, :]
         found = tl.load(distances + place, mask=present, other=1.0)
         incoming = tl.load(gradient + place, mask=present, other=0.0)
@@ -170,13 +178,28 @@ class BackwardPlan(NamedTuple):
     parts: int
 
 
+def gradient_tiling(kind: Kind) -> Tiling:
+    """Choose the tile of the backward pass, with room for the pulls in shared memory.
+
+    Pulls that come from loads go there in both halves of three TF32 products, straight and transposed.
+    """
+    tiling = tiling_of(kind, backward=True, sliced=False)
+    if gradient_precision(kind, tiling.columns) != "tf32x3":
+        return tiling
+    rows = min(tiling.rows, EXACT_PULLS // tiling.columns)
+    return tiling._replace(rows=rows, tiles=-(-kind.shape[1] // rows), stages=1)
+
+
 @functools.lru_cache(maxsize=64)
 def plan_backward(
-    kind: Kind, grad_strides: tuple[int, ...], tokens: bool, prototypes: bool, atomic: bool
+    kind: Kind, grad_strides: tuple[int, ...], tokens: bool, prototypes: bool, atomic: bool, misaligned: int
 ) -> BackwardPlan:
-    """Prepare the launches for a kind of call and the gradients that are wanted of it."""
+    """Prepare the launches for a kind of call and the gradients that are wanted of it.
+
+    ``misaligned`` marks tensors that only the backward pass reads: it keeps apart what `Launch` must not mix.
+    """
     B, N, D = kind.shape
-    M, tiling = kind.prototypes, tiling_of(kind, backward=True, sliced=False)
+    M, tiling = kind.prototypes, gradient_tiling(kind)
     layout, works = layout_of(B, N, D, M, 0), B * tiling.tiles
     programs = works if atomic else min(works, DETERMINISTIC_PROGRAMS)
     parts = 1 if atomic else programs
@@ -229,14 +252,12 @@ def distance_backward(
     M, D = contiguous.shape
     atomic = not torch.are_deterministic_algorithms_enabled()
     strides = (0, 0, 0) if grad_tokens is None else grad_tokens.stride()
-    plan = plan_backward(
-        distance_kind(tokens, contiguous, precision), strides, want_tokens, want_prototypes, atomic
-    )  # fmt: skip
+    gradient = gradient.float().contiguous()
+    kind, misaligned = distance_kind(tokens, contiguous, precision), misalignment(gradient, distances, kept, clipped)
+    plan = plan_backward(kind, strides, want_tokens, want_prototypes, atomic, misaligned)
     accumulated = tokens.new_zeros((plan.parts, M * D + M), dtype=torch.float32) if want_prototypes else None
     if tokens.shape[0] > 0:
-        plan.tiles(
-            tokens, contiguous, clipped, kept, distances, gradient.float().contiguous(), grad_tokens, accumulated
-        )
+        plan.tiles(tokens, contiguous, clipped, kept, distances, gradient, grad_tokens, accumulated)
     if accumulated is None:
         return grad_tokens, None
     grad_prototypes = prototype_gradient_memory(prototypes, accumulated)

@@ -45,6 +45,7 @@ from gspool.functional.kernels.plan import (
     slice_tiling,
     sums_of,
     tiling_of,
+    unpacked,
 )
 from gspool.functional.kernels.solve import ONE_BLOCK, image_shares_kernel
 from gspool.functional.results import PoolGradient
@@ -365,6 +366,8 @@ def pool_backward(
     grad_attributes = None if incoming.attributes is None else incoming.attributes.contiguous()
     if kind is None:
         kind = kind_of(tokens, contiguous, settings)
+    else:
+        tokens, kind = unpacked(tokens, contiguous, settings, kind)
     back = BackwardKind(
         keep,
         (0, 0, 0) if grad_tokens is None else grad_tokens.stride(),
@@ -372,7 +375,7 @@ def pool_backward(
         grad_attributes is not None,
         wanted,
         not torch.are_deterministic_algorithms_enabled(),
-        misalignment(grad_pooled, grad_weights, grad_attributes),
+        misalignment(grad_pooled, grad_weights, grad_attributes, kept, clipped),
     )
     plan = plan_backward(kind, back)
     grad_mu = tokens.new_empty(B, dtype=torch.float64) if wanted.mu else None

@@ -122,6 +122,21 @@ def kind_of(tokens: Tensor, prototypes: Tensor, settings: Settings) -> Kind:
     return kind_without_data(tokens, prototypes, settings, misaligned)
 
 
+def unpacked(tokens: Tensor, prototypes: Tensor, settings: Settings, kind: Kind) -> tuple[Tensor, Kind]:
+    """Return the tokens of a backward pass and its kind: that of the forward pass, where no hook has come between.
+
+    Hooks of saved tensors, as those of offloading, keep values and shapes, but not where and how tensors stand in
+    memory. `kept_sums` turns on whether channels lie side by side, so tokens are copied where that is not as it was.
+    """
+    mu, _, epsilon, _, mask, *_ = settings
+    same = tokens.stride() == kind.strides and (mask is None or mask.stride() == kind.mask_strides)
+    if same and misalignment(tokens, prototypes, mu, epsilon, mask) == kind.misaligned:
+        return tokens, kind
+    if (tokens.stride(2) == 1) != (kind.strides[2] == 1):
+        tokens = tokens.contiguous() if kind.strides[2] == 1 else tokens.mT.contiguous().mT
+    return tokens, kind_of(tokens, prototypes, settings)
+
+
 def misalignment(*tensors: Tensor | None) -> int:
     """Mark by one bit each the tensors that do not start at a multiple of 16 bytes: no kernel loads them wide.
 
