@@ -11,7 +11,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gspool.functional.kernels import dispatch, distance_map, launch
+from gspool.functional.kernels import dispatch, distance_map, launch, plan
 from gspool.functional.kernels.launch import Launch
 
 POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
@@ -19,8 +19,8 @@ POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp
 NARROW = re.compile(r"\b(?:ld|st)\.global[\w.:]*\.[bu]16\b")
 # A few numbers a tile may come one by one; a tile of tokens has 4,096.
 A_FEW = 8
-# What one block may ask for of an H100.
-SHARED_MEMORY = 232_448
+# Compute capability, and the shared memory that one block may ask for.
+GPUS = {"H100": (90, 232_448), "A100": (80, 166_912)}
 
 
 class Compiled(NamedTuple):
@@ -31,7 +31,7 @@ class Compiled(NamedTuple):
     shared: int
 
 
-def compile_for_hopper(call: Launch, changing: tuple[object, ...]) -> Compiled:
+def compile_for(capability: int, call: Launch, changing: tuple[object, ...]) -> Compiled:
     """Compile one prepared launch as the first call on a GPU would."""
     kernel = call._kernel
     values = dict(zip([each.name for each in kernel.params], (*changing, *call._fixed), strict=False))
@@ -50,17 +50,25 @@ def compile_for_hopper(call: Launch, changing: tuple[object, ...]) -> Compiled:
             if value % 16 == 0:
                 multiples[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=multiples)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=call._options)
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=call._options)
     return Compiled(kernel.fn.__name__, made.asm["ptx"], made.metadata.shared)
 
 
 @pytest.fixture
-def compiled(monkeypatch):
+def gpu():
+    return "H100"
+
+
+@pytest.fixture
+def compiled(monkeypatch, gpu):
     """Every kernel instead of its launch; none needs more shared memory than there is."""
     found: list[Compiled] = []
+    capability, memory = GPUS[gpu]
 
     def take(call, *changing):
-        found.append(compile_for_hopper(call, changing))
+        found.append(compile_for(capability, call, changing))
+
+    monkeypatch.setattr(plan, "has_memory", lambda device, needed: needed <= memory)
 
     monkeypatch.setattr(Launch, "__call__", take)
     plans = [getattr(each, name) for each in (launch, distance_map) for name in ("plan_forward", "plan_backward")]
@@ -69,7 +77,7 @@ def compiled(monkeypatch):
     yield found
     for prepare in plans:
         prepare.cache_clear()
-    assert [(each.name, each.shared) for each in found if each.shared > SHARED_MEMORY] == []
+    assert [(each.name, each.shared) for each in found if each.shared > memory] == []
 
 
 def launch_everything(features, prototypes):
@@ -101,7 +109,10 @@ def test_tokens_and_their_gradients_never_move_two_bytes_at_a_time(compiled, siz
     assert [(name, count) for name, count in narrow if count > A_FEW] == []
 
 
-@pytest.mark.parametrize(("deterministic", "layout"), [(False, "channels first"), (True, "channels last")])
+@pytest.mark.parametrize(
+    ("gpu", "deterministic", "layout"),
+    [("H100", False, "channels first"), ("H100", True, "channels last"), ("A100", True, "channels last")],
+)
 def test_exact_float32_of_many_prototypes_fits_shared_memory(compiled, deterministic, layout):
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(deterministic)

@@ -42,7 +42,7 @@ SLICE = 128
 WORTH_SLICES = 2**22
 # Below this much shared memory (data-centre GPUs have 163 KB and more) tiles are cut smaller.
 AMPLE_SHARED_MEMORY = 160 * 1024
-# What the slices of exact float32 gradients take; GPUs since the H100 have it.
+# What the slices of exact float32 gradients take, and loads that run ahead of them; GPUs since the H100 have it.
 SLICE_SHARED_MEMORY = 220 * 1024
 
 
@@ -234,7 +234,10 @@ def tiling_of(kind: Kind, backward: bool, sliced: bool) -> Tiling:
         return pull_tiling(tokens, prototypes, half, exact)
     digits: Literal["half", "tf32", "exact"] = "half" if half else "exact" if exact else "tf32"
     work = Work(digits, bool(kind.strides[2] != 1), sums_of(kind) == "product")
-    return choose_tiling(tokens, prototypes, work, has_memory(kind.device, AMPLE_SHARED_MEMORY), backward)
+    tiling = choose_tiling(tokens, prototypes, work, has_memory(kind.device, AMPLE_SHARED_MEMORY), backward)
+    if backward and digits == "exact" and not has_memory(kind.device, SLICE_SHARED_MEMORY):
+        return tiling._replace(stages=1)  # an A100 has no room for loads that run ahead, beside exact pulls
+    return tiling
 
 
 def power_of_two(size: int) -> int:
