@@ -79,16 +79,21 @@ def start(config: TrainConfig, ranks: int) -> list[int]:
     """Fork the processes of a run; it resumes where the folder holds a checkpoint. Return their process ids."""
     port, folder = free_port(), Path(config.output.folder)
     folder.mkdir(parents=True, exist_ok=True)
+    arguments = ["--resume", str(folder)]
+    if not (folder / "config.yaml").exists():
+        # Here, not in the processes: one would read what another is just writing.
+        arguments = ["--config", str(folder.parent / "config.yaml")]
+        Path(arguments[1]).write_text(as_yaml(config))
     processes: list[int] = []
     for rank in range(ranks):
         group = processes[0] if processes else 0
-        process = fork(functools.partial(_train, config, folder, rank, ranks, port, group))
+        process = fork(functools.partial(_train, arguments, folder, rank, ranks, port, group))
         os.setpgid(process, group or process)
         processes.append(process)
     return processes
 
 
-def _train(config: TrainConfig, folder: Path, rank: int, ranks: int, port: int, group: int) -> int:
+def _train(arguments: list[str], folder: Path, rank: int, ranks: int, port: int, group: int) -> int:
     """Run the command in a forked process."""
     os.setpgid(0, group)
     if ranks > 1:
@@ -98,10 +103,6 @@ def _train(config: TrainConfig, folder: Path, rank: int, ranks: int, port: int, 
     os.dup2(said, 1)
     os.dup2(said, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    arguments = ["--resume", str(folder)]
-    if not (folder / "config.yaml").exists():
-        (folder.parent / "config.yaml").write_text(as_yaml(config))
-        arguments = ["--config", str(folder.parent / "config.yaml")]
     return run("train", arguments)
 
 
