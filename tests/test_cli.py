@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 from gspool import cli
 from gspool.data import benchmark
 from gspool.terminal.bar import work_bar
+from gspool.terminal.status import run_told
 from gspool.terminal.table import show_table
 from gspool.training import parse_config, read_config
 from gspool.training.metric_learning import MetricLearning
@@ -304,6 +306,34 @@ def test_a_signal_while_a_command_runs_cleans_up_and_ends_in_a_line(number, stat
     ended, errors = signalled(COMMAND, number)
     assert ended == status
     assert sorted(errors.split("\n")) == sorted(["cleaned up, worker -15", *line.split("\n")])
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("lines", [1, 10_000])
+def test_output_that_nobody_reads_ends_the_command_without_a_word(lines, unbuffered):
+    """As after ``| head -1``, whether the lines are many or still wait in a buffer when the command is done."""
+    code = "import sys; from gspool.terminal.status import run_told; "
+    code += f"sys.exit(run_told('gspool search', lambda _: [print('a line') for _ in range({lines})], []))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, env=environment, text=True, check=False, timeout=60
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_another_pipe_that_breaks_is_told_and_a_command_needs_no_output(monkeypatch, capsys):
+    def broken(_):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    assert run_told("gspool embed", broken, []) == 1
+    assert capsys.readouterr().err == "gspool embed: Broken pipe\n"
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run_told("gspool embed", lambda _: None, []) == 0
+    assert run_told("gspool embed", broken, []) == 1
 
 
 def test_a_signal_that_somebody_handles_is_theirs():

@@ -14,6 +14,8 @@ import torch
 
 import gspool
 from gspool.provenance import (
+    joined_origin,
+    origin_here,
     read_measured,
     read_result,
     source_commit,
@@ -103,6 +105,18 @@ def test_the_commit_is_that_of_the_checkout_and_changes_are_told(tmp_path: Path)
     assert source_commit(package) == (head, False), "a new result is no change of the code"
     (package / "code.py").write_text("a = 2\n")
     assert source_commit(package) == (head, True)
+    (tmp_path / ".git" / "index").write_bytes(b"damaged")
+    assert source_commit(package) == (head, None), "what git cannot say is not known"
+
+
+@pytest.mark.parametrize(
+    ("changes", "joined"),
+    [((False, False), False), ((False, True, None), True), ((False, None), None), ((None, None), None)],
+)
+def test_joined_runs_have_changes_if_one_has_and_none_only_if_all_are_known(changes: tuple, joined: object) -> None:
+    here = origin_here()
+    origins = [{**here, "uncommitted_changes": each} for each in changes]
+    assert joined_origin(origins)["uncommitted_changes"] is joined
 
 
 def test_a_package_installed_inside_another_checkout_has_no_commit(tmp_path: Path) -> None:

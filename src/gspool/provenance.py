@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class Commit(NamedTuple):
-    """The state of the source: its commit, and whether files differed from it; None outside a git checkout."""
+    """The state of the source: its commit, and whether files differed from it; None outside a git checkout.
+
+    ``changed`` is None too where git could not say.
+    """
 
     name: str | None
     changed: bool | None
@@ -119,9 +122,11 @@ def joined_origin(origins: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     kinds = {json.dumps(origin, sort_keys=True): dict(origin) for origin in origins}
     counts = Counter(json.dumps(origin, sort_keys=True) for origin in origins)
     in_time = sorted(kinds, key=lambda kind: kinds[kind]["date"])
+    # With changes in one of them there are some; what is not known of one is not known of all.
+    changes = {origin["uncommitted_changes"] for origin in origins}
     return {
         **kinds[in_time[-1]],
-        "uncommitted_changes": any(origin["uncommitted_changes"] for origin in origins),
+        "uncommitted_changes": next((each for each in (True, None) if each in changes), False),
         "device": ", ".join(sorted({origin["device"] for origin in origins})),
         "origins": [{**kinds[kind], "runs": counts[kind]} for kind in in_time],
     }
@@ -194,7 +199,8 @@ def source_commit(folder: Path | None = None) -> Commit:
     if head is None or top is None or not where.is_relative_to(Path(top) / "src" / "gspool"):
         return copied
     # Results themselves change with every run and say nothing about the code.
-    return Commit(head, bool(_git(where, "status", "--porcelain", "--", ":/", ":(exclude,top)results")))
+    changes = _git(where, "status", "--porcelain", "--", ":/", ":(exclude,top)results")
+    return Commit(head, None if changes is None else bool(changes))
 
 
 def device_name(device: torch.device) -> str:

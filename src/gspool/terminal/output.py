@@ -49,8 +49,8 @@ def check_writable(folder: Path, option: str) -> None:
                 each.rmdir()
 
 
-def check_file_writable(path: str | Path, option: str) -> None:
-    """Check that a file can be written; an existing file does not change.
+def check_file_writable(path: str | Path, option: str) -> Path:
+    """Check that a file can be written, and return it without ``~``; an existing file does not change.
 
     Raises:
         ValueError: if it cannot be written, or is a folder.
@@ -61,17 +61,30 @@ def check_file_writable(path: str | Path, option: str) -> None:
     if place.exists() and not os.access(place, os.W_OK):
         raise ValueError(f"the file {place} is not writable; choose another with {option}")
     check_writable(place.parent, option)
+    return place
 
 
-def check_output(path: str | None, option: str, endings: tuple[str, ...] = ("",)) -> None:
-    """Check that an option names a file of one of some endings that can be written; None and - are no file.
+def check_output(path: str | None, option: str, endings: tuple[str, ...] = ("",)) -> str | None:
+    """Check that an option names a file of one of some endings that can be written, and return it without ``~``.
+
+    None and - are no file, and returned as they are.
 
     Raises:
         WrongArgumentsError: if it ends in another way.
         ValueError: if it cannot be written.
     """
-    if path in (None, "-"):
-        return
-    if not str(path).lower().endswith(endings):
+    if path is None or path == "-":
+        return path
+    if not path.lower().endswith(endings):
         raise WrongArgumentsError(f"{option} is a file that ends in {' or '.join(endings)}, got {path!r}")
-    check_file_writable(str(path), option)
+    return str(check_file_writable(path, option))
+
+
+def shown(text: str) -> str:
+    r"""Return a text of others, such as a file name, with escapes in the place of what would control a terminal.
+
+    Example:
+        >>> shown("caf\x1b[2J é.jpg")
+        'caf\\x1b[2J é.jpg'
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

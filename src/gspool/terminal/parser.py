@@ -11,6 +11,8 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from jsonargparse.typing import restricted_number_type
 
+from gspool.terminal.status import WrongArgumentsError
+
 # The messages of jsonargparse for a value of the wrong type or out of range, which name the Python type.
 MISFITS = (
     re.compile(r'Parser key "(?P<key>[^"]+)":\s.*(?:Got|Given) value: (?P<value>.*)', re.DOTALL),
@@ -50,6 +52,29 @@ class TeachingParser(ArgumentParser):
         """
         (action,) = (action for action in self._actions if flag in action.option_strings)
         action.metavar, action.help = metavar, text
+
+    def refuse(self, given: Any, reason: str, *names: str) -> None:
+        """Refuse options that would change nothing.
+
+        Args:
+            given: the parsed arguments.
+            reason: why they would not, to follow the name of an option.
+            names: the options, without their dashes.
+
+        Raises:
+            WrongArgumentsError: for the first that was given another value than its default.
+
+        Example:
+            >>> parser = TeachingParser("gspool paint", "Paint.", "gspool paint [--thick]")
+            >>> _ = parser.add_argument("--thick", action="store_true")
+            >>> parser.refuse(parser.parse_args(["--thick"]), "is of lines", "thick")
+            Traceback (most recent call last):
+            ...
+            gspool.terminal.status.WrongArgumentsError: --thick is of lines; leave it out
+        """
+        for name in names:
+            if given[name] != self.get_default(name):
+                raise WrongArgumentsError(f"--{name} {reason}; leave it out")
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the message with similar option names, and exit with status 2, without a page of usage.

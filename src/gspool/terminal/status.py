@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+# As a shell reports a program that SIGPIPE has ended.
+BROKEN_PIPE = 141
 
 
 class WrongArgumentsError(ValueError):
@@ -57,7 +62,8 @@ def run_told(
 ) -> int:
     """Run a command and return its exit status: 0 done, 1 failed, 2 wrong arguments, 130 interrupted.
 
-    Errors that a user can fix are printed in one line; those that only a programmer can keep their traceback.
+    Errors that a user can fix are printed in one line; those that only a programmer can keep their traceback. Where
+    nobody reads what is printed any more, as after ``| head -1``, the status is 141, without a line.
 
     Args:
         name: of the command, ``gspool embed``.
@@ -75,15 +81,35 @@ def run_told(
     readable: tuple[type[Exception], ...] = (ValueError, OSError, ImportError, *told)
     try:
         command(arguments)
+        # What is left would be written when Python ends, where nobody handles the error. A program that was started
+        # without an output has no method to call.
+        print(end="", flush=True)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
     except ModuleNotFoundError:
         raise
     except readable as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            return BROKEN_PIPE
         print(f"{name}: {in_words(error)}", file=sys.stderr)
         return 2 if isinstance(error, WrongArgumentsError) else 1
     return 0
+
+
+def _is_unread() -> bool:
+    """Return whether standard output is a pipe that nobody reads; what is still to be written is then lost."""
+    try:
+        output = sys.stdout.fileno()
+    except (AttributeError, OSError):
+        return False  # there is none, or it is no file
+    # Not by a second write: nothing may be left of what could not be written.
+    pipe = select.poll()
+    pipe.register(output, 0)
+    if not pipe.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True
 
 
 def in_words(error: Exception) -> str:
