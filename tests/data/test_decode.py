@@ -70,6 +70,32 @@ def test_pictures_stand_upright(tmp_path, orientation, turns):
     assert stored_size(tmp_path / "a.png") == ((6, 9) if turns % 2 else (9, 6))
 
 
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("after_the_pixels", [False, True])
+@pytest.mark.parametrize("kind", ["exif", "xmp", "text"])
+def test_what_turns_a_png_may_be_anywhere_in_it(tmp_path, kind, after_the_pixels, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    tiff = exif.tobytes().removeprefix(b"Exif\0\0")
+    turning = {
+        "exif": chunk(b"eXIf", tiff),
+        "xmp": chunk(b"iTXt", b'XML:com.adobe.xmp\0\0\0\0\0<rdf tiff:Orientation="%d"/>' % orientation),
+        "text": chunk(b"tEXt", b"Raw profile type exif\0\nexif\n %d\n%s" % (len(tiff), tiff.hex().encode())),
+    }[kind]
+    content = png((9, 6))
+    at = content.index(b"IEND" if after_the_pixels else b"IDAT") - 4
+    (tmp_path / "a.png").write_bytes(content[:at] + turning + content[at:])
+    size = (6, 9) if orientation == 6 else (9, 6)
+    assert stored_size(tmp_path / "a.png") == open_image(tmp_path / "a.png").size == size
+    # The size of any other is in its head.
+    (tmp_path / "b.png").write_bytes(content[: content.index(b"IDAT") + 4])
+    assert stored_size(tmp_path / "b.png") == (9, 6)
+
+
 @pytest.mark.parametrize(("width", "height"), [(400, 300), (300, 400), (300, 300), (1, 7), (641, 13)])
 def test_resizing_brings_the_shorter_side_and_keeps_the_shape(tmp_path, width, height):
     path = tmp_path / "a.png"

@@ -38,6 +38,13 @@ def test_classes_are_shared_out_whole(class_folders):
     assert {Path(parts[0].describe(index)).suffix for index in range(3)} == {".jpg", ".PNG", ".webp"}
 
 
+def test_a_folder_has_its_name_from_inside_too(class_folders, monkeypatch):
+    monkeypatch.chdir(class_folders)
+    assert listed(".").name == "pictures"
+    monkeypatch.chdir("class 0")
+    assert listed("..").name == "pictures"
+
+
 def test_images_can_be_shared_out_instead(class_folders):
     shares = {"fractions": (2 / 3, 0.0, 1 / 3), "zero_shot": False}
     train, test = (listed(class_folders, split, **shares) for split in ("train", "test"))

@@ -70,6 +70,16 @@ def test_folders_and_shards_hold_the_same_images(tmp_path, split, names):
     assert Path(shards.describe(0)).parent.suffix == ".tar"
 
 
+def test_archives_beside_the_class_folders_are_no_shards(tmp_path):
+    root = write_folders(tmp_path)
+    expected = [imagenet(root, split).labels.tolist() for split in ("train", "test")]
+    # The official archives where torchvision wants them, and those that lay in the first of them.
+    for name in ("ILSVRC2012_img_train", "ILSVRC2012_img_val", f"train/{CLASSES[0]}"):
+        with tarfile.open(root / f"{name}.tar", "w") as archive:
+            archive.addfile(tarfile.TarInfo("n01440764_1.JPEG"))
+    assert [imagenet(root, split).labels.tolist() for split in ("train", "test")] == expected
+
+
 def test_validation_is_the_last_images_of_every_class_and_train_the_others(tmp_path):
     root = write_folders(tmp_path)
     parts = [imagenet(root, split, held_out=2) for split in ("train", "validation")]
@@ -121,6 +131,21 @@ def test_a_flat_val_is_read_by_its_list(tmp_path, kind):
     found = imagenet(root, "test", **options)
     assert [Path(found.describe(row)).name for row in range(6)] == [name for name, _ in listed]
     assert found.labels.tolist() == [label for _, label in listed]
+
+
+def test_a_missing_picture_of_a_flat_val_does_not_shift_the_classes_of_others(tmp_path):
+    root, listed = flat(tmp_path)
+    (root / "val.txt").write_text("\n".join(CLASSES[label] for _, label in listed))
+    (root / "val" / listed[1][0]).unlink()
+    found = imagenet(root, "test")
+    assert [(Path(found.describe(row)).name, label) for row, label in enumerate(found.labels.tolist())] == [
+        listed[0],
+        *listed[2:],
+    ]
+    # Without its number, nothing tells which line is that of a picture.
+    (root / "val" / listed[2][0]).rename(root / "val" / "bird.JPEG")
+    with pytest.raises(ValueError, match=r"no class of train/ for 1 images.*bird\.JPEG"):
+        imagenet(root, "test")
 
 
 def test_what_is_missing_or_damaged_is_named(tmp_path):

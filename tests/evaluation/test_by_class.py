@@ -27,6 +27,15 @@ def test_a_lone_query_has_no_score():
 
 
 @pytest.mark.parametrize("apart", [False, True])
+def test_lone_queries_are_confused_with_nothing(apart):
+    points, labels = torch.tensor([[0.0], [0.1], [5.0], [5.3], [5.4]]), torch.tensor([0, 0, 1, 1, 2])
+    # The last is alone in its class; its neighbour is a query that finds it first.
+    gallery, of_gallery = (points + 0.01, labels.clamp(max=1)) if apart else (None, None)
+    pairs = confused_pairs(points, labels, gallery, of_gallery)
+    assert [pair[:4] for pair in pairs] == ([] if apart else [(1, 2, 1, 2)])
+
+
+@pytest.mark.parametrize("apart", [False, True])
 def test_confused_pairs_are_counted_both_ways(clusters, apart):
     embeddings, labels = clusters(80, 6, 3)
     sides = (embeddings[:40], labels[:40], embeddings[40:], labels[40:]) if apart else (embeddings, labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -113,6 +114,25 @@ def test_nothing_is_computed_twice_and_changes_are_computed_again(pictures, extr
     assert computed() == 10
     backbone.blocks = (5, 11)  # other blocks of the same weights
     assert computed() == 10
+
+
+def test_pictures_that_a_cache_has_resized_have_tokens_of_their_own(pictures, extracted, tmp_path):
+    whole = picture_fingerprint(pictures, 3)
+    state = os.stat(pictures.images.paths[3])
+    content = f"{pictures.images.paths[3]} {state.st_size} {state.st_mtime_ns}"
+    # Tokens that are stored already keep their names.
+    assert whole == hashlib.sha256(content.encode()).hexdigest()[:24]
+    resizes = [(None, "bilinear"), (16, "bilinear"), (24, "bilinear"), (24, "bicubic")]
+    sets = [
+        data.cached(pictures, tmp_path / "decoded", shorter_side=side, interpolation=interpolation)
+        for side, interpolation in resizes
+    ]
+    # Stored as it is, a picture is the picture.
+    assert picture_fingerprint(sets[0], 3) == whole
+    assert len({picture_fingerprint(each, 3) for each in sets}) == 4
+    assert picture_fingerprint(sets[1].subset([3]), 0) == picture_fingerprint(sets[1], 3)
+    one, other = (everything(extracted(each)) for each in sets[1:3])
+    assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
@@ -36,6 +37,8 @@ USUAL_SIDE = 256
 # EXIF orientations that turn a picture on its side (5 to 8 of the standard).
 _SIDEWAYS = frozenset({5, 6, 7, 8})
 _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+# A PNG without any of these has no orientation, neither before its pixels nor after them.
+_TURN_PNG = (b"eXIf", b"adobe.xmp", b"type exif")
 # Pixels converted at a time where a mode needs several temporary copies.
 _BAND = 1 << 20
 
@@ -123,12 +126,15 @@ def decode(
 
 
 def stored_size(path: str | os.PathLike[str], shorter_side: int | None = None) -> tuple[int, int]:
-    """Read (width, height) that `decode` would return from the head of the file, without decoding it."""
+    """Read (width, height) that `decode` would return, where possible without decoding the file."""
     with _opened(path, None, shorter_side, MAX_BYTES, MAX_PIXELS) as image:
         width, height = image.size
-        # A PNG without EXIF at its head would be decoded in search of it.
-        has_exif = image.format != "PNG" or "exif" in image.info
-        if has_exif and image.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS:
+        if image.format == "PNG":
+            # What turns it may follow its pixels, where Pillow finds it by decoding.
+            content = Path(path).read_bytes()
+            if any(mark in content for mark in _TURN_PNG):
+                width, height = open_image(path, shorter_side=shorter_side).size
+        elif image.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS:
             width, height = height, width
     return size_after_resize(width, height, shorter_side)
 
@@ -198,7 +204,9 @@ def _opened(
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as problem:
         raise ImageTooLargeError(f"{name}: more than {max_pixels:,} pixels; make it smaller") from problem
     except Exception as problem:  # damaged bytes make parsers raise nearly anything
-        raise BrokenImageError(f"{name}: damaged or unreadable ({problem})") from problem
+        # The text of an OSError has a path, which whoever passed a name may not want to tell.
+        reason = getattr(problem, "strerror", None) or problem
+        raise BrokenImageError(f"{name}: damaged or unreadable ({reason})") from problem
 
 
 def _stream(source: str | os.PathLike[str] | bytes, name: str, max_bytes: int) -> IO[bytes]:
@@ -209,7 +217,8 @@ def _stream(source: str | os.PathLike[str] | bytes, name: str, max_bytes: int) -
         try:
             state = os.stat(source)
         except FileNotFoundError as problem:
-            link = f", this is a link to {printable(os.readlink(source))}" if os.path.islink(source) else ""
+            own = name == printable(source)
+            link = f", this is a link to {printable(os.readlink(source))}" if own and os.path.islink(source) else ""
             raise BrokenImageError(f"{name}: there is no such file{link}") from problem
         except (OSError, ValueError) as problem:  # ValueError: a null character in the path
             raise BrokenImageError(f"{name}: {getattr(problem, 'strerror', None) or problem}") from problem

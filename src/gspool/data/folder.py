@@ -89,7 +89,7 @@ def folder(
         FileImages([picture.path for picture in chosen]),
         [number[picture.label] for picture in chosen],
         names,
-        name=root.stem,
+        name=Path(os.path.abspath(root)).stem,  # "." has no name of its own
         split=split,
         roles=[picture.role or GALLERY for picture in chosen] if has_roles else None,
     )

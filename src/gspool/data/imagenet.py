@@ -142,6 +142,9 @@ def _last_of_class(labels: Int64[Tensor, " N"], count: int) -> Bool[Tensor, " N"
 def _list_part(root: Path, part: str, labels: str | None) -> Listed:
     """List the images of ``train`` or ``val``."""
     for place in (root, root / PUBLISHED.folder):
+        # First of all: torchvision keeps the official archives, which are no shards, beside the class folders.
+        if any(entry.is_dir() for mark in PUBLISHED.marks for entry in (place / mark).glob("[!.]*")):
+            break
         shards = sorted([*place.glob(f"*{part}*.tar"), *place.glob(f"{part}/*.tar")])
         if shards:
             return _list_shards(place, tuple(shards), tuple(shard.stat().st_mtime_ns for shard in shards))
@@ -186,6 +189,7 @@ def _list_flat(place: Path, classes: list[str], path: Path) -> Listed:
 
     A line is the name of an image and its class (a name, or a number from 0 in the order of the names), or the class
     alone, in the order of the images: a name, or the number of the development kit, whose meta.mat lies beside it.
+    Where images are missing, the number at the end of a name, from 1, tells its line.
     """
     names = _images(place / "val")
     number = {name: label for label, name in enumerate(classes)}
@@ -195,7 +199,8 @@ def _list_flat(place: Path, classes: list[str], path: Path) -> Listed:
             synsets = read_matlab(path.with_name("meta.mat"))["synsets"]
             name_of = {str(each.ILSVRC2012_ID): str(each.WNID) for each in synsets}
             lines = [[name_of.get(line[0], line[0])] for line in lines]
-        lines = [[name, *line] for name, line in zip(names, lines, strict=False)]
+        rows = range(1, len(names) + 1) if len(names) == len(lines) else map(_number, names)
+        lines = [[name, *lines[row - 1]] for name, row in zip(names, rows, strict=True) if 1 <= row <= len(lines)]
     class_of = {}
     for line in lines:
         label = int(line[1]) if line[1].isdigit() else number.get(line[1], -1)
@@ -209,6 +214,12 @@ def _list_flat(place: Path, classes: list[str], path: Path) -> Listed:
         )
     own = torch.tensor([class_of[Path(name).stem] for name in names])
     return Listed(ListedImages(place, [f"val/{name}" for name in names]), own, classes)
+
+
+def _number(name: str) -> int:
+    """Return the number at the end of the name of an image; 0 if there is none."""
+    digits = re.search(r"\d+$", Path(name).stem)
+    return int(digits[0]) if digits else 0
 
 
 @lru_cache(maxsize=2)

@@ -43,10 +43,11 @@ def class_fold(images: ImageSet, fold: int, folds: int = 4) -> Fold:
     """Hold out one of ``folds`` contiguous blocks of classes for validation and train on the others.
 
     Where the classes do not divide evenly, the first blocks hold one class more. The fair protocol has 4 blocks, the
-    tuning protocol 5 (Supp. "Training Splits").
+    tuning protocol 5 (Supp. "Training Splits"). A block has at least two classes: within a single one, every neighbour
+    is right.
 
     Raises:
-        ValueError: if there is no such fold, or there are fewer classes than folds.
+        ValueError: if there is no such fold, or there are fewer than two classes a fold.
 
     Example:
         >>> from gspool.data import create
@@ -54,7 +55,7 @@ def class_fold(images: ImageSet, fold: int, folds: int = 4) -> Fold:
         >>> class_fold(glyphs, fold=0).validation.class_names == glyphs.class_names[:50]
         True
     """
-    _check_fold(images, fold, folds, images.num_classes, "classes")
+    _check_fold(images, fold, folds, images.num_classes // 2, "folds of at least two classes")
     held = torch.arange(images.num_classes).tensor_split(folds)[fold].tolist()
     return _named(images.of_classes(set(range(images.num_classes)) - set(held)), images.of_classes(held))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from gspool.evaluation.neighbours import nearest_neighbours
+from gspool.evaluation.retrieval import count_relevant
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -67,15 +68,18 @@ def confused_pairs(
 ) -> list[ConfusedPair]:
     """Return the pairs of classes with the most queries whose nearest neighbour is of the other class.
 
+    Queries that are alone in their class are left out, as metrics leave them out.
+
     Example:
-        >>> points = torch.tensor([[0.0], [0.1], [1.0], [9.0], [9.1]])
-        >>> [pair[:4] for pair in confused_pairs(points, torch.tensor([0, 0, 0, 1, 0]))]
-        [(1, 0, 2, 5)]
+        >>> points = torch.tensor([[0.0], [0.1], [9.0], [9.1], [9.4]])
+        >>> [pair[:4] for pair in confused_pairs(points, torch.tensor([0, 0, 1, 0, 1]))]
+        [(1, 0, 3, 5)]
     """
     nearest = nearest_neighbours(embeddings, gallery, k=1, device=device)
     rows, distances = nearest.indices.flatten().cpu(), nearest.distances.flatten().cpu()
-    found = (labels if gallery_labels is None else gallery_labels)[rows]
-    wrong = (found != labels).nonzero().flatten()
+    found_labels = labels if gallery_labels is None else gallery_labels
+    found, counted = found_labels[rows], count_relevant(labels, found_labels, itself=gallery is None) > 0
+    wrong = (counted & (found != labels)).nonzero().flatten()
     counts: Counter[frozenset[int]] = Counter()
     examples: dict[frozenset[int], int] = {}
     # The closest first, so that the first of a pair is its example.
@@ -86,6 +90,6 @@ def confused_pairs(
     pairs = []
     for pair, mistakes in counts.most_common(count):
         query = examples[pair]
-        queries = int(torch.isin(labels, torch.tensor([*pair])).sum())
+        queries = int((counted & torch.isin(labels, torch.tensor([*pair]))).sum())
         pairs.append(ConfusedPair(int(labels[query]), int(found[query]), mistakes, queries, query, int(rows[query])))
     return pairs

@@ -122,7 +122,7 @@ def retrieval_metrics(
     if gallery is not None:
         gallery = as_embeddings(gallery, "gallery", queries.device)
         found_classes = as_labels(gallery_labels, "gallery_labels", len(gallery), queries.device)
-    relevant = _count_relevant(classes, found_classes, itself=gallery is None)
+    relevant = count_relevant(classes, found_classes, itself=gallery is None)
     rows = relevant.nonzero().flatten()
     if not len(rows):
         raise ValueError(
@@ -152,7 +152,8 @@ def retrieval_metrics(
     return RetrievalMetrics(means, len(rows), len(queries) - len(rows), len(space.gallery), by_query)
 
 
-def _count_relevant(classes: Int[Tensor, " Q"], found_classes: Int[Tensor, " G"], itself: bool) -> Int[Tensor, " Q"]:
+def count_relevant(classes: Int[Tensor, " Q"], found_classes: Int[Tensor, " G"], itself: bool) -> Int[Tensor, " Q"]:
+    """Count the gallery rows of the class of every query, without the query where it is in the gallery ``itself``."""
     names, counts = found_classes.unique(return_counts=True)
     places = torch.searchsorted(names, classes).clamp(max=len(names) - 1)
     return torch.where(names[places] == classes, counts[places], 0) - int(itself)

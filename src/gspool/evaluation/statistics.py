@@ -44,16 +44,6 @@ def deviation(values: Sequence[float]) -> float:
     return stdev(values) if len(values) > 1 else 0.0
 
 
-def mean_and_deviation(values: Sequence[float]) -> dict[str, float]:
-    """Return mean and standard deviation (n - 1) as results keep them.
-
-    Example:
-        >>> mean_and_deviation([1.0, 2.0, 3.0])
-        {'mean': 2.0, 'std': 1.0}
-    """
-    return {"mean": fmean(values), "std": deviation(values)}
-
-
 def paired_difference(folds: Sequence[Sequence[float]]) -> Difference:
     """Summarise the differences of pairs, fold by fold.
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gspool import data
 from gspool.data.batches import ShieldedLoader, loading_processes
+from gspool.data.cache import CachedImages
 from gspool.data.crops import draw_crops, resample
 from gspool.data.decode import BrokenImageError
 from gspool.data.image_source import SelectedImages
@@ -285,7 +286,7 @@ def _square(crop: tuple[int, int]) -> int:
 
 
 def picture_fingerprint(images: ImageSet, index: int) -> str:
-    """Return a hash of a picture: path, size and time of its file or files, else the pixels."""
+    """Return a hash of a picture: path, size and time of its file or files and the resize of a cache, or the pixels."""
     source: Any = images.images
     if isinstance(source, SelectedImages):
         source, index = source.source, int(source.indices[index])
@@ -297,4 +298,6 @@ def picture_fingerprint(images: ImageSet, index: int) -> str:
         content = " ".join(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states).encode()
         # How a collage is stitched is in its description; a file alone is described by its path.
         content += source.describe(index).encode() if len(files) > 1 else b""
+        if isinstance(source, CachedImages) and source.shorter_side is not None:
+            content += f" {source.shorter_side} {source.interpolation}".encode()
     return hashlib.sha256(content).hexdigest()[:24]
