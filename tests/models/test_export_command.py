@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import ModelCard
 from PIL import Image
 
-from gspool.models import Embedder
+from gspool.models import Embedder, pretrained
 from gspool.models.export_command import run, show_comparisons
 from gspool.models.onnx_export import Comparison
 from gspool.models.pretrained import GENERATED
@@ -88,6 +88,21 @@ def test_the_check_shows_the_differences_and_a_licence_is_asked_for(
     assert "My own words." in (tmp_path / "README.md").read_text()
 
 
+def test_a_model_of_the_hub_keeps_its_card_and_all_files_are_of_one_translation(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pretrained, "snapshot_download", lambda *_, **__: shared)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run("export", ["me/birds", "--onnx", "~/birds.onnx", "--folder", "~/again", "--check"]) == 0
+    shown = capsys.readouterr().out
+    assert "no licence is stated" not in shown
+    assert shown.count("largest difference between") == 1
+    assert (tmp_path / "birds.onnx").read_bytes() == (tmp_path / "again" / "model.onnx").read_bytes()
+    card = ModelCard.load(tmp_path / "again" / "README.md").data
+    assert (card.license, [each.metric_value for each in card.eval_results]) == ("mit", [0.5])
+
+
 @pytest.mark.parametrize("off", [2e-5, float("nan")])
 def test_a_file_that_differs_is_not_called_equal(off: float) -> None:
     show_comparisons([Comparison((1, 3, 8, 8), {"embedding": 0.0, "weights": 9e-6})])
@@ -103,6 +118,10 @@ def test_a_file_that_differs_is_not_called_equal(off: float) -> None:
         (["--torch", "birds.pth"], "--torch writes a .pt2 file"),
         (["--torch", "birds.pt2", "--outputs", "heat"], "--outputs are embedding, weights, attributes, got heat"),
         (["--torch", "birds.pt2", "--size", "0", "5"], "--size must be at least 1, got 0"),
+        (["--torch", "birds.pt2", "--check"], "--check compares an ONNX file"),
+        (["--onnx", "birds.onnx", "--licence", "mit"], "--licence is for the card"),
+        (["--onnx", "birds.onnx", "--data", "birds"], "--data is for the card"),
+        (["--folder", "share", "--private"], "--private is about a repository"),
     ],
 )
 def test_what_cannot_be_meant_ends_in_status_2(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from gspool.data.decode import open_image
 from gspool.models import Pixels
 from gspool.models.pixels import PixelNormalisation, check_images
 
@@ -60,6 +61,23 @@ def test_pictures_of_any_mode_become_rgb(mode: str) -> None:
     assert image.shape == (3, 20, 20)
     # Black and white dithers the grey, a palette has its nearest colour, the others keep it.
     assert (image.float().mean() - 200).abs() <= {"1": 12, "P": 5}.get(mode, 1)
+
+
+@pytest.mark.parametrize("kind", ["on its side", "transparent", "deep"])
+def test_a_picture_is_converted_as_files_are(tmp_path, kind: str) -> None:
+    rng, path, exif = np.random.default_rng(0), tmp_path / "a.png", Image.Exif()
+    channels = {"on its side": 3, "transparent": 4}
+    if kind == "deep":
+        picture = Image.fromarray(rng.integers(0, 65536, (30, 40), dtype=np.uint16))
+    else:
+        picture = Image.fromarray(rng.integers(0, 256, (30, 40, channels[kind]), dtype=np.uint8))
+    if kind == "on its side":
+        exif[0x0112] = 6
+    picture.save(path, exif=exif)
+    with Image.open(path) as opened:
+        image = USUAL.transform()(opened)
+        assert opened.size == (40, 30)  # the picture of the caller stays as it is
+    assert torch.equal(image, USUAL.transform()(open_image(path)))
 
 
 def test_transform_with_normalisation_gives_what_the_backbone_expects_and_can_be_pickled() -> None:

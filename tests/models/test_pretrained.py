@@ -68,6 +68,8 @@ def test_a_folder_holds_three_readable_files_and_nothing_of_a_crash(tmp_path: Pa
     assert config["backbone"] == "resnet20"
     assert config["pixels"]["size"] == 32
     assert set(load_file(tmp_path / "model.safetensors")) == set(model.state_dict())
+    # Whoever may read one of them may read all.
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
 
 
 def test_saved_preprocessing_holds(tmp_path: Path) -> None:

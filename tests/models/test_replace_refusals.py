@@ -169,6 +169,17 @@ def test_one_of_several_can_be_named() -> None:
     assert model.left.layer is not third
 
 
+def test_a_second_swap_is_refused_what_a_first_one_is() -> None:
+    model = replace_pooling(vision.DenseNet(8, (2, 2), 16), "gap")
+    swapped = model.features.global_pooling
+    former = swapped.layer
+    for layer, message in ((Negative(32), "applies a ReLU to the output of 'features',"), (Broken(32), "too small")):
+        with pytest.raises(ValueError, match=message):
+            replace_pooling(model, layer)
+        assert swapped.layer is former
+    assert replace_pooling(model, "gsp", prototypes=3).features.global_pooling.layer.dim == 32
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

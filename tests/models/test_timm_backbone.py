@@ -128,6 +128,9 @@ def test_weights_that_cannot_be_downloaded_are_refused_with_the_ways_out(cache: 
     assert available_backbone("timm/resnet18") == "timm/resnet34.a1_in1k"
     assert available_backbone("timm/resnet34") == "timm/resnet34"
     assert available_backbone("small_cnn") == "small_cnn"
+    # The weights of some backbones of timm lie in repositories of other owners.
+    (cache / "models--timm--resnet34.a1_in1k").rename(cache / "models--naver-ai--rdnet_tiny.nv_in1k")
+    assert available_backbone("timm/rdnet_tiny") == "timm/rdnet_tiny"
     shutil.rmtree(cache)
     assert cached_backbones() == []
     with pytest.raises(ConnectionError, match=WAYS):

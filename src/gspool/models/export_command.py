@@ -10,6 +10,7 @@ from typing import Any
 from gspool.models.embedder import Embedder
 from gspool.models.export import OUTPUTS, Exported, export_program, save_program
 from gspool.models.onnx_export import EQUAL, Comparison, check_installed, compare_with_onnx, write_onnx
+from gspool.models.pretrained import local_folder
 from gspool.models.sharing import ONNX, keep_own_card, known_facts, model_place, push_folder, write_hub_folder
 from gspool.terminal.output import check_file_writable, check_writable
 from gspool.terminal.parser import TeachingParser
@@ -42,9 +43,17 @@ def export_command(arguments: Sequence[str]) -> None:
         ValueError: if the model cannot be loaded or exported, a file cannot be written, or ONNX Runtime differs.
         SystemExit: for wrong arguments and after ``--help``.
     """
-    options = _parse(arguments)
+    parser = _parser()
+    options = parser.parse_args(list(arguments))
     if not any(options[name] for name in ("onnx", "torch", "folder", "push")):
         raise WrongArgumentsError("name what to write: --onnx FILE, --torch FILE, --folder DIR or --push OWNER/NAME")
+    shared = options["folder"] or options["push"]
+    if not (options["onnx"] or shared):
+        parser.refuse(options, "compares an ONNX file, which --onnx, --folder and --push write", "check")
+    if not shared:
+        parser.refuse(options, "is for the card, which --folder and --push write", "licence", "data")
+    if not options["push"]:
+        parser.refuse(options, "is about a repository, which --push makes", "private")
     refuse_below(1, size=None if options["size"] is None else min(options["size"]))
     unknown = [name for name in options["outputs"] or () if name not in OUTPUTS]
     if unknown:
@@ -54,12 +63,14 @@ def export_command(arguments: Sequence[str]) -> None:
         if options[name]:
             if Path(options[name]).suffix != suffix:
                 raise WrongArgumentsError(f"--{name} writes a {suffix} file, got {options[name]}; name it NAME{suffix}")
-            check_file_writable(options[name], f"--{name}")
+            options[name] = check_file_writable(options[name], f"--{name}")
     if options["folder"]:
-        check_writable(Path(options["folder"]), "--folder")
-    place = model_place(options["model"])
+        options["folder"] = Path(options["folder"]).expanduser()
+        check_writable(options["folder"], "--folder")
+    # A model of the hub as the folder it is downloaded to, which has its card.
+    place = local_folder(model_place(options["model"]), {})
     model = Embedder.from_pretrained(place)
-    if options["onnx"] or options["folder"] or options["push"]:
+    if options["onnx"] or shared:
         check_installed()
     exported = export_program(
         model,
@@ -69,14 +80,21 @@ def export_command(arguments: Sequence[str]) -> None:
     )
     if options["torch"]:
         save_program(exported, options["torch"])
-        _report("torch", Path(options["torch"]), exported)
-    if options["onnx"]:
-        _write_onnx(model, exported, Path(options["onnx"]), options["check"])
-    if options["folder"] or options["push"]:
-        _share(model, exported, options, place)
+        _report("torch", options["torch"], exported)
+    with TemporaryDirectory() as temporary:
+        folder = options["folder"] or Path(temporary)
+        files = [*([options["onnx"]] if options["onnx"] else ()), *([folder / ONNX] if shared else ())]
+        if files:
+            written = write_onnx(exported, *files)
+            for file in files:
+                _report("onnx", file, exported, f", opset {written.opset}")
+            if options["check"]:
+                show_comparisons(compare_with_onnx(model, written.path))
+        if shared:
+            _share(model, folder, options, place)
 
 
-def _parse(arguments: Sequence[str]) -> Any:
+def _parser() -> TeachingParser:
     parser = TeachingParser(
         "gspool export", PAGE, "gspool export MODEL [--onnx FILE] [--torch FILE] [--folder DIR] [--push OWNER/NAME]"
     )
@@ -97,28 +115,18 @@ def _parse(arguments: Sequence[str]) -> Any:
     parser.add_argument("--check", action="store_true", help="Run ONNX Runtime and show the largest differences.")
     parser.add_argument("--licence", metavar="ID", help="Licence for the card, such as mit or cc-by-nc-4.0.")
     parser.add_argument("--data", metavar="TEXT", help="For the card: what the model was trained for.")
-    return parser.parse_args(list(arguments))
+    return parser
 
 
-def _write_onnx(model: Embedder, exported: Exported, path: Path, check: bool) -> None:
-    written = write_onnx(exported, path)
-    _report("onnx", path, exported, f", opset {written.opset}")
-    if check:
-        show_comparisons(compare_with_onnx(model, path))
-
-
-def _share(model: Embedder, exported: Exported, options: Any, place: str | Path) -> None:
+def _share(model: Embedder, folder: Path, options: Any, place: Path) -> None:
     facts = known_facts(place)
     facts = facts._replace(data=options["data"] or facts.data, licence=options["licence"] or facts.licence)
-    with TemporaryDirectory() as temporary:
-        folder = Path(options["folder"] or temporary)
-        _write_onnx(model, exported, folder / ONNX, options["check"])
-        keep_own_card(place, folder)
-        write_hub_folder(model, folder, facts, address=options["push"])
-        if options["folder"]:
-            print(f"folder  {folder}  {', '.join(sorted(path.name for path in folder.iterdir()))}")
-        if options["push"]:
-            print(f"hub     {push_folder(folder, options['push'], options['private'])}")
+    keep_own_card(place, folder)
+    write_hub_folder(model, folder, facts, address=options["push"])
+    if options["folder"]:
+        print(f"folder  {folder}  {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    if options["push"]:
+        print(f"hub     {push_folder(folder, options['push'], options['private'])}")
     if facts.licence is None:
         print("note    no licence is stated: add --licence ID before you share it")
 

@@ -16,6 +16,11 @@ PATIENCE = 5.0
 
 def cached_backbones() -> list[str]:
     """List the backbones of timm whose weights are in the cache of the Hugging Face hub, and need no network."""
+    return [name for name in _cached_weights() if name.startswith(TIMM)]
+
+
+def _cached_weights() -> list[str]:
+    """List the repositories with weights in the cache; those of timm's backbones have several owners."""
     try:
         repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
@@ -23,8 +28,7 @@ def cached_backbones() -> list[str]:
     return sorted(
         repository.repo_id
         for repository in repositories
-        if repository.repo_id.startswith(TIMM)
-        and any(
+        if any(
             file.file_name.endswith((".safetensors", ".bin")) for each in repository.revisions for file in each.files
         )
     )
@@ -40,8 +44,7 @@ def check_downloadable(name: str) -> None:
     repository = record.hf_hub_id if record else None
     if repository is None:
         return
-    cached = cached_backbones()
-    if repository in cached:
+    if repository in _cached_weights():
         return
     try:
         get_hf_file_metadata(hf_hub_url(repository, "config.json"), timeout=PATIENCE)
@@ -50,7 +53,7 @@ def check_downloadable(name: str) -> None:
     except Exception as error:  # of whichever HTTP library is in use, or because HF_HUB_OFFLINE is set
         raise ConnectionError(
             f"the weights of timm/{name} ({repository}) are not in the cache of the Hugging Face hub, and the hub "
-            f"cannot be reached ({' '.join(str(error).split()).rstrip('.')}). {ways_without(cached)}"
+            f"cannot be reached ({' '.join(str(error).split()).rstrip('.')}). {ways_without(cached_backbones())}"
         ) from error
 
 

@@ -85,8 +85,8 @@ def export_onnx(
     return write_onnx(export_program(model, outputs, size=size, input=input), path)
 
 
-def write_onnx(exported: Exported, path: Path) -> OnnxFile:
-    """Translate an exported graph to ONNX and write it in one step."""
+def write_onnx(exported: Exported, path: Path, *copies: Path) -> OnnxFile:
+    """Translate an exported graph to ONNX and write it, to every path in one step."""
     about = exported.description
     axes = {0: "batch"} if exported.size else {0: "batch", 2: "height", 3: "width"}
     try:
@@ -108,8 +108,9 @@ def write_onnx(exported: Exported, path: Path) -> OnnxFile:
     graph.producer_name, graph.producer_version = "gspool", __version__
     graph.doc_string = f"{about['model']['pooling']} on {about['model']['backbone']}: images to unit vectors."
     graph.metadata_props[KEY] = json.dumps(about, default=str)
-    with renamed_together(path.parent, f".{path.name}.saving") as temporary:
-        translated.save(temporary / path.name)
+    for each in (path, *copies):
+        with renamed_together(each.parent, f".{each.name}.saving") as temporary:
+            translated.save(temporary / each.name)
     return OnnxFile(path, about, graph.opset_imports[""], exported.size)
 
 

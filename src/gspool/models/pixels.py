@@ -107,7 +107,7 @@ class Pixels:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     def transform(self, normalise: bool = False) -> Callable[[Image], Tensor]:
-        """Return the evaluation transform for PIL images: RGB, resize, centre crop, uint8 [3, size, size].
+        """Return the evaluation transform for PIL images: upright RGB, resize, centre crop, uint8 [3, size, size].
 
         An `Embedder` normalises inside, so the default stops at uint8; ``normalise=True`` also normalises, for a bare
         backbone.
@@ -139,8 +139,14 @@ def _is_number(value: object) -> bool:
 
 
 def _in_rgb(image: Any) -> Any:
-    """Convert a PIL image of any mode (grey, palette, CMYK, alpha) to RGB; tensors are assumed to be RGB."""
-    return image if isinstance(image, torch.Tensor) else image.convert("RGB")
+    """Convert a PIL image of any mode to upright RGB, as files are read; tensors are assumed to be RGB."""
+    if isinstance(image, torch.Tensor):
+        return image
+    from PIL import ImageOps
+
+    from gspool.data.decode import as_rgb
+
+    return as_rgb(ImageOps.exif_transpose(image))
 
 
 class PixelNormalisation(nn.Module):

@@ -48,7 +48,11 @@ def write_weights(module: nn.Module, path: Path) -> str:
     """Write the state of a module as .safetensors, adapters merged, and return the SHA-256 of the file."""
     # Copies, because safetensors refuses tensors that share memory, and some networks tie their weights.
     weights = {name: value.detach().cpu().contiguous().clone() for name, value in merged_state(module).items()}
+    # safetensors writes a temporary file, which its owner alone may read, and renames it.
+    path.touch()
+    mode = path.stat().st_mode
     save_file(weights, path, metadata={"format": "pt"})
+    path.chmod(mode)
     return sha256_of(path)
 
 

@@ -234,13 +234,19 @@ def put(model: nn.Module, inputs: Inputs, before: Observation, place: Place, lay
             f"with {type(layer).__name__} at {place.path!r} the network returns {gives} instead of {gave}: "
             "its classifier does not read that vector"
         )
+    if place.shapes.get("rectify"):
+        check_signs(after, place.path, layer)
+    place.put(SwappedPooling(layer, **place.shapes))
+
+
+def check_signs(after: Observation, path: str, layer: PoolingLayer) -> None:
+    """Check that a layer before a ReLU of the network has returned nothing that the ReLU would cut off."""
     result = after.calls_of(layer)[0].vector_out
-    if place.shapes.get("rectify") and result is not None and bool((result < 0).any()):
+    if result is not None and bool((result < 0).any()):
         raise ValueError(
-            f"this network applies a ReLU to the output of {place.path!r}, and would cut off the negative numbers of "
+            f"this network applies a ReLU to the output of {path!r}, and would cut off the negative numbers of "
             f"{type(layer).__name__}: choose a layer without negative outputs for such features, as gsp is"
         )
-    place.put(SwappedPooling(layer, **place.shapes))
 
 
 def _trial(model: nn.Module, inputs: Inputs, place: Place, layer: PoolingLayer) -> Observation:

@@ -10,7 +10,7 @@ from torch import nn
 
 from gspool.models.replace.choose import choose, choose_class_token, choose_named
 from gspool.models.replace.observe import Inputs
-from gspool.models.replace.place import SwappedPooling, put, right_place, run_watched
+from gspool.models.replace.place import ADDED_NAME, SwappedPooling, check_signs, put, right_place, run_watched
 from gspool.pooling.layer import PoolingLayer
 from gspool.pooling.registry import create
 
@@ -73,7 +73,7 @@ def replace_pooling(
         layer = _fitting_layer(
             pooling, swapped.layer.dim, swapped.layer.out_dim, "the layer that was swapped in before", options
         )
-        swapped.layer = layer.to(**_device_and_dtype(model)).train(swapped.training)
+        _exchange(model, swapped, layer.to(**_device_and_dtype(model)).train(swapped.training), example)
         return model
     inputs, before = _first_run(model, example, where)
     if tokens is not None:
@@ -130,6 +130,19 @@ def _swapped_before(model: nn.Module, where: str | None) -> SwappedPooling | Non
             f"pooling was replaced in {len(swapped)} places before: name one of {[*swapped]} with where=..."
         )
     return next(iter(swapped.values()), None)
+
+
+def _exchange(model: nn.Module, swapped: SwappedPooling, layer: PoolingLayer, example: Any) -> None:
+    """Put another layer in the place of one that was swapped in before; where it fails, the former one stays."""
+    former, swapped.layer = swapped.layer, layer
+    if not swapped.rectify:
+        return
+    path = next(path for path, module in model.named_modules() if module is swapped)
+    try:
+        check_signs(_first_run(model, example, None)[1], path.removesuffix(f".{ADDED_NAME}"), layer)
+    except ValueError:
+        swapped.layer = former
+        raise
 
 
 def _read_layout(reduction: Reduction, pooling: PoolingLayer | str) -> None:
