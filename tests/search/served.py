@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +51,15 @@ def write_corpus(folder, model) -> None:
 def make_lookup(folder, model) -> Lookup:
     write_corpus(folder, model)
     return Lookup(model, open_index(folder / "vectors.lance"))
+
+
+def in_a_loop(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call what makes a page of Gradio, which leaves an event loop of its own open where there is none."""
+
+    async def call() -> Any:
+        return function(*arguments)
+
+    return asyncio.run(call())
 
 
 def png_bomb(width: int, height: int) -> bytes:

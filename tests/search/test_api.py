@@ -11,12 +11,14 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from gspool import Embedder
-from gspool.search import Limits, prepare
+from gspool.search import Limits, embed_corpus, prepare
 from gspool.search.index.rerank import Rerank
+from gspool.search.serve import lookup as served
 from gspool.search.serve.api import create_api
 from gspool.search.serve.lookup import Lookup
-from search.corpus_files import noise
-from search.served import EACH, HOSTILE, LABELS, as_bytes, make_lookup, png_bomb
+from gspool.search.serve.page import create_page
+from search.corpus_files import draw_picture, noise
+from search.served import EACH, HOSTILE, LABELS, as_bytes, in_a_loop, make_lookup, png_bomb
 
 LIMITS = Limits(max_bytes=60_000, max_pixels=100_000)
 
@@ -64,6 +66,61 @@ def test_several_queries_in_one_request_are_answered_as_one_by_one(client) -> No
     assert "there is no picture 99" in answers[4]["problem"]
     for data in ({}, {"id": [0] * 101}, {"id": [0], "label": "dog"}):
         assert client.post("/api/search_many", data=data).status_code == 422
+
+
+def test_the_images_of_one_request_share_a_number_of_pixels(client) -> None:
+    """What is too large by itself, or is refused, leaves its share to the others."""
+    large = as_bytes(noise(1, (300, 300)))
+    pictures = [png_bomb(9000, 9000), large, large, large, large, large, as_bytes(noise(0))]
+    files = [("image", (f"{number}.png", content)) for number, content in enumerate(pictures)]
+    answers = client.post("/api/search_many", files=files, data={"k": 1}).json()["answers"]
+    assert [bool(answer["neighbours"]) for answer in answers] == [False, True, True, True, True, False, True]
+    assert "9000 x 9000 pixels, at most 100,000" in answers[0]["problem"]
+    assert "may have 400,000 pixels together; send this one in another" in answers[5]["problem"]
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan")])
+def test_an_image_whose_vector_has_no_direction_is_refused_alone(lookup, value: float, monkeypatch) -> None:
+    client, black = TestClient(create_api(lookup, LIMITS)), as_bytes(Image.new("RGB", (64, 64)))
+    embed_batch = served.embed_batch
+
+    def without_direction(model, images):
+        embedded = embed_batch(model, images)
+        return embedded._replace(embedding=embedded.embedding * value) if not images.any() else embedded
+
+    monkeypatch.setattr(served, "embed_batch", without_direction)
+    for route in ("search", "embed"):
+        answer = sent(client, black, route)
+        assert (answer.status_code, "zero or not finite" in answer.json()["detail"]) == (422, True)
+    files = [("image", ("0.png", black)), ("image", ("1.png", as_bytes(noise(0))))]
+    answers = client.post("/api/search_many", files=files).json()["answers"]
+    assert "zero or not finite" in answers[0]["problem"]
+    assert len(answers[1]["neighbours"]) == 10
+
+
+def test_a_corpus_that_grows_is_searched_by_its_new_labels(small_model, tmp_path) -> None:
+    lookup = make_lookup(tmp_path, small_model)
+    client = TestClient(create_api(lookup, LIMITS))
+    page = in_a_loop(create_page, lookup, LIMITS)
+    draw_picture(tmp_path / "more" / "dog" / "0.png", 7)
+    embed_corpus(small_model, tmp_path / "more", tmp_path / "vectors.lance", device="cpu", workers=1)
+    assert client.get("/api/labels").json()["labels"] == sorted([*LABELS, "dog"])
+    found = sent(client, as_bytes(noise(7)), label="dog").json()["neighbours"]
+    assert [(hit["label"], hit["name"]) for hit in found] == [("dog", "0.png")]
+    # A page that is opened now offers it.
+    (load,) = [each for each in page.fns.values() if ("load" in {name for _, name in each.targets})]
+    assert ("dog", "dog") in load.fn().choices
+
+
+def test_a_picture_that_is_removed_while_it_is_searched_from_is_not_found(lookup, monkeypatch) -> None:
+    monkeypatch.setattr(lookup.index, "vectors", lambda rows: {})
+    answers = TestClient(create_api(lookup, LIMITS)).post("/api/search_many", data={"id": 5}).json()["answers"]
+    assert "there is no picture 5" in answers[0]["problem"]
+
+
+def test_a_re_ranking_that_does_not_fit_is_refused_before_anything_is_served(lookup) -> None:
+    with pytest.raises(ValueError, match="length 16 have no 17 directions"):
+        Lookup(lookup.model, lookup.index, Rerank(whiten=17))
 
 
 def test_matches_are_marked_by_the_threshold_and_neighbours_re_ranked(lookup) -> None:

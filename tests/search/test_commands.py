@@ -11,6 +11,7 @@ import pytest
 from gspool.search import index
 from gspool.search.commands import COMMANDS, run
 from gspool.search.index import approximate
+from gspool.search.index.table import write_lock
 from search.corpus_files import draw_picture, interrupt_batches
 
 
@@ -71,13 +72,14 @@ def test_search_lists_neighbours_best_first(model_folder, pictures, corpus, caps
     assert "15 vectors of length 16, exact" in said.err
 
 
-def test_json_for_one_and_json_lines_for_many(model_folder, pictures, corpus, tmp_path, capsys):
+def test_json_for_one_and_json_lines_for_many(model_folder, pictures, corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     common = [str(model_folder), str(pictures), "--index", str(corpus), "--k", "2", "--others"]
     assert run("search", [*common, "--json", "-"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["vectors"], content["search"], len(content["answers"])) == (15, "exact", 15)
-    assert run("search", [*common, "--json", str(tmp_path / "deep" / "a.jsonl")]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "deep" / "a.jsonl").read_text().splitlines()]
+    assert run("search", [*common, "--json", "~/deep/a.JSONL"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "deep" / "a.JSONL").read_text().splitlines()]
     assert lines == content["answers"]
     assert len(lines[0]["hits"]) == 2
     assert lines[0]["hits"][0]["path"] != lines[0]["query"]
@@ -92,6 +94,32 @@ def test_labels_conditions_and_a_picture(model_folder, pictures, corpus, tmp_pat
     hits = json.loads(capsys.readouterr().out)["answers"][0]["hits"]
     assert {hit["label"] for hit in hits} == {"bee", "cat"}
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_condition_leaves_the_answers_of_before(model_folder, pictures, corpus, tmp_path):
+    (tmp_path / "a.jsonl").write_text("before")
+    words = [str(model_folder), str(pictures), "--index", str(corpus), "--json", str(tmp_path / "a.jsonl")]
+    assert run("search", [*words, "--where", "colour = 1"]) == 1
+    assert (tmp_path / "a.jsonl").read_text() == "before"
+
+
+def test_names_that_would_control_a_terminal_are_shown_with_escapes(model_folder, pictures, said, tmp_path, capsys):
+    for name in ("1", "2"):
+        draw_picture(pictures / "\x1b[2Jcow" / f"{name}\r.png", 7)
+    said("--progress", "false")
+    query, index = str(pictures / "\x1b[2Jcow" / "1\r.png"), ["--index", str(tmp_path / "v.lance")]
+    (pictures / "\x1b[2Jcow" / "3\r.png").write_text("hello")
+    for command, words in (
+        ("search", [str(model_folder), str(pictures / "\x1b[2Jcow"), *index]),
+        ("search", ["--duplicates", *index]),
+        ("explain", [str(model_folder), query, "--out", str(tmp_path / "\x1b[2J.html")]),
+    ):
+        assert run(command, words) == 0
+        out = capsys.readouterr().out
+        assert "\\x1b[2J" in out
+        assert "\x1b" not in out
+        assert "1\\r.png" in out
+        assert "\r" not in out
 
 
 def test_a_large_table_gets_an_index_whose_recall_is_printed(model_folder, pictures, corpus, said, capsys, monkeypatch):
@@ -115,6 +143,18 @@ def test_a_large_table_gets_an_index_whose_recall_is_printed(model_folder, pictu
     again = said("--progress", "false")
     assert "building" not in again
     assert "IVF_SQ, recall@10" in again
+
+
+def test_a_search_goes_on_without_an_index_that_cannot_be_built(model_folder, pictures, corpus, capsys, monkeypatch):
+    monkeypatch.setattr(index, "APPROXIMATE_FROM", 10)
+    monkeypatch.setattr(approximate, "FEWEST_ROWS", 10)
+    query = str(pictures / "bee" / "2.png")
+    with write_lock(corpus):
+        assert run("search", [str(model_folder), query, "--index", str(corpus), "--k", "3"]) == 0
+    said = capsys.readouterr()
+    assert "another process is writing" in said.err
+    assert "15 vectors of length 16, exact" in said.err
+    assert len(said.out.splitlines()) == 4
 
 
 def test_a_threshold_marks_matches(model_folder, pictures, corpus, tmp_path, capsys):
@@ -141,7 +181,7 @@ def test_a_threshold_marks_matches(model_folder, pictures, corpus, tmp_path, cap
     assert "threshold.json holds no threshold" in capsys.readouterr().err
 
 
-def test_duplicates_are_listed_in_groups(pictures, corpus, said, capsys):
+def test_duplicates_are_listed_in_groups(pictures, corpus, said, tmp_path, capsys):
     copy = pictures / "cat" / "copy.png"
     shutil.copy(pictures / "ant" / "3.png", copy)
     said("--progress", "false")
@@ -156,6 +196,8 @@ def test_duplicates_are_listed_in_groups(pictures, corpus, said, capsys):
     assert "1 groups of near-identical pictures among 16" in listed.err
     assert run("search", words) == 0
     assert str(copy) in capsys.readouterr().out
+    assert run("search", [*words, "--json", str(tmp_path / "groups.jsonl")]) == 0
+    assert [json.loads(line) for line in (tmp_path / "groups.jsonl").read_text().splitlines()] == [group]
 
 
 @pytest.mark.parametrize(
@@ -196,8 +238,18 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
         ),
         ("search --duplicates --index i.lance --similarity 0", "--similarity is a number above 0 and at most 1, got 0"),
         ("search M a.png --duplicates --index i.lance", "takes no queries"),
+        ("search M a.png --index i.lance --similarity 0.9", "--similarity is about --duplicates; leave it out"),
+        *(
+            (f"search --duplicates --index i.lance {words}", f"{words.split()[0]} is about queries")
+            for words in (
+                *("--k 3", "--label ant", "--where row=1", "--others", "--exact", "--check", "--recall 0.9"),
+                *("--expand 5", "--alpha 1", "--whiten 8", "--threshold 0.5", "--picture a.png", "--device cpu"),
+            )
+        ),
         ("search M --index i.lance", "give a model and pictures"),
         ("embed M a.png --out v.txt", "--out is a file that ends in .lance or .parquet or .npz, got 'v.txt'"),
+        ("embed M a.png --out a+b.lance", "a+b.lance cannot be written; give it another name"),
+        ("embed M a.png --out v.npz --actors 2", "--actors is about a Ray cluster, --ray; leave it out"),
         ("embed M a.png --out v.npz --recall 0", "--recall is a number above 0 and at most 1, got 0"),
         ("embed M a.png --out v.npz --batch_size 0", "--batch_size is a whole number above 0, got 0"),
         ("embed M a.png --out v.npz --workers -1", "--workers is a whole number above 0, or null, got -1"),
@@ -206,6 +258,8 @@ def test_wrong_searches_end_in_a_line(words, hint, model_folder, pictures, corpu
         ("explain M a.png --prototypes pictures", "not both"),
         ("explain M a.png --out a.gif", "ends in .png or .html, got 'a.gif'"),
         ("explain M --prototypes pictures --out a.png", "ends in .html, got 'a.png'"),
+        ("explain M a.png --split train", "--split is about --prototypes; leave it out"),
+        ("explain M --prototypes pictures --grid", "--grid is about images, not --prototypes; leave it out"),
         ("explain M a.png --top 0", "--top is a whole number above 0, got 0"),
         ("serve M", "--index is needed"),
         ("serve M --index i.lance --port 70000", "--port is a whole number of at least 0 and at most 65535, got 70000"),

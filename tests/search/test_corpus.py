@@ -142,6 +142,9 @@ def test_wrong_sources_cost_no_time_and_leave_no_file(tmp_path):
         embed_corpus("no/such/model", tmp_path / "nowhere", tmp_path / "v.lance")
     with pytest.raises(ValueError, match="batch_size"):
         embed_corpus("no/such/model", tmp_path, tmp_path / "v.lance", batch_size=0)
+    for name, words in (("v.txt", r"written to a \.lance"), ("my vectors.lance", "give it another name")):
+        with pytest.raises(ValueError, match=words):
+            embed_corpus("no/such/model", tmp_path, tmp_path / name)
     assert [*tmp_path.iterdir()] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gspool import Embedder
+from gspool import Embedder, pooling
 from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.search import explain
 from gspool.search.explanation import Explanation, shared_prototypes
@@ -131,6 +132,19 @@ def test_without_prototypes_or_before_they_are_set_weights_are_even(pooling: str
     assert "epsilon" not in explanation.caveat
     with pytest.raises(ValueError, match="has no prototypes"):
         owners_over(explanation)
+
+
+def test_a_layer_without_weights_is_refused_with_the_names_of_all_that_have_them() -> None:
+    def refusal(name: str) -> str:
+        try:
+            explain(model_with(name), some_image())
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    refusals = {name: refusal(name) for name in pooling.list()}
+    named = refusals["gmp"].partition("layers with weights are ")[2]
+    assert {*re.split(", | and ", named)} == {name for name, words in refusals.items() if not words}
 
 
 @pytest.mark.parametrize("wrong", [some_image().float(), some_image()[None], torch.zeros(1, 8, 8, dtype=torch.uint8)])

@@ -31,9 +31,10 @@ def test_an_image_becomes_a_picture(model_folder, pictures, inside, capsys) -> N
         assert picture.width > 3.5 * 2.6 * 110  # four panels: image, weights, prototypes, attributes
 
 
-def test_two_images_tell_what_they_share(model_folder, pictures, inside, capsys) -> None:
+def test_two_images_tell_what_they_share(model_folder, pictures, inside, capsys, monkeypatch) -> None:
     images = [str(pictures / "ant/0.png"), str(pictures / "ant/0.png")]
-    assert run("explain", [str(model_folder), *images, "--out", "deep/why.html", "--json", "why.json"]) == 0
+    monkeypatch.setenv("HOME", str(inside))
+    assert run("explain", [str(model_folder), *images, "--out", "~/deep/why.html", "--json", "~/why.json"]) == 0
     assert "overlap 100.0% of the prototypes, cosine 1.000" in capsys.readouterr().out
     figures = json.loads((inside / "why.json").read_text())
     assert figures["shared"]["overlap"] == pytest.approx(1.0)

@@ -158,6 +158,12 @@ def test_files_of_others_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"half\.npz is damaged"):
         rows_of(tmp_path / "half.npz")
     (tmp_path / "their.lance").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"there is no .*their\.lance"):
+        open_index(tmp_path / "their.lance")
+    # As a crash may leave it.
+    (tmp_path / "empty.lance").mkdir()
+    assert rows_of(written(tmp_path / "empty.lance", 2)) == expected(2)
+    (tmp_path / "their.lance" / "notes.txt").write_text("no table")
     with pytest.raises(ValueError, match="not a Lance table"):
         open_index(tmp_path / "their.lance")
 

@@ -7,6 +7,7 @@ import base64
 import os
 
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
@@ -25,8 +26,10 @@ class Everything:
     async def __call__(self, scope, receive, send) -> None:
         self.asked.append(scope["path"])
         self.headers = dict(scope["headers"])
-        if scope["path"] == "/api/fails":
+        if scope["path"].startswith("/api/fails"):
             raise RuntimeError("a mistake of ours")
+        if scope["path"] == "/api/leaves":
+            raise ClientDisconnect
         total, more = 0, True
         try:
             while more:
@@ -120,9 +123,16 @@ def test_a_length_that_is_none_is_refused(guarded, inside, length: str) -> None:
     assert inside.asked == []
 
 
-def test_mistakes_of_the_server_are_not_hidden(guarded) -> None:
+def test_mistakes_of_the_server_are_not_hidden(guarded, caplog) -> None:
+    """uvicorn, which would print them, is told to be silent."""
     with pytest.raises(RuntimeError, match="a mistake of ours"):
-        guarded.get("/api/fails")
+        guarded.get("/api/fails%1b[2J")
+    assert "GET '/api/fails\\x1b[2J'" in caplog.text
+    assert "RuntimeError: a mistake of ours" in caplog.text
+    caplog.clear()
+    with pytest.raises(ClientDisconnect):
+        guarded.post("/api/leaves")
+    assert caplog.text == ""
 
 
 def test_headers_are_added_and_none_is_doubled(guarded) -> None:
@@ -223,6 +233,10 @@ def test_this_machine_is_not_limited_unless_asked_for_and_networks_count_as_one(
     assert [everybody.allows("127.0.0.1", 0.0) for _ in range(2)] == [True, False]
     assert [everybody.allows(f"2001:db8::{number}", 0.0) for number in (1, 2)] == [True, False]
     assert everybody.allows("2001:db8:1::1", 0.0)
+    # A socket of IPv6 writes addresses of IPv4 so.
+    assert [spared.allows("::ffff:127.0.0.1", 0.0) for _ in range(2)] == [True, True]
+    assert [everybody.allows(f"{prefix}192.0.2.1", 0.0) for prefix in ("::ffff:", "")] == [True, False]
+    assert everybody.allows("::ffff:192.0.2.2", 0.0)
     assert RateLimit(0).allows("192.0.2.1")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from gspool.search import Hit, Index, label_filter, open_index
 from gspool.search.index.approximate import APPROXIMATE_FROM, MEASURED, Approximation, mean_recall, sample
 from gspool.search.index.rerank import Rerank
-from gspool.search.index.table import ImageRecord, VectorSettings
+from gspool.search.index.table import ImageRecord, VectorSettings, write_lock
 from search.corpus_files import KINDS, write_rows
 
 DIM = 12
@@ -90,7 +91,15 @@ def test_a_single_vector_is_one_query_and_k_may_exceed_the_corpus(tmp_path):
     (hits,) = index.search(rows.vectors[2], k=10)
     assert [hit.row for hit in hits] == slow_search(rows, rows.vectors[2], 10)
     assert hits[0].score == pytest.approx(1.0, abs=1e-6)
+    # LanceDB takes numbers of 32 bits.
+    assert index.search(rows.vectors[2], k=2**40) == [hits]
     assert index.search(np.empty((0, DIM)), k=3) == []
+
+
+@pytest.mark.parametrize("rerank", [None, Rerank(expand=3), Rerank(whiten=5)])
+def test_an_empty_corpus_has_no_neighbours(rerank, tmp_path):
+    index = open_index(write_rows(tmp_path / "vectors.lance", SETTINGS))
+    assert index.search(drawn(2, seed=1).vectors, 3, rerank=rerank) == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +110,8 @@ def test_a_single_vector_is_one_query_and_k_may_exceed_the_corpus(tmp_path):
         (np.full(DIM, np.nan), {}, "query 0 is zero or not finite"),
         (np.ones(DIM), {"k": 0}, "at least 1"),
         (np.ones(DIM), {"rerank": Rerank(whiten=13)}, "length 12 have no 13 directions"),
+        (np.ones(DIM), {"rerank": Rerank(expand=2, alpha=np.nan)}, "alpha must be a finite number of at least 0"),
+        (np.ones(DIM), {"rerank": Rerank(expand=2, alpha=np.inf)}, "alpha must be a finite number of at least 0"),
         *((np.ones(DIM), {"where": where}, "is not valid") for where in ("colour = 'red'", "label = ", "label = ant")),
     ],
 )
@@ -156,13 +167,29 @@ def test_duplicates_are_pairs_above_the_threshold_and_chains_of_them(tmp_path, m
         index.duplicates(1.5)
 
 
+def test_a_large_group_of_duplicates_does_not_keep_all_its_pairs(tmp_path, monkeypatch):
+    monkeypatch.setattr("gspool.search.index.ROWS_COMPARED", 16)
+    rows = 2_000
+    records = [ImageRecord(f"/{row}.jpg") for row in range(rows)]
+    index = indexed(tmp_path / "vectors.lance", Drawn(records, np.ones((rows, DIM), np.float32)))
+    tracemalloc.start()
+    try:
+        (group,) = index.duplicates()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [hit.row for hit in group] == [*range(rows)]
+    # Less than one number of eight bytes for each of its two million pairs.
+    assert peak < 8 * rows**2 / 2
+
+
 def test_an_approximate_index_reaches_the_recall_it_says(tmp_path):
     rows = drawn(5_000, seed=1, classes=50)
     path = write_rows(tmp_path / "vectors.lance", SETTINGS, rows)
-    index = open_index(path)
+    index, open_before = open_index(path), open_index(path)
     told = []
     built = index.build(recall=0.9, k=5, queries=60, tell=told.append)
-    assert built == index.approximation == open_index(path).approximation
+    assert built == index.approximation == open_index(path).approximation == open_before.approximation
     assert (built.kind, built.rows, built.queries) == ("IVF_SQ", 5_000, 60)
     assert 0.85 <= built.recall <= 1
     assert any(f"recall@5 {built.recall:.3f} on 60 other vectors" in line for line in told)
@@ -230,11 +257,31 @@ def test_wrong_builds_are_refused(tmp_path):
         indexed(tmp_path / "copy.npz", drawn(5, seed=1)).build()
 
 
+def test_a_build_beside_another_writer_is_refused_and_one_that_fails_leaves_exact_search(tmp_path, monkeypatch):
+    rows = drawn(1_500, seed=1)
+    index = indexed(tmp_path / "vectors.lance", rows)
+    built = index.build(recall=0.5, queries=10)
+    with write_lock(index.path), pytest.raises(ValueError, match=r"another process is writing to .*vectors\.lance"):
+        index.build()
+    assert index.approximation == built
+
+    def full(*_, **__):
+        raise RuntimeError("lance error: LanceError(IO): No space left on device\nand more")
+
+    monkeypatch.setattr(index.table, "create_index", full)
+    with pytest.raises(ValueError, match=r"could be built \(no space left on the disk\)"):
+        index.build()
+    # What was measured before says nothing about what is there now.
+    assert index.approximation is open_index(index.path).approximation is None
+    assert [hit.row for hit in index.search(rows.vectors[3], 5)[0]] == slow_search(rows, rows.vectors[3], 5)
+
+
 def test_a_damaged_measure_says_what_to_do(tmp_path):
     path = write_rows(tmp_path / "vectors.lance", SETTINGS, drawn(1_500, seed=1))
     open_index(path).build(recall=0.5, queries=10)
     (path / MEASURED).write_text(json.dumps({"kind": "IVF_SQ"}))
-    with pytest.raises(ValueError, match="delete it"):
+    # Without its folders, which a server would tell.
+    with pytest.raises(ValueError, match=r"^vectors\.lance/.*delete it"):
         open_index(path)
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from gspool.search import embed_corpus, open_index, search_images
 from gspool.search.corpus import sources, stream
+from gspool.search.index.approximate import MEASURED, sample
+from gspool.search.index.rerank import Rerank
 from gspool.search.index.table import ImageRecord, LanceWriter, VectorSettings, open_table
 from search.corpus_files import KINDS, draw_picture, rows_of, stuck_in_the_third_batch, write_rows
 
@@ -330,3 +332,42 @@ def test_a_search_that_a_writer_overtakes_is_done_again(tmp_path, monkeypatch):
     monkeypatch.setattr(query, "to_arrow", lambda request: (_ for _ in ()).throw(RuntimeError("something else")))
     with pytest.raises(RuntimeError, match="something else"):
         index.search(second[1][3], 1)
+
+
+@pytest.mark.parametrize(
+    ("read", "asked"),
+    [
+        (len, lambda table: (type(table), "count_rows")),
+        (lambda index: len(index.labels()), lambda table: (type(table.search()), "to_arrow")),
+        (lambda index: len(sample(index, 9)[0]), lambda table: (type(table.take_offsets([0])), "to_arrow")),
+        (lambda index: 5 * (index.approximation is None), lambda table: (type(table), "list_indices")),
+    ],
+)
+def test_whatever_is_read_while_a_writer_is_done_is_read_again(read, asked, tmp_path, monkeypatch):
+    records, vectors = drawn(5, seed=1)
+    named = [record._replace(label=record.path) for record in records]
+    index = open_index(write_rows(tmp_path / "vectors.lance", SETTINGS, (named, vectors)))
+    # Another process is about to build an index.
+    (index.path / MEASURED).write_text("{}")
+    kind, name = asked(index.table)
+    answer, calls = getattr(kind, name), []
+
+    def overtaken(*arguments):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("lance error: Not found: vectors.lance/data/0.lance")
+        return answer(*arguments)
+
+    monkeypatch.setattr(kind, name, overtaken)
+    assert read(index) == 5
+    assert len(calls) > 1
+
+
+@pytest.mark.parametrize("rerank", [Rerank(expand=5), Rerank(whiten=5)])
+def test_a_row_that_is_removed_between_a_search_and_its_re_ranking_is_left_out(rerank, tmp_path, monkeypatch):
+    records, vectors = drawn(5, seed=1)
+    index = open_index(write_rows(tmp_path / "vectors.lance", SETTINGS, (records, vectors)))
+    read = index.vectors
+    monkeypatch.setattr(index, "vectors", lambda rows: read(rows - {3}))
+    (hits,) = index.search(vectors[0], 5, rerank=rerank)
+    assert {hit.row for hit in hits} == ({0, 1, 2, 4} if rerank.whiten else {*range(5)})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import socket
 import sys
 import time
@@ -12,16 +14,21 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import uvicorn
 from PIL import Image
 from starlette.testclient import TestClient
+from uvicorn.server import ServerState
 
+from gspool.search import index
 from gspool.search.commands import run
+from gspool.search.index import approximate
+from gspool.search.index.table import write_lock
 from gspool.search.serve import app
 from gspool.search.serve.api import create_api
 from gspool.search.serve.app import listening, open_tunnel
 from gspool.search.serve.guard import Guard
 from search.corpus_files import noise
-from search.served import HOSTILE, Server, as_bytes, png_bomb
+from search.served import HOSTILE, Server, as_bytes, in_a_loop, png_bomb
 
 
 def uploaded(server: Server, content: bytes, name: str = "a.png") -> str:
@@ -178,6 +185,57 @@ def test_a_token_and_a_rate_reach_the_guard(served_folder, monkeypatch, tmp_path
     model, index = served_folder / "model", served_folder / "vectors.lance"
     assert run("serve", [str(model), "--index", str(index), "--port", "0", "--rate", "5"]) == 0
     assert answers == [401] * 3 + [415] * 2 + [429, 200]
+
+
+def test_an_application_of_ones_own_keeps_its_uploads_in_a_folder_of_its_own(lookup, monkeypatch, tmp_path) -> None:
+    """By default all programs with Gradio share one, in which the guard would make room."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    in_a_loop(app.create_app, lookup)
+    own = Path(os.environ["GRADIO_TEMP_DIR"])
+    assert own.is_dir()
+    assert own.name.startswith("gspool-serve-")
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    in_a_loop(app.create_app, lookup)
+    assert os.environ["GRADIO_TEMP_DIR"] == str(tmp_path)
+
+
+def test_a_server_starts_without_an_index_that_cannot_be_built(served_folder, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "")
+    monkeypatch.setattr(index, "APPROXIMATE_FROM", 10)
+    monkeypatch.setattr(approximate, "FEWEST_ROWS", 10)
+    monkeypatch.setattr(app, "create_app", lambda *_: None)
+    monkeypatch.setattr(app, "run_server", lambda *_: None)
+    table = served_folder / "vectors.lance"
+    with write_lock(table):
+        assert run("serve", [str(served_folder / "model"), "--index", str(table), "--port", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "another process is writing" in said
+    assert "12 vectors of length 16, exact" in said
+
+
+@pytest.mark.parametrize(
+    ("address", "most"),
+    [("2001:db8::{}", 2), ("::ffff:192.0.2.1", 2), ("::ffff:192.0.2.{}", 5), ("::ffff:127.0.0.1", 5)],
+)
+def test_connections_are_counted_by_client(address, most, monkeypatch) -> None:
+    monkeypatch.setattr(app, "MOST_CONNECTIONS_EACH", 2)
+    config, state, closed = uvicorn.Config(None), ServerState(), []
+
+    class Transport(asyncio.Transport):
+        def __init__(self, number: int) -> None:
+            super().__init__({"peername": (address.format(number), 1)})
+
+        def abort(self) -> None:
+            closed.append(self)
+
+    async def connect() -> None:
+        for number in range(1, 6):
+            connection = app.Connection(config, state, {}, seconds=60.0)
+            connection.connection_made(Transport(number))
+
+    asyncio.run(connect())
+    assert 5 - len(closed) == most
 
 
 def test_an_address_of_another_machine_is_told_in_a_line(served_folder, capsys) -> None:

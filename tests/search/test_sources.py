@@ -77,6 +77,18 @@ def test_files_left_out_by_their_names_are_counted_and_named(tree):
         assert names(str(tree / "a" / "*")) == [("3.webp", None)]
 
 
+@NOTES_ARE_MEANT
+def test_folders_left_out_are_counted_and_named(tree):
+    (tree / "c").symlink_to(tree / "b")
+    (tree / "d").symlink_to(tree / "nowhere")
+    with pytest.warns(UserWarning, match=r"2 folders are left out \([cd], [cd]\): links to a folder listed already"):
+        assert len(names(tree)) == 4
+    (tree / "c").unlink()
+    with pytest.warns(UserWarning, match=r"1 folder is left out \(d\)"):
+        assert len(names(tree)) == 4
+    assert len([*list_images([tree], warn=False)]) == 4
+
+
 def test_what_embed_writes_into_the_folder_is_no_picture_left_out(tree, recwarn):
     for notes in tree.rglob("notes.txt"):
         notes.unlink()

@@ -11,6 +11,7 @@ from jsonargparse.typing import PositiveInt
 
 from gspool.terminal.output import check_output, check_writable
 from gspool.terminal.parser import Share, TeachingParser
+from gspool.terminal.status import checking_arguments
 
 if TYPE_CHECKING:
     from gspool.search.corpus import EmbeddedCorpus
@@ -35,10 +36,13 @@ USAGE = "gspool embed MODEL IMAGES... --out FILE.lance|.parquet|.npz [--OPTION V
 
 def embed_command(arguments: Sequence[str]) -> None:
     """Embed, index what is large, and print the outcome; an error if none of the pictures could be read."""
-    given = _parser().parse_args(list(arguments))
+    parser = _parser()
+    given = parser.parse_args(list(arguments))
+    if given.ray is None:
+        parser.refuse(given, "is about a Ray cluster, --ray", "actors")
     from gspool.search.corpus import embed_corpus
     from gspool.search.index import open_index
-    from gspool.search.index.export import SUFFIXES
+    from gspool.search.index.export import SUFFIXES, check_name
     from gspool.search.model import Limits
 
     # Before a model is loaded. A Lance table is a folder, which may be there already.
@@ -47,6 +51,8 @@ def embed_command(arguments: Sequence[str]) -> None:
         check_writable(out.parent, "--out")
     else:
         check_output(str(out), "--out", SUFFIXES)
+    with checking_arguments():
+        check_name(out)
     passed_on = ("batch_size", "workers", "device", "remove_gone", "ray", "actors", "progress")
     try:
         result = embed_corpus(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse.typing import PositiveInt
 
 from gspool.files import write_atomic
-from gspool.terminal.output import check_output
+from gspool.terminal.output import check_output, shown
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError
 
@@ -54,11 +54,15 @@ def explain_command(arguments: Sequence[str]) -> None:
     given = parser.parse_args(list(arguments))
     if bool(given.images) == (given.prototypes is not None):
         raise WrongArgumentsError("give images to explain, or --prototypes with a folder or data set, not both")
+    if given.images:
+        parser.refuse(given, "is about --prototypes", "split")
+    else:
+        parser.refuse(given, "is about images, not --prototypes", "grid")
     default, endings = ("explanation.png", (".png", ".html")) if given.images else ("prototypes.html", (".html",))
     if given.out is None and given.json is None:
         given.out = default
-    check_output(given.out, "--out", endings)
-    check_output(given.json, "--json")
+    given.out = check_output(given.out, "--out", endings)
+    given.json = check_output(given.json, "--json")
     from gspool.search.model import load_model
 
     model = load_model(given.model, given.device)
@@ -129,4 +133,4 @@ def _write(given: Any, lines: list[str], picture: bytes | None, figures: Any) ->
         if place not in (None, "-") and content is not None:
             write_atomic(Path(place), content)
             lines.append(f"wrote   {place}")
-    print(text if given.json == "-" else "\n".join(lines))
+    print(text if given.json == "-" else "\n".join(map(shown, lines)))

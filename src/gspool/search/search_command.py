@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse.typing import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from gspool.files import write_atomic
-from gspool.terminal.output import check_output
+from gspool.terminal.output import check_output, shown
 from gspool.terminal.parser import Cosine, Share, TeachingParser
 from gspool.terminal.status import WrongArgumentsError
 
@@ -46,11 +46,17 @@ USAGE = """gspool search MODEL QUERY... --index FILE [--k N] [--picture FILE] [-
        gspool search --duplicates --index FILE [--similarity COSINE] [--json FILE]"""
 # More queries than this take long to search exactly, and say no more about the recall.
 MOST_CHECKED = 200
+# What does nothing to --duplicates.
+OF_QUERIES = (
+    *("k", "label", "where", "others", "exact", "check", "recall", "expand", "alpha", "whiten", "threshold"),
+    *("picture", "device"),
+)
 
 
 def search_command(arguments: Sequence[str]) -> None:
     """Search, and show the neighbours in the terminal, as JSON, or as a picture; an error if no query can be read."""
-    given = _parser().parse_args(list(arguments))
+    parser = _parser()
+    given = parser.parse_args(list(arguments))
     from gspool.search.explanation.figure import KINDS, MOST_QUERIES, draw_answers
     from gspool.search.index import label_filter, open_index
     from gspool.search.model import load_model
@@ -59,8 +65,12 @@ def search_command(arguments: Sequence[str]) -> None:
         raise WrongArgumentsError("--duplicates compares the corpus with itself and takes no queries")
     if not given.duplicates and not given.queries:
         raise WrongArgumentsError("give a model and pictures to search with: gspool search MODEL QUERY... --index FILE")
-    check_output(given.picture, "--picture", KINDS)
-    check_output(given.json, "--json", (".json", ".jsonl"))
+    if given.duplicates:
+        parser.refuse(given, "is about queries, and --duplicates has none", *OF_QUERIES)
+    else:
+        parser.refuse(given, "is about --duplicates", "similarity")
+    given.picture = check_output(given.picture, "--picture", KINDS)
+    given.json = check_output(given.json, "--json", (".json", ".jsonl"))
     index = open_index(given.index)
     if given.duplicates:
         _duplicates(index, given)
@@ -69,13 +79,16 @@ def search_command(arguments: Sequence[str]) -> None:
     index.check_model(model)
     conditions = [f"({given.where})"] if given.where else []
     conditions += [label_filter(given.label)] if given.label else []
-    if index.needs_approximation and not given.exact:
-        index.build(given.recall, tell=_aside)
+    if not given.exact:
+        build_if_needed(index, _aside, given.recall)
     _aside(str(index) if not given.exact else f"{index.path.name}: {len(index):,} vectors, exact (--exact)")
     drawn: list[Answer] = []
     count = unread = labelled = right = 0
+    answers = _answers(model, index, given, " AND ".join(conditions) or None)
+    # Before a file is opened: a wrong condition should leave the answers that it holds.
+    first = next(answers)
     with _output(given, index, chosen_threshold(given)) as put:
-        for answer in _answers(model, index, given, " AND ".join(conditions) or None):
+        for answer in itertools.chain([first], answers):
             put(answer)
             count += 1
             unread += answer.problem is not None
@@ -109,7 +122,7 @@ def _parser() -> TeachingParser:
     add("--duplicates", action="store_true", help="List groups of near-identical pictures instead.")
     add("--similarity", type=Share, default=0.95, help="The least cosine of duplicates.")
     add("--picture", type=str | None, default=None, metavar="FILE", help="Draw them: .png .pdf .svg.")
-    to_json = "Write .json, or .jsonl with one line per query; - for the terminal."
+    to_json = "Write .json, or .jsonl with one line per query or group; - for the terminal."
     add("--json", type=str | None, default=None, metavar="FILE", help=to_json)
     add("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU if there is one.")
     return parser
@@ -140,6 +153,15 @@ def chosen_threshold(given: Any) -> float | None:
     return match_threshold(given.model)
 
 
+def build_if_needed(index: Index, tell: Callable[[str], None], recall: float = 0.98) -> None:
+    """Build an approximate index over many vectors; where that fails, say so and go on with the table as it is."""
+    if index.needs_approximation:
+        try:
+            index.build(recall, tell=tell)
+        except ValueError as error:
+            tell(f"{error}. The search goes on without")
+
+
 def _answers(model: Embedder, index: Index, given: Any, where: str | None) -> Iterator[Answer]:
     """Search; with ``--check`` also search exactly, and print the recall at the end."""
     from gspool.search.index.approximate import mean_recall
@@ -162,14 +184,17 @@ def _answers(model: Embedder, index: Index, given: Any, where: str | None) -> It
 
 def _duplicates(index: Index, given: Any) -> None:
     groups = index.duplicates(given.similarity)
-    if given.json:
-        records = [[hit._asdict() for hit in group] for group in groups]
-        _write_json(given.json, {"index": str(index.path), "similarity": given.similarity, "groups": records})
+    records = [[hit._asdict() for hit in group] for group in groups]
+    if given.json and _is_lines(given.json):
+        _write(given.json, "".join(json.dumps(record) + "\n" for record in records))
+    elif given.json:
+        about = {"index": str(index.path), "similarity": given.similarity}
+        _write(given.json, json.dumps({**about, "groups": records}, indent=1) + "\n")
     else:
         for number, group in enumerate(groups, start=1):
             print(f"group {number}: {len(group):,} pictures")
             for hit in group:
-                print(f"      {hit.score:8.4f}  {hit.label or '-':16s} {hit.path}")
+                print(f"      {hit.score:8.4f}  {shown(hit.label or '-'):16s} {shown(hit.path)}")
     extra = sum(len(group) - 1 for group in groups)
     _aside(
         f"{len(groups):,} groups of near-identical pictures among {len(index):,} (cosine >= {given.similarity:g}); "
@@ -182,7 +207,7 @@ def _output(given: Any, index: Index, threshold: float | None) -> Iterator[Calla
     """Yield the function that prints or writes an answer; JSON Lines are written as they come."""
     if not given.json:
         yield partial(_show, threshold=threshold)
-    elif given.json.endswith(".jsonl"):
+    elif _is_lines(given.json):
         Path(given.json).parent.mkdir(parents=True, exist_ok=True)
         with open(given.json, "w", encoding="utf-8") as lines:
             yield lambda answer: lines.write(json.dumps(_record(answer, threshold)) + "\n")
@@ -191,11 +216,14 @@ def _output(given: Any, index: Index, threshold: float | None) -> Iterator[Calla
         yield lambda answer: answers.append(_record(answer, threshold))
         way = "exact" if given.exact or index.approximation is None else index.approximation._asdict()
         about = {"index": str(index.path), "vectors": len(index), **index.settings._asdict()}
-        _write_json(given.json, {**about, "k": given.k, "search": way, "answers": answers})
+        _write(given.json, json.dumps({**about, "k": given.k, "search": way, "answers": answers}, indent=1) + "\n")
 
 
-def _write_json(name: str, content: dict[str, Any]) -> None:
-    text = json.dumps(content, indent=1) + "\n"
+def _is_lines(name: str) -> bool:
+    return name.lower().endswith(".jsonl")
+
+
+def _write(name: str, text: str) -> None:
     if name == "-":
         print(text, end="")
     else:
@@ -213,12 +241,12 @@ def _record(answer: Answer, threshold: float | None) -> dict[str, Any]:
 
 
 def _show(answer: Answer, threshold: float | None) -> None:
-    print(answer.query + (f" [{answer.label}]" if answer.label else ""))
+    print(shown(answer.query + (f" [{answer.label}]" if answer.label else "")))
     if answer.problem is not None:
-        print(f"      cannot be read: {answer.problem}")
+        print(f"      cannot be read: {shown(answer.problem)}")
     for rank, hit in enumerate(answer.hits, start=1):
         match = "" if threshold is None else "match     " if hit.score >= threshold else "no match  "
-        print(f"  {rank:3d} {hit.score:8.4f}  {match}{hit.label or '-':16s} {hit.path}")
+        print(f"  {rank:3d} {hit.score:8.4f}  {match}{shown(hit.label or '-'):16s} {shown(hit.path)}")
 
 
 def _aside(line: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt, restricted_number_type
 
-from gspool.search.search_command import add_ranking_arguments, chosen_rerank, chosen_threshold
+from gspool.search.search_command import add_ranking_arguments, build_if_needed, chosen_rerank, chosen_threshold
 from gspool.terminal.parser import TeachingParser
 from gspool.terminal.status import WrongArgumentsError
 
@@ -83,8 +83,7 @@ def _serve(given: Any) -> None:
         os.environ["GRADIO_TEMP_DIR"] = uploads
         index = open_index(given.index)
         lookup = Lookup(load_model(given.model, given.device), index, chosen_rerank(given), chosen_threshold(given))
-        if index.needs_approximation:
-            index.build(tell=print)
+        build_if_needed(index, print)
         print(f"index   {index}")
         names = [name.lower() for name in given.allow_host]
         if given.share:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from gspool.executor import Executor
-from gspool.files import lock
 from gspool.search.corpus.known import KnownPictures
 from gspool.search.corpus.sources import list_images
 from gspool.search.corpus.stream import EmbeddedBatch, embed_on
-from gspool.search.index.export import finish_store, open_store
-from gspool.search.index.table import LanceWriter, VectorSettings
+from gspool.search.index.export import check_name, finish_store, open_store
+from gspool.search.index.table import LanceWriter, VectorSettings, write_lock
 from gspool.search.model import LIMITS, Limits, default_precision, fingerprint, load_model
 from gspool.terminal.bar import WorkBar, work_bar
 
@@ -112,6 +111,7 @@ def embed_corpus(
     sources = [images] if isinstance(images, str | Path) else list(images)
     place = Path(out).expanduser()
     # Cheap checks first: a wrong path should not cost the time to load a model.
+    check_name(place)
     total = sum(1 for _ in list_images(sources))
     name = model if isinstance(model, str | Path) else type(model).__name__
     network = load_model(model, device) if isinstance(model, str | Path) else model
@@ -125,11 +125,7 @@ def embed_corpus(
         print(f"{total:,} pictures; {made_of}, {chosen} {where}", flush=True)
     began = time.perf_counter()
     place.parent.mkdir(parents=True, exist_ok=True)
-    taken = f"another process is writing to {place}; wait for it, or write to another file"
-    with (
-        lock(place.with_name(f".{place.name}.lock"), taken),
-        work_bar("embedding", 0, total, progress, unit="images") as bar,
-    ):
+    with write_lock(place), work_bar("embedding", 0, total, progress, unit="images") as bar:
         writer = open_store(place, settings)
         known = KnownPictures(writer, sources)
         bad_list = place.with_name(f"{place.name}.bad.csv")

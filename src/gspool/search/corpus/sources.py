@@ -31,8 +31,8 @@ def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[Im
         ValueError: if a folder or a glob holds no picture, or a CSV list cannot be read.
 
     Warns:
-        UserWarning: unless ``warn`` is false, if files of a folder or a glob are left out because of their names, or
-            the innermost of nested folders are the labels.
+        UserWarning: unless ``warn`` is false, if files of a folder or a glob are left out because of their names,
+            folders are left out, or the innermost of nested folders are the labels.
     """
     if not sources:
         raise ValueError("no images were named; give folders, globs, CSV lists or files")
@@ -50,6 +50,13 @@ def list_images(sources: Sequence[str | Path], warn: bool = True) -> Iterator[Im
                 f"{', '.join(IMAGE_SUFFIXES)}. Name other files in a CSV list to read them",
                 stacklevel=2,
             )
+        if source.folders.count and warn:
+            folders = "1 folder is" if source.folders.count == 1 else f"{source.folders.count:,} folders are"
+            warnings.warn(
+                f"{printable(given)}: {folders} left out ({source.folders}): links to a folder listed already, links "
+                "below a class folder, links that lead nowhere, or folders that may not be read",
+                stacklevel=2,
+            )
         if source.nesting and warn:
             warnings.warn(f"{printable(given)}: {source.nesting}", stacklevel=2)
 
@@ -61,13 +68,14 @@ class Source:
         name: its absolute path, by which rows of the table know it; None for a file named by itself.
         searched: the folder in which it finds pictures; empty for a list, which may name any.
         left_out: files that were left out because of their names, once all images have been listed.
+        folders: folders that were left out, see `ImageFolder`.
         nesting: a sentence if the innermost of nested folders are the labels.
     """
 
     def __init__(self, given: str | Path) -> None:
         path = self.path = Path(given).expanduser()
         self.place = place = os.path.abspath(path)
-        self.left_out, self.nesting = LeftOut(), ""
+        self.left_out, self.folders, self.nesting = LeftOut(), LeftOut(), ""
         if path.is_dir():
             self.kind, searched = "folder", place
         elif path.suffix.lower() == ".csv" and path.is_file():
@@ -100,5 +108,5 @@ class Source:
             folder = ImageFolder(self.place, ignored=WRITTEN)
             for picture in folder:
                 yield ImageRecord(str(picture.path), picture.label or None, source=self.name)
-            self.left_out = folder.other_files
+            self.left_out, self.folders = folder.other_files, folder.other_folders
             self.nesting = folder.nesting() if folder.label_folder == "leaf" else ""

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 class Explanation(NamedTuple):
     """How one image became its embedding; every map is on the grid of h x w tokens over ``image``.
 
-    ``attributes`` (sum 1) are None for a pooling layer without prototypes; ``owners`` and ``plan`` also for one whose
-    prototypes are no transport of tokens (VLAD, OTP). ``plan`` is the part of the transported mass that each prototype
-    takes from each place, and sums to 1: over the places to ``attributes``, and over the prototypes to ``weights``
-    (for the background role to its opposite, what is *not* pooled). Without attributes, which also a layer with one
-    prototype in every group has not, ``missing`` gives the reason.
+    ``owners``, ``attributes`` (sum 1) and ``plan`` are None for a pooling layer without prototypes. ``plan`` is the
+    part of the transported mass that each prototype takes from each place, and sums to 1: over the places to
+    ``attributes``, and over the prototypes to ``weights`` (for the background role to its opposite, what is *not*
+    pooled). Without attributes, which also a layer with one prototype in every group has not, ``missing`` gives the
+    reason.
     """
 
     image: UInt8[Tensor, "3 H W"]
@@ -135,7 +135,8 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
     if pooled.weights is None:
         raise ValueError(
             f"the pooling layer {model.settings.pooling!r} of this model gives no weight to the places of an image, so "
-            "there is no map to show; layers with weights are gsp, gmp+gsp, gemean+gsp, gap, crow, delf and tsmk"
+            "there is no map to show; layers with weights are gsp, gmp+gsp, gemean+gsp, gap, crow, delf, tsmk, ep, "
+            "abmilp and aim"
         )
     if features.ndim != 4:
         raise ValueError(
@@ -148,8 +149,7 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
         plan = (plan / plan.sum()).unflatten(1, grid)
         return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
     # What GSP gives as attributes says nothing before its prototypes are set, nor with one in every group.
-    known = pooled.attributes if prototype_layer(model) is None else None
-    return whole._replace(missing=missing, attributes=None if known is None else known[0].cpu())
+    return whole._replace(missing=missing)
 
 
 def shared_prototypes(first: Explanation, second: Explanation, top: int = 8) -> Shared:

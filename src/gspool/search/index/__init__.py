@@ -13,10 +13,18 @@ import numpy as np
 import torch
 
 from gspool.data.decode import printable
-from gspool.search.index.approximate import APPROXIMATE_FROM, TIE, Approximation, build, mean_recall, sample
+from gspool.search.index.approximate import (
+    APPROXIMATE_FROM,
+    MEASURED,
+    TIE,
+    Approximation,
+    build,
+    mean_recall,
+    sample,
+)
 from gspool.search.index.export import SUFFIXES, copy_to_lance
 from gspool.search.index.rerank import CANDIDATES, Rerank, Whitening, expand_query, learn_whitening, unit
-from gspool.search.index.table import VectorSettings, file_stamp, open_table, vectors_of
+from gspool.search.index.table import VectorSettings, file_stamp, is_missing, newest, open_table, vectors_of
 from gspool.search.model import fingerprint
 
 if TYPE_CHECKING:
@@ -30,7 +38,7 @@ QUERIES_AT_ONCE = 256
 # How much a table may grow before its approximate index is built and measured again.
 GROWN = 1.2
 # Rows that are compared with all others at once, in the search for duplicates.
-ROWS_COMPARED = 1024
+ROWS_COMPARED = 256
 # Rows from which whitening is learned: many more than the numbers in a vector.
 ROWS_TO_WHITEN = 100_000
 
@@ -50,24 +58,48 @@ class Index:
     Attributes:
         path: the file.
         settings: the model that made the vectors, and its precision.
-        approximation: the approximate index in use and its measured recall; None while search is exact.
     """
 
     def __init__(self, table: Any, path: Path) -> None:
         self.table = table
         self.path = path
         self.settings = VectorSettings.of(table.schema, path)
-        self.approximation = Approximation.read(table, path)
+        self._approximation: Approximation | None = None
+        self._measured_at: object = ()
+        # Read now, so that a damaged file is reported here.
+        _ = self.approximation
         self._whitenings: dict[int, Whitening] = {}
 
     def __len__(self) -> int:
         """Count the vectors."""
-        return int(self.table.count_rows())
+        return int(newest(self.table.count_rows))
 
     def __repr__(self) -> str:
         """Return the file, its size and the way it is searched."""
         kind = "exact" if self.approximation is None else str(self.approximation)
         return f"{self.path.name}: {len(self):,} vectors of length {self.settings.dim}, {kind}"
+
+    @property
+    def version(self) -> int:
+        """The number of the newest version of the table: every change of it makes another."""
+        return int(self.table.version)
+
+    @property
+    def approximation(self) -> Approximation | None:
+        """The approximate index in use and its measured recall; None while search is exact.
+
+        Another process may build one while this index is open.
+        """
+        measured_at = file_stamp(str(self.path / MEASURED))
+        if measured_at != self._measured_at:
+            self.approximation = Approximation.read(self.table, self.path)
+            self._measured_at = measured_at
+        return self._approximation
+
+    @approximation.setter
+    def approximation(self, chosen: Approximation | None) -> None:
+        self._approximation = chosen
+        self._measured_at = file_stamp(str(self.path / MEASURED))
 
     def search(
         self,
@@ -107,7 +139,7 @@ class Index:
         queries = self._checked(vectors)
         if k < 1:
             raise ValueError(f"k is the number of neighbours and must be at least 1, got {k}")
-        rerank = (rerank or Rerank()).check()
+        rerank = (rerank or Rerank()).check(self.settings.dim)
         found: list[list[Hit]] = []
         for first in range(0, len(queries), QUERIES_AT_ONCE):
             some = queries[first : first + QUERIES_AT_ONCE]
@@ -142,6 +174,9 @@ class Index:
 
         ``widened`` searches more partitions until there are enough hits, as conditions do.
         """
+        k = min(k, len(self))
+        if k == 0:
+            return [[] for _ in queries]
         # One query is passed as a vector, several as a matrix: LanceDB numbers the answers of a matrix only.
         request = self.table.search(queries if len(queries) > 1 else queries[0]).distance_type("cosine").limit(k)
         approximation = None if exact else self.approximation
@@ -154,7 +189,7 @@ class Index:
             request = request.where(where, prefilter=True)
         request = request.select(["row", "path", "label", "_distance"])
         try:
-            answer = _answered(request)
+            answer = newest(request.to_arrow)
         except (ValueError, RuntimeError) as error:
             if where is None:
                 raise
@@ -168,7 +203,7 @@ class Index:
             hits[each.get("query_index", 0)].append(hit)
         for number, found in enumerate(hits):
             # The few partitions that were searched may hold fewer rows than were asked for.
-            if approximation is not None and fixed and len(found) < min(k, len(self)):
+            if approximation is not None and fixed and len(found) < k:
                 (hits[number],) = self._nearest(queries[number, None], k, where, exact, widened=True)
             hits[number].sort(key=lambda hit: (-hit.score, hit.row))
         return hits
@@ -176,22 +211,26 @@ class Index:
     def _expanded(self, queries: np.ndarray, rerank: Rerank, exact: bool) -> np.ndarray:
         nearest = self._nearest(queries, rerank.expand, None, exact)
         known = self.vectors({hit.row for hits in nearest for hit in hits})
+        # A row may have been removed since it was found.
+        near = [[known[hit.row] for hit in hits if hit.row in known] for hits in nearest]
         return np.stack(
             [
-                expand_query(query, np.stack([known[hit.row] for hit in hits]), rerank.alpha) if hits else query
-                for query, hits in zip(queries, nearest, strict=True)
+                expand_query(query, np.stack(vectors), rerank.alpha) if vectors else query
+                for query, vectors in zip(queries, near, strict=True)
             ]
         )
 
     def _whitened(self, queries: np.ndarray, candidates: list[list[Hit]], directions: int) -> list[list[Hit]]:
         """Order candidates by their cosines after whitening."""
+        if not any(candidates):
+            return candidates
         if directions not in self._whitenings:
             self._whitenings[directions] = learn_whitening(sample(self, ROWS_TO_WHITEN)[1], directions)
         whiten = self._whitenings[directions]
         known = self.vectors({hit.row for hits in candidates for hit in hits})
         white = dict(zip(known, whiten(np.array([*known.values()]).reshape(-1, self.settings.dim)), strict=True))
         scored = [
-            [hit._replace(score=float(query @ white[hit.row])) for hit in hits]
+            [hit._replace(score=float(query @ white[hit.row])) for hit in hits if hit.row in white]
             for query, hits in zip(whiten(queries), candidates, strict=True)
         ]
         return [sorted(hits, key=lambda hit: (-hit.score, hit.row)) for hits in scored]
@@ -199,7 +238,7 @@ class Index:
     def read(self, columns: Sequence[str], where: str | None = None) -> pa.Table:
         """Return columns of the rows that fulfil an SQL condition; of all rows without one."""
         request = self.table.search().select([*columns])
-        return (request if where is None else request.where(where)).to_arrow()
+        return newest((request if where is None else request.where(where)).to_arrow)
 
     def vectors(self, rows: Iterable[int]) -> dict[int, Float32[np.ndarray, " D"]]:
         """Return the vectors of rows by their numbers; a number that does not exist is left out."""
@@ -243,15 +282,20 @@ class Index:
         columns = self.read(["row", "path", "label", "vector"]).sort_by("row")
         rows, paths, labels = (columns[name].to_pylist() for name in ("row", "path", "label"))
         vectors = torch.from_numpy(unit(vectors_of(columns)))
-        pairs = [torch.empty(0, 2, dtype=torch.int64)]
+        # Of each picture the first one of its group so far: all pairs of a large group would not fit into memory.
+        first_of = np.arange(len(rows))
         for first in range(0, len(vectors), ROWS_COMPARED):
             cosines = vectors[first : first + ROWS_COMPARED] @ vectors[first:].T
+            apart = first_of[first : first + ROWS_COMPARED, None] != first_of[first:]
             # Rounding must not part a picture from its copy.
-            pairs.append(torch.nonzero(cosines >= similarity - TIE) + first)
-        links = torch.cat(pairs).T.numpy()
-        graph = coo_array((np.ones(links.shape[1]), links), (len(rows), len(rows)))
+            near = np.stack(((cosines >= similarity - TIE).numpy() & apart).nonzero()) + first
+            if near.size:
+                links = np.hstack([near, [np.arange(len(rows)), first_of]])
+                graph = coo_array((np.ones(links.shape[1]), links), (len(rows), len(rows)))
+                _, number_of = connected_components(graph, directed=False)
+                first_of = np.unique(number_of, return_index=True)[1][number_of]
         groups: dict[int, list[int]] = {}
-        for number, group in enumerate(connected_components(graph, directed=False)[1].tolist()):
+        for number, group in enumerate(first_of.tolist()):
             groups.setdefault(group, []).append(number)
 
         def hit(each: int, first: int) -> Hit:
@@ -311,7 +355,7 @@ def open_index(path: str | Path) -> Index:
     place = Path(path).expanduser()
     if place.suffix not in SUFFIXES:
         raise ValueError(f"{place}: vectors are in a {', '.join(SUFFIXES)} file, as gspool embed writes it")
-    if not place.exists():
+    if is_missing(place):
         raise FileNotFoundError(f"there is no {place}; make it with: gspool embed MODEL IMAGES --out {place}")
     if place.suffix == ".lance":
         return Index(open_table(place), place)
@@ -347,13 +391,3 @@ def label_filter(labels: Iterable[str]) -> str:
 def _is_one_of(column: str, texts: Iterable[str]) -> str:
     quoted = ["'" + text.replace("'", "''") + "'" for text in texts]
     return f"{column} IN ({', '.join(quoted)})"
-
-
-def _answered(request: Any) -> Any:
-    try:
-        return request.to_arrow()
-    except RuntimeError as error:
-        if "Not found" not in str(error):
-            raise
-        # Another process has just deleted the version that this search began with; a second one begins with the newest.
-        return request.to_arrow()

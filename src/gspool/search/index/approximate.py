@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gspool.files import write_atomic
-from gspool.search.index.table import vectors_of
+from gspool.search.index.table import newest, reason_of, vectors_of, write_lock
 
 if TYPE_CHECKING:
     from gspool.search.index import Hit, Index
@@ -49,13 +49,19 @@ class Approximation(NamedTuple):
     @classmethod
     def read(cls, table: Any, path: Path) -> Approximation | None:
         """Read how the approximate index of a table was measured; None where it has none."""
-        file = path / MEASURED
-        if not file.is_file() or not any("vector" in index.columns for index in table.list_indices()):
+        try:
+            text = (path / MEASURED).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not any("vector" in index.columns for index in newest(table.list_indices)):
             return None
         try:
-            return cls(**json.loads(file.read_text(encoding="utf-8")))
+            return cls(**json.loads(text))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{file} is damaged ({error}); delete it, and the index is built again") from error
+            # Without its folders, which a server would tell to anybody.
+            raise ValueError(
+                f"{path.name}/{MEASURED} is damaged ({error}); delete it, and the index is built again"
+            ) from error
 
     def __str__(self) -> str:
         return (
@@ -79,9 +85,10 @@ def build(index: Index, recall: float, k: int, queries: int, tell: Callable[[str
     Vectors of the corpus, drawn with a fixed seed, are the queries. ``queries`` of them choose the settings by their
     ``k`` neighbours (the most thorough, if none reaches the recall); the recall is measured on as many others, because
     the settings were chosen for the first. ``tell`` is called with a line about every step.
-    """
-    from lancedb.index import IvfSq
 
+    Raises:
+        ValueError: if an argument does not fit, another process writes to the table, or it cannot be written.
+    """
     rows = len(index)
     if not 0 < recall <= 1:
         raise ValueError(f"recall is a share of the neighbours and must lie in (0, 1], got {recall}")
@@ -89,9 +96,26 @@ def build(index: Index, recall: float, k: int, queries: int, tell: Callable[[str
         raise ValueError(f"an approximate index is kept in a .lance table; embed to one instead of {index.path}")
     if rows < FEWEST_ROWS:
         raise ValueError(f"{index.path} has {rows} vectors; an approximate index needs {FEWEST_ROWS}")
+    try:
+        with write_lock(index.path):
+            return _built(index, recall, k, queries, tell)
+    except (RuntimeError, OSError) as error:
+        index.approximation = Approximation.read(index.table, index.path)
+        raise ValueError(
+            f"no approximate index of {index.path} could be built ({reason_of(error)}); make its folder writable, or "
+            "leave the search exact"
+        ) from error
+
+
+def _built(index: Index, recall: float, k: int, queries: int, tell: Callable[[str], None]) -> Approximation:
+    from lancedb.index import IvfSq
+
+    rows = len(index)
     # 250 for a million vectors. More took longer to build and gained nothing: neighbours then lie in more of them.
     partitions = max(4, round(rows**0.5 / 4))
     tell(f"building {KIND} over {rows:,} vectors in {partitions:,} partitions")
+    # What was measured of the index before says nothing about the new one, also if this process ends before it is done.
+    (index.path / MEASURED).unlink(missing_ok=True)
     began = time.perf_counter()
     index.table.create_index("vector", config=IvfSq(distance_type="cosine", num_partitions=partitions), replace=True)
     seconds = time.perf_counter() - began
@@ -125,9 +149,13 @@ def build(index: Index, recall: float, k: int, queries: int, tell: Callable[[str
 
 def sample(index: Index, count: int) -> tuple[list[int], np.ndarray]:
     """Draw rows of the corpus in random order; return their numbers and vectors."""
-    rows = len(index)
-    chosen = np.random.default_rng(SEED).choice(rows, size=min(count, rows), replace=False)
-    answer = index.table.take_offsets(sorted(chosen.tolist())).select(["row", "vector"]).to_arrow()
+
+    def drawn() -> Any:
+        rows = len(index)
+        chosen = np.random.default_rng(SEED).choice(rows, size=min(count, rows), replace=False)
+        return index.table.take_offsets(sorted(chosen.tolist())).select(["row", "vector"]).to_arrow()
+
+    answer = newest(drawn)
     # Shuffled again: the first half of the rows of a corpus shows other things than the second.
     order = np.random.default_rng(SEED).permutation(answer.num_rows)
     return np.asarray(answer["row"])[order].tolist(), vectors_of(answer)[order]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from lancedb.util import validate_table_name
 
 from gspool.search.index.table import COLUMNS, LanceWriter, VectorSettings, vectors_column, vectors_of
 
@@ -27,14 +28,28 @@ TEXTS = ("path", "label", "source")
 UNKNOWN: dict[str, Any] = {**dict.fromkeys(COLUMNS, -1), **dict.fromkeys(TEXTS, "")}
 
 
+def check_name(out: Path) -> None:
+    """Check that vectors can be written to a file of this name.
+
+    Raises:
+        ValueError: if it ends in another way, or a table of LanceDB cannot have it.
+    """
+    if out.suffix not in SUFFIXES:
+        raise ValueError(f"vectors are written to a {', '.join(SUFFIXES)} file, got {out}")
+    if out.suffix == ".lance":
+        try:
+            validate_table_name(out.stem)
+        except ValueError as error:
+            raise ValueError(f"{out} cannot be written; give it another name. {error}") from error
+
+
 def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     """Open the table behind a file of vectors: a .lance file itself, or the working table of an export.
 
     The working table of ``FILE`` lies in ``FILE.parts`` until `finish_store` has written the file. A file that exists
     is read into it first. One with vectors of other settings is refused.
     """
-    if out.suffix not in SUFFIXES:
-        raise ValueError(f"vectors are written to a {', '.join(SUFFIXES)} file, got {out}")
+    check_name(out)
     if out.suffix == ".lance":
         return LanceWriter(out, settings)
     folder = out.with_name(f"{out.name}.parts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,15 +32,21 @@ class Rerank(NamedTuple):
     alpha: float = 3.0
     whiten: int = 0
 
-    def check(self) -> Rerank:
+    def check(self, dim: int | None = None) -> Rerank:
         """Return the same options.
 
+        Args:
+            dim: the length of the vectors that they are for, if it is known.
+
         Raises:
-            ValueError: if a number is negative.
+            ValueError: if a number is negative or not finite, or there are not as many directions to whiten.
         """
-        for name in self._fields:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        for name, value in zip(self._fields, self, strict=True):
+            # Written so that a NaN is refused as well.
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
+        if dim is not None and self.whiten > dim:
+            raise ValueError(f"vectors of length {dim} have no {self.whiten} directions to whiten")
         return self
 
 
@@ -56,8 +63,6 @@ class Whitening(NamedTuple):
 
 def learn_whitening(vectors: Float32[np.ndarray, "N D"], directions: int) -> Whitening:
     """Learn PCA whitening of the leading directions from the vectors of a corpus (Jegou and Chum, 2012)."""
-    if directions > vectors.shape[1]:
-        raise ValueError(f"vectors of length {vectors.shape[1]} have no {directions} directions to whiten")
     mean = vectors.mean(axis=0, dtype=np.float64)
     centred = vectors - mean
     variances, axes = np.linalg.eigh(centred.T @ centred / len(vectors))

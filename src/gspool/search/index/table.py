@@ -8,17 +8,19 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import lancedb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gspool.files import lock
+from gspool.terminal.status import in_words
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ KEY = b"gspool"
 FORGET_AFTER = timedelta(milliseconds=1)
 # Rows that one delete condition names.
 REMOVED_AT_ONCE = 4096
+Result = TypeVar("Result")
 
 
 class ImageRecord(NamedTuple):
@@ -135,6 +138,35 @@ def open_table(path: Path) -> Any:
         raise ValueError(f"{path} is not a Lance table ({error}); write one with gspool embed") from error
 
 
+def is_missing(path: Path) -> bool:
+    """Return whether nothing is at this path, or an empty folder, in which a Lance table can be created."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
+def newest(read: Callable[[], Result]) -> Result:
+    """Return what is read from a table that another process may write to."""
+    try:
+        return read()
+    except RuntimeError as error:
+        if "Not found" not in str(error):
+            raise
+        # The other process has just deleted the version that this began with; a second read begins with the newest.
+        return read()
+
+
+def write_lock(path: Path) -> AbstractContextManager[None]:
+    """Return the lock of a file of vectors, which a process holds while it writes to it."""
+    message = f"another process is writing to {path}; wait for it, or write to another file"
+    return lock(path.with_name(f".{path.name}.lock"), message)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why Lance could not write, in a few words."""
+    if "No space left" in str(error):
+        return "no space left on the disk"
+    return (in_words(error) or type(error).__name__).splitlines()[0]
+
+
 class LanceWriter:
     """Append rows to a table, and replace and remove rows; the table is created if it does not exist.
 
@@ -150,7 +182,7 @@ class LanceWriter:
     def __init__(self, path: Path, settings: VectorSettings) -> None:
         self.path, self.settings, self.changed = path, settings, False
         schema = settings.schema()
-        if path.exists():
+        if not is_missing(path):
             self.table = open_table(path)
             settings.check_same(VectorSettings.of(self.table.schema, path), path)
             missing = [field for field in schema if field.name not in self.table.schema.names]
@@ -221,11 +253,8 @@ class LanceWriter:
         try:
             yield
         except (RuntimeError, OSError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            if "No space left" in str(error):
-                reason = "no space left on the disk"
             raise ValueError(
-                f"{self.path} could not be written ({reason}); rows saved before are kept. Make room, or repair the "
-                "disk, and run the same command again"
+                f"{self.path} could not be written ({reason_of(error)}); rows saved before are kept. Make room, or "
+                "repair the disk, and run the same command again"
             ) from error
         self.changed = True

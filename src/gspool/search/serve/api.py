@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 from fastapi import APIRouter, FastAPI, File, Form, HTTPException, Path, Query, Request, Response, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
+from torch import Tensor
 
 from gspool.data import BrokenImageError
 from gspool.data.decode import ImageTooLargeError, UnknownFormatError
@@ -20,6 +21,8 @@ from gspool.version import __version__
 LARGEST_SIDE = 1024
 # Of one request; its bytes are limited as those of one picture.
 MOST_QUERIES = 100
+# Its pixels are limited as those of so many of the largest pictures: by default, a hundred of a megapixel pass.
+LARGEST_AT_ONCE = 4
 # The first that an exception is an instance of.
 STATUSES = {
     ImageTooLargeError: 413,
@@ -169,12 +172,27 @@ def _routes(lookup: Lookup, limits: Limits) -> APIRouter:
         if not 1 <= len(queries) <= MOST_QUERIES:
             raise HTTPException(422, f"send 1 to {MOST_QUERIES} queries as image or id, got {len(queries)}")
 
+        most = left = LARGEST_AT_ONCE * limits.max_pixels
+
+        def read(file: IO[bytes]) -> Tensor:
+            nonlocal left
+            # Counted before it is decoded, which takes its time also where it fails.
+            count = lookup.pixels_in(file)
+            # One that is too large by itself is refused as such, before it is decoded.
+            if count <= limits.max_pixels:
+                if count > left:
+                    raise ImageTooLargeError(
+                        f"all images of a request may have {most:,} pixels together; send this one in another"
+                    )
+                left -= count
+            return lookup.read(file, limits)
+
         def answer(query: UploadFile | int) -> OneAnswer:
             name = query if isinstance(query, int) else query.filename or ""
             # One picture that cannot be read must not take the other answers away.
             try:
                 known = lookup.picture(query).label if isinstance(query, int) else None
-                asked = query if isinstance(query, int) else lookup.read(query.file, limits)
+                asked = query if isinstance(query, int) else read(query.file)
                 return OneAnswer(query=name, label=known, neighbours=lookup.search(asked, k, threshold, label or ()))
             except (BrokenImageError, UnknownPictureError) as problem:
                 return OneAnswer(query=name, neighbours=[], problem=str(problem))

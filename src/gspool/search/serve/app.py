@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import secrets
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +19,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gspool.search.serve.guard import Guard, Rules, is_loopback
+from gspool.search.serve.guard import Guard, Rules, client_of, is_loopback
 from gspool.search.serve.lookup import UPLOAD_LIMITS, Lookup
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ def create_app(
 ) -> FastAPI:
     """Return the whole server as an ASGI application, for uvicorn or any other.
 
+    Gradio keeps uploads in the folder that the environment variable GRADIO_TEMP_DIR names. Where it is not set, it is
+    set to a new folder, which is deleted when this process ends: by default all programs with Gradio share one.
+
     Args:
         lookup: the model and the corpus.
         limits: of one upload.
@@ -48,6 +54,9 @@ def create_app(
     """
     # Before Gradio is imported, which reads them then: no telemetry, no history of questions.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = os.environ["GRADIO_RUN_HISTORY"] = "False"
+    if not os.environ.get("GRADIO_TEMP_DIR"):
+        os.environ["GRADIO_TEMP_DIR"] = tempfile.mkdtemp(prefix="gspool-serve-")
+        atexit.register(shutil.rmtree, os.environ["GRADIO_TEMP_DIR"], ignore_errors=True)
     import gradio as gr
     from gradio.utils import get_upload_folder
 
@@ -81,8 +90,8 @@ class Connection(H11Protocol):
         """Begin to wait for a request."""
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        clients = [getattr(other, "client", None) or ("", 0) for other in self.connections]
-        if not is_loopback(address) and sum(client[0] == address for client in clients) > MOST_CONNECTIONS_EACH:
+        clients = [client_of((getattr(other, "client", None) or ("", 0))[0]) for other in self.connections]
+        if not is_loopback(address) and clients.count(client_of(address)) > MOST_CONNECTIONS_EACH:
             transport.abort()
             return
         self._watch()

@@ -7,6 +7,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import logging
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -72,12 +74,7 @@ class RateLimit:
         """Count a request; return whether the client still has one left."""
         if not self.per_minute or (not self.loopback and is_loopback(address)):
             return True
-        now = time.monotonic() if now is None else now
-        try:
-            # One client has many addresses of IPv6: count its network.
-            client = str(ipaddress.IPv6Network((address, 64), strict=False))
-        except ValueError:
-            client = address
+        now, client = time.monotonic() if now is None else now, client_of(address)
         # Taken out and put back at the end, so that the oldest come first.
         left, before = self._left.pop(client, (float(self.per_minute), now))
         left = min(float(self.per_minute), left + (now - before) * self.per_minute / 60)
@@ -217,19 +214,42 @@ class Guard:
 
         try:
             await self.app(scope, received, sent)
-        except Exception:
+        except Exception as error:
             # The request was at fault, whatever it became on its way out.
             if problem is None:
+                # A page that is closed in the middle of an upload is no mistake of the server.
+                if not isinstance(error, ClientDisconnect):
+                    logging.getLogger(__name__).exception("%s %r", scope["method"], scope["path"])
                 raise
         return None if answered else problem
 
 
 def is_loopback(host: str) -> bool:
     """Return whether an address can only be reached from this machine."""
+    address = _parsed(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def client_of(address: str) -> str:
+    """Return what counts as one client: an address of IPv4, or a network of IPv6, whose owner has all its addresses.
+
+    Example:
+        >>> client_of("2001:db8::1"), client_of("::ffff:192.0.2.1")
+        ('2001:db8::/64', '192.0.2.1')
+    """
+    found = _parsed(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(found), 64), strict=False))
+    return address if found is None else str(found)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        found = ipaddress.ip_address(address)
     except ValueError:
-        return host == "localhost"
+        return None
+    # A socket of IPv6 writes an address of IPv4 as ::ffff:192.0.2.1.
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def make_room(folder: Path, most: int) -> None:

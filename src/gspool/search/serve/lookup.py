@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from typing import IO, TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+import torch
+from PIL import Image as Pillow
 from pydantic import BaseModel, Field, computed_field
 
 from gspool.data import BrokenImageError
+from gspool.data.decode import FORMATS
 from gspool.evaluation.verification import check_threshold
 from gspool.search.explanation import explain
 from gspool.search.index import label_filter
+from gspool.search.index.rerank import Rerank
 from gspool.search.model import Limits, embed_batch, open_image, read_pixels
 
 if TYPE_CHECKING:
@@ -24,7 +29,6 @@ if TYPE_CHECKING:
     from gspool.models import Embedder
     from gspool.search.explanation import Explanation
     from gspool.search.index import Index
-    from gspool.search.index.rerank import Rerank
 
 UPLOAD_LIMITS = Limits(max_bytes=10 * 2**20, max_pixels=25_000_000)
 MOST_NEIGHBOURS = 100
@@ -83,14 +87,35 @@ class Lookup:
         match: the least score of a match, see `gspool.search.model.match_threshold`.
 
     Raises:
-        ValueError: if another model made the vectors.
+        ValueError: if another model made the vectors, or they cannot be re-ranked so.
     """
 
     def __init__(self, model: Embedder, index: Index, rerank: Rerank | None = None, match: float | None = None) -> None:
         index.check_model(model)
+        (rerank or Rerank()).check(index.settings.dim)
         self.model, self.index, self.rerank, self.match = model, index, rerank, match
-        self.labels = index.labels()
+        self._labels: tuple[int, list[str]] = (-1, [])
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="lookup")
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the corpus as it is now, sorted."""
+        version = self.index.version
+        # Only after a change: it takes a pass over all rows.
+        if version != self._labels[0]:
+            self._labels = version, self.index.labels()
+        return self._labels[1]
+
+    @one_at_a_time
+    def pixels_in(self, file: IO[bytes]) -> int:
+        """Read from the head of an upload how many pixels it has; 0 for what is no picture."""
+        try:
+            with Pillow.open(file, formats=FORMATS) as picture:
+                return picture.width * picture.height
+        except Exception:  # damaged bytes make parsers raise nearly anything
+            return 0
+        finally:
+            file.seek(0)
 
     @one_at_a_time
     def read(self, file: IO[bytes], limits: Limits = UPLOAD_LIMITS) -> UInt8[Tensor, "3 H W"]:
@@ -107,8 +132,8 @@ class Lookup:
 
     @one_at_a_time
     def embed(self, pixels: UInt8[Tensor, "3 H W"]) -> Float[Tensor, " D"]:
-        """Return the unit vector of an image."""
-        return embed_batch(self.model, pixels[None]).embedding[0].float().cpu()
+        """Return the unit vector of an image; raises a BrokenImageError if it has none."""
+        return _with_direction(embed_batch(self.model, pixels[None]).embedding[0].float().cpu())
 
     @one_at_a_time
     def explain(self, pixels: UInt8[Tensor, "3 H W"]) -> Explanation:
@@ -129,22 +154,27 @@ class Lookup:
         Raises:
             QuestionError: if ``k`` or ``threshold`` is out of range, or no picture has one of the labels.
             UnknownPictureError: if there is no picture of that number.
+            BrokenImageError: if the vector of the image has no direction.
         """
         if not 1 <= k <= MOST_NEIGHBOURS:
             raise QuestionError(f"k is the number of neighbours, from 1 to {MOST_NEIGHBOURS}, got {k}")
         check_threshold(threshold)
-        unknown = sorted(set(labels) - set(self.labels))
+        known = self.labels if labels else []
+        unknown = sorted(set(labels) - set(known))
         if unknown:
-            some = ", ".join(self.labels[:5]) or "none"
+            some = ", ".join(known[:5]) or "none"
             raise QuestionError(
-                f"no picture of the corpus has the label {', '.join(unknown[:5])}; it has {len(self.labels)} labels: "
-                f"{some}{', ...' if len(self.labels) > 5 else ''}"
+                f"no picture of the corpus has the label {', '.join(unknown[:5])}; it has {len(known)} labels: "
+                f"{some}{', ...' if len(known) > 5 else ''}"
             )
         own = query if isinstance(query, int) else None
         if isinstance(query, int):
-            vector = self.index.vectors([self.picture(query).id])[query]
+            stored = self.index.vectors([self.picture(query).id]).get(query)
+            if stored is None:
+                raise self._unknown(query)
+            vector = _with_direction(torch.tensor(stored))
         else:
-            vector = self.embed(query).numpy()
+            vector = self.embed(query)
         condition = label_filter(labels) if labels else None
         hits = self.index.search(vector, k + (own is not None), condition, rerank=self.rerank)[0]
         return [
@@ -186,5 +216,16 @@ class Lookup:
         # The number is an int: nothing in the condition comes from outside.
         rows = self.index.read(["path", "label"], f"row = {int(number)}").to_pylist() if 0 <= number < 2**63 else []
         if not rows:
-            raise UnknownPictureError(f"there is no picture {number} in this corpus of {len(self.index):,}")
+            raise self._unknown(number)
         return rows[0]["path"], rows[0]["label"]
+
+    def _unknown(self, number: int) -> UnknownPictureError:
+        return UnknownPictureError(f"there is no picture {number} in this corpus of {len(self.index):,}")
+
+
+def _with_direction(vector: Float[Tensor, " D"]) -> Float[Tensor, " D"]:
+    """Return a vector that compares with others."""
+    # Written so that a NaN is refused as well.
+    if not 0 < float(vector.norm()) < math.inf:
+        raise BrokenImageError("the vector of this image is zero or not finite and compares with no other")
+    return vector

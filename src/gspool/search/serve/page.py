@@ -89,14 +89,7 @@ def create_page(lookup: Lookup, limits: Limits) -> gr.Blocks:
                 with gr.Column(elem_id="settings"):
                     count = gr.Slider(1, MOST_NEIGHBOURS, value=12, step=1, label="Neighbours", elem_id="count")
                     threshold = gr.Slider(-1, 1, value=-1, step=0.01, label="Cosine at least", elem_id="threshold")
-                    labels = gr.Dropdown(
-                        lookup.labels[:MOST_CHOICES],
-                        multiselect=True,
-                        allow_custom_value=len(lookup.labels) > MOST_CHOICES,
-                        label="Only these labels",
-                        visible=bool(lookup.labels),
-                        elem_id="labels",
-                    )
+                    labels = label_choice(lookup)
                     views = ["pictures", "weights", "prototypes"]
                     view = gr.Radio(views, value="pictures", label="On the neighbours", elem_id="view")
             with gr.Column(scale=3, elem_id="answer"):
@@ -127,7 +120,22 @@ def create_page(lookup: Lookup, limits: Limits) -> gr.Blocks:
         changes = [count.release, threshold.release, labels.change, view.change]
         gr.on(changes, answer_again, [picture, chosen, *settings], outputs, **how)
         found.click(answer_from, settings, outputs, **how)
+        # Those of now, not those of when the server began.
+        page.load(partial(label_choice, lookup), None, labels, api_visibility="private", show_progress="hidden")
     return page.queue(max_size=MOST_WAITING)
+
+
+def label_choice(lookup: Lookup) -> gr.Dropdown:
+    """Return the choice of labels; without any it is hidden."""
+    known = lookup.labels
+    return gr.Dropdown(
+        known[:MOST_CHOICES],
+        multiselect=True,
+        allow_custom_value=len(known) > MOST_CHOICES,
+        label="Only these labels",
+        visible=bool(known),
+        elem_id="labels",
+    )
 
 
 def answered(
