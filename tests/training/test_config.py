@@ -7,7 +7,7 @@ import yaml
 
 from gspool.models import hub
 from gspool.training import PRESETS, TrainConfig, parse_config, read_config
-from gspool.training.config import DataConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
+from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, ScheduleConfig, TrainerConfig
 from gspool.training.head_settings import frozen_defaults, layer_options
 from gspool.training.parsing import as_yaml, plain
 from gspool.training.presets import changed, preset, with_available_backbone
@@ -145,6 +145,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, capsys, content, hints):
         (lambda: ScheduleConfig(warmup_epochs=-1), "warmup_epochs"),
         (lambda: TrainerConfig(patience=0), "patience"),
         (lambda: TrainerConfig(devices=0), "devices"),
+        (lambda: TrainConfig(data=DataConfig(sampler="shuffled"), loss=LossConfig(zsr=0.1)), "data.sampler balanced"),
     ],
 )
 def test_values_outside_their_range_are_refused(make, message):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from gspool import cli
-from gspool.training import fit
+from gspool.training import evaluate_run, fit
 from gspool.training.config import DataConfig
 from training.tiny_run import draw_pictures, tiny
 
@@ -109,6 +110,39 @@ def test_the_data_that_a_run_was_trained_on_keeps_its_test_classes(pictures, tmp
     moved = shutil.copytree(pictures, tmp_path / "moved")
     assert figures(run, "--data.root", moved) == own
     assert figures(run, "--data", moved)["classes"] == 10
+
+
+def test_a_classifier_knows_its_classes_by_name_wherever_they_are(tmp_path):
+    config = tiny(max_steps=40, evaluate_every=40, log_every=40, monitor="accuracy")
+    config.model.pooling, config.model.pooling_options = "gap", {}
+    config.data = DataConfig("folder", str(tmp_path / "whole"), classes_per_batch=4, images_per_class=2)
+    config.loss.name, config.model.dim, config.optimiser.lr = "cross_entropy", None, 1e-2
+    drawn = sorted(draw_pictures(tmp_path / "drawn", classes=4, images=6, side=16).glob("*/*.png"))
+    for place, picture in enumerate(drawn):
+        for root in ("whole", f"half{place // 12}"):
+            folder = tmp_path / root / ("train", "val", "test")[place % 3] / picture.parent.name
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(picture, folder)
+    result = fit(config, tmp_path / "run")
+    names = [f"class0{label}" for label in range(4)]
+    assert json.loads((tmp_path / "run" / "classes.json").read_text()) == names
+
+    def accuracy(root):
+        found = evaluate_run(tmp_path / "run", "test", replace(config.data, root=str(tmp_path / root)))
+        return found.accuracy, found.warning
+
+    parts = [accuracy("half0"), accuracy("half1")]
+    assert sum(value for value, _ in parts) / 2 == pytest.approx(result.metrics["accuracy"])
+    assert {warning for _, warning in parts} == {None}
+    (tmp_path / "half1" / "test" / names[3]).rename(tmp_path / "half1" / "test" / "newt")
+    value, warning = accuracy("half1")
+    assert value is None
+    assert "does not know 1 classes of the data (newt)" in warning
+    # Runs from before the names were written.
+    (tmp_path / "run" / "classes.json").unlink()
+    value, warning = accuracy("whole")
+    assert value is None
+    assert "classes.json; write the names" in warning
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_leaves_the_folder_free(co
         ({"data__options": {"sede": 1}}, "no option 'sede', did you mean 'seed'"),
         ({"data__transform_options": {"flip": 0}}, "'none' has no options"),
         ({"loss__zsr_options": {"dims": 3}, "loss__zsr": 0.1}, "has no dims"),
+        ({"data__sampler": "shuffled", "loss__zsr": 0.1}, "zsr = 0.1 needs two classes in every batch.*balanced"),
         (
             {"model__pooling": "gap", "model__pooling_options": {}, "loss__zsr": 0.1},
             "regularises attributes, which the pooling layer 'gap'",
@@ -266,6 +267,17 @@ def test_what_cannot_work_is_said_before_training(config, tmp_path, changes, mes
     monkeypatch.setattr(MetricLearning, "loss", lambda *_: pytest.fail("a step was made"))
     with pytest.raises(ValueError, match=message):
         fit(changed(config, **changes), tmp_path)
+
+
+def test_a_threshold_that_cannot_be_measured_does_not_lose_the_run(config, tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise ValueError("a threshold needs pairs of one class")
+
+    monkeypatch.setattr("gspool.training.embed.calibrate_threshold", refused)
+    result = fit(config, tmp_path)
+    assert result.threshold is None
+    assert {"model", "result.json"} <= {path.name for path in tmp_path.iterdir()}
+    assert "there is no threshold.json: a threshold needs" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_second_process_does_not_train_in_the_same_folder(config, tmp_path):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from gspool import Embedder
 from gspool.training import DataConfig, TrainConfig, evaluate_run, fit, parse_config, read_config, train
 from gspool.training.checkpoint import BEST, read_checkpoint
-from gspool.training.frozen import token_data, token_head, trains_on_tokens
+from gspool.training.frozen import earlier_figures, token_data, token_head, trains_on_tokens
 from gspool.training.heads import TokenHead
 from gspool.training.metric_learning import MetricLearning, build_loss, build_model, with_smaller_batches
 from gspool.training.parsing import as_yaml
@@ -139,6 +139,8 @@ def test_finetune_goes_on_from_a_finished_run(vit, tmp_path):
     result = fit(config, tmp_path / "tuned")
     assert result.curve[0]["map@r"] == pytest.approx(first.validation)
     assert result.before["head alone"] == first.metrics
+    # Figures on other test classes are no figures to compare with.
+    assert earlier_figures(changed(config, data__options={"seed": 1})) == {}
     config.model.dim = 5
     with pytest.raises(ValueError, match=r"starts from .*run, whose dim is 8, and model.dim is 5"):
         fit(config, tmp_path / "other")
@@ -195,6 +197,14 @@ def test_what_cannot_work_is_said_in_a_sentence(vit, tmp_path, changes, message,
     monkeypatch.setattr(MetricLearning, "loss", lambda *_: pytest.fail("a step was made"))
     with pytest.raises(ValueError, match=message):
         fit(changed(vit, **changes), tmp_path / "run")
+
+
+def test_a_wrong_multiplier_is_named_before_tokens_are_computed(frozen, tmp_path, monkeypatch):
+    monkeypatch.setattr("gspool.training.frozen.extract_tokens", lambda *_, **__: pytest.fail("tokens were computed"))
+    for name in ("prototyps", "backbone"):
+        frozen.optimiser.multipliers = {name: 2.0}
+        with pytest.raises(ValueError, match=f"no parameter is called '{name}'"):
+            fit(frozen, tmp_path / "run")
 
 
 def test_a_class_token_that_is_not_there_is_named(frozen, tmp_path):

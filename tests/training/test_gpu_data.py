@@ -67,10 +67,21 @@ def test_a_broken_image_is_named(folder: Path) -> None:
         load_tensors(image_set(folder), shorter_side=16, transform="crop", size=12)
 
 
+def test_pictures_in_memory_are_resized_as_files_are(tmp_path: Path) -> None:
+    pixels = torch.arange(2 * 3 * 12 * 20, dtype=torch.uint8).view(2, 3, 12, 20)
+    held = ImageSet(data.ArrayImages(pixels), [0, 1], ["a", "b"], name="held")
+    for row, name in enumerate(("class0", "class1")):
+        (tmp_path / name).mkdir()
+        Image.fromarray(pixels[row].permute(1, 2, 0).contiguous().numpy()).save(tmp_path / name / "0.png")
+    own, files = (load_tensors(images, shorter_side=24).pixels for images in (held, image_set(tmp_path)))
+    assert own.shape == files.shape == (2, 3, 24, 40)
+    assert (own.int() - files.int()).abs().max() <= 1
+
+
 def test_roles_become_queries() -> None:
     source = data.ArrayImages(torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
     images = ImageSet(source, [0, 0, 1, 1], ["a", "b"], name="shop", roles=["query", "gallery", "query", "gallery"])
-    loaded = load_tensors(images)
+    loaded = load_tensors(images, shorter_side=None)
     assert loaded.queries is not None
     assert loaded.queries.tolist() == [True, False, True, False]
     cut = loaded.of_classes([1])

@@ -102,6 +102,38 @@ def test_parts_of_the_loss_are_drawn_apart_once_zero_shot_regularisation_begins(
     assert width(both) == pytest.approx(1.5 * width(metric), abs=2)
 
 
+def test_the_curve_of_a_classifier_is_its_accuracy():
+    rows = [{"step": 1, "loss_metric": 1.0}, {"step": 2, "accuracy": 0.5}]
+    assert 'alt="training loss, accuracy while training over steps"' in report_figures.curves({"gsp": rows})
+
+
+@pytest.mark.parametrize("gallery", [1, 2])
+def test_a_small_gallery_is_shown_whole(gallery):
+    pixels = torch.randint(256, (2 + gallery, 3, 16, 16), dtype=torch.uint8)
+    roles = ["query"] * 2 + ["gallery"] * gallery
+    images = ImageSet(ArrayImages(pixels), [0, 1, *range(gallery)], ("a", "b"), name="toy", roles=roles)
+    examples = report_figures.choose_examples(Embedder("small_cnn", "gap", 8), images, torch.rand(2 + gallery, 8))
+    assert examples.neighbours.shape[:2] == (2, gallery)
+    assert examples.right.sum() == gallery
+
+
+def test_a_classifier_needs_no_second_picture_of_a_class_to_be_tested(tmp_path, monkeypatch):
+    config = on_pictures(tmp_path)
+    config.data.options, config.output.report = {"zero_shot": False}, True
+    config.model.pooling, config.model.pooling_options, config.model.dim = "gap", {}, None
+    loss = MetricLearning.loss
+    monkeypatch.setattr(MetricLearning, "loss", lambda *_: pytest.fail("a step was made"))
+    with pytest.raises(ValueError, match="test has no class of two images"):
+        train(config)
+    monkeypatch.setattr(MetricLearning, "loss", loss)
+    config.loss.name, config.trainer.monitor = "cross_entropy", "accuracy"
+    result = train(config)
+    assert (set(result.model.metrics), result.model.classes, result.model.queries) == ({"accuracy"}, 6, 0)
+    assert "accuracy while training" in result.report.read_text()
+    again = evaluate_run(tmp_path / "run")
+    assert (again.figures(), again.warning) == (result.model.metrics, None)
+
+
 def test_evaluation_of_other_data_and_of_a_bare_model(tmp_path):
     config = tiny()
     config.output.folder = str(tmp_path / "run")
@@ -131,6 +163,14 @@ def test_evaluation_of_nothing_is_refused(tmp_path):
 
 def test_a_folder_of_pictures_trains(tmp_path):
     assert set(train(on_pictures(tmp_path)).model.metrics) >= {"map@r", "p@1"}
+
+
+def test_pictures_of_several_sizes_are_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(MetricLearning, "loss", lambda *_: pytest.fail("a step was made"))
+    config = on_pictures(tmp_path)
+    config.data.transform = "none"
+    with pytest.raises(ValueError, match=r"one size, and train has .*'crop'"):
+        train(config)
 
 
 def test_a_broken_picture_is_named_or_left_out(tmp_path):
@@ -164,6 +204,35 @@ def test_the_cache_resizes_as_the_backbone_is_evaluated(tmp_path, monkeypatch, i
     for (seen, _), (expected, _) in zip(kept, fresh, strict=True):
         # Pillow and torchvision round differently, by one level; the other interpolation is dozens away.
         assert int((seen.int() - expected.int()).abs().max()) <= 1
+
+
+@pytest.mark.parametrize("transform_options", [{}, {"resize": 40, "size": 32}, {"resize": None}])
+def test_the_cache_resizes_as_training_is_told(tmp_path, monkeypatch, transform_options):
+    monkeypatch.setenv("GSPOOL_DATA", str(tmp_path / "data"))
+    data = on_pictures(tmp_path, cache=True, transform_options=transform_options).data
+    pixels = Pixels(size=16, resize=17)
+    for index in range(8):
+        seen = []
+        for each in (data, replace(data, cache=False)):
+            pictures = image_set(each, "train", pixels, training=True)
+            torch.manual_seed(index)
+            seen.append(pictures[index][0].int())
+        assert int((seen[0] - seen[1]).abs().max()) <= 2
+
+
+@pytest.mark.parametrize("name", ["glyphs", "imagenet"])
+@pytest.mark.parametrize("training", [True, False])
+def test_images_that_no_cache_can_hold_are_resized_all_the_same(tmp_path, name, training):
+    for part in ("train", "val"):
+        draw_pictures(tmp_path / part, classes=2, images=1)
+    options = {"glyphs": {"images_per_class": 1}, "imagenet": {"allow_partial": True}}[name]
+    data, pixels = DataConfig(name, str(tmp_path), options, transform="crop", cache=True), Pixels(size=90, resize=100)
+    seen = []
+    for each in (data, replace(data, cache=False)):
+        pictures = image_set(each, "train" if training else "test", pixels, training=training)
+        torch.manual_seed(0)
+        seen.append(pictures[0][0])
+    assert torch.equal(*seen)
 
 
 def test_all_problems_are_told_at_once_with_the_command_that_goes_on(tmp_path, monkeypatch, capsys):

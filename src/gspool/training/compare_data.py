@@ -134,8 +134,10 @@ def check_sets(learning: ImageSet, test: ImageSet, folds: int, task: TaskName = 
 
 def with_fitting_batches(config: DataConfig, learning: ImageSet, folds: int, task: TaskName) -> DataConfig:
     """Lower the classes of a batch to those that every fold trains on."""
+    if task != "embed":
+        return config
     smallest = min(len(fold.train_classes) for fold in contiguous_folds(learning.labels, folds))
-    if task != "embed" or config.classes_per_batch <= smallest:
+    if config.classes_per_batch <= smallest:
         return config
     print(f"batches of {config.classes_per_batch} classes shrink to the {smallest} that every fold has")
     return replace(config, classes_per_batch=smallest)

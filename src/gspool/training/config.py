@@ -401,3 +401,14 @@ class TrainConfig:
     start_from: str | None = None
     # Not in the section of the model: finished runs are found again by their sections.
     from_scratch: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Check settings of several sections together; they may have changed since the configuration was made."""
+        _refuse(
+            self.loss.zsr > 0 and self.data.sampler == "shuffled",
+            f"loss.zsr = {self.loss.zsr} needs two classes in every batch, and data.sampler shuffled may draw one; use "
+            "data.sampler balanced, or set loss.zsr to 0",
+        )

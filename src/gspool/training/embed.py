@@ -16,6 +16,7 @@ from torch import nn
 
 from gspool.data import ImageSet, Shard
 from gspool.data.batches import ShieldedLoader, loading_processes, read_ahead
+from gspool.data.check import some
 from gspool.evaluation import (
     RetrievalMetrics,
     calibrate_threshold,
@@ -31,6 +32,7 @@ from gspool.models.freezing import evaluating
 from gspool.terminal.bar import work_bar
 from gspool.training.gpu_data import READERS, TensorSet, query_rows
 from gspool.training.processes import gather_blocks
+from gspool.training.stream import collate
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64
@@ -40,7 +42,8 @@ CLASSES = "classes.csv"
 # Below so many classes, one class more or less moves the figures.
 FEW_CLASSES = 20
 MAIN, SHOWN, PAIRS = ("p@1", "map@r"), 5, 3
-CLASSIFIER_FILE = "classifier.safetensors"
+# The classes of its logits are in the other file, a list of names.
+CLASSIFIER_FILE, CLASSIFIER_CLASSES = "classifier.safetensors", "classes.json"
 
 
 class EmbeddedSet(NamedTuple):
@@ -60,8 +63,9 @@ class EmbeddedSet(NamedTuple):
 class Evaluation(NamedTuple):
     """Retrieval metrics of a set, the embeddings and weights behind them, and what they were measured on.
 
-    ``accuracy`` is the share of images that a classifier got right, None without one. ``diagnosis``, the content of
-    threshold.json and a warning about flat weights are set by `evaluate_run`.
+    ``accuracy`` is the share of images that a classifier got right, None without one. ``metrics`` has no values where
+    there is a classifier and every query is alone in its class. ``diagnosis``, the content of threshold.json and a
+    warning about flat weights or a classifier of other classes are set by `evaluate_run`.
     """
 
     metrics: RetrievalMetrics
@@ -157,10 +161,19 @@ def _batches(
         read = images.evaluation_images
         yield from map(read, parts) if in_memory else read_ahead(parts, read, READERS, READERS)
         return
-    processes = loading_processes(workers)
-    loader = ShieldedLoader(images, batch_size, sampler=shard, num_workers=processes, pin_memory=device.type == "cuda")
-    for pictures, _ in loader:
-        yield pictures
+    yield from ShieldedLoader(
+        images,
+        batch_size,
+        sampler=shard,
+        collate_fn=_stacked,
+        num_workers=loading_processes(workers),
+        pin_memory=device.type == "cuda",
+    )
+
+
+def _stacked(samples: list[tuple[Tensor, int]]) -> Tensor:
+    """Stack images into a batch; those of several sizes are refused as in training."""
+    return collate([(image, label, 0) for image, label in samples]).images
 
 
 def evaluate_images(
@@ -176,10 +189,10 @@ def evaluate_images(
 ) -> Evaluation:
     """Embed a set and measure retrieval: among all images, or queries in the gallery where the set has both.
 
-    Arguments are those of `embed_images`; ``ks`` are the ranks of R@K.
+    Arguments are those of `embed_images`; ``ks`` are the ranks of R@K. With a classifier there need be nothing to find.
 
     Raises:
-        ValueError: if no image has another one of its class to be found.
+        ValueError: if no image has another one of its class to be found, and there is no classifier.
     """
     embedded = embed_images(
         model,
@@ -191,7 +204,11 @@ def evaluate_images(
         classifier=classifier,
     )
     vectors, device = embedded.embeddings, next(model.parameters()).device
-    metrics = retrieval_metrics(*searched(vectors, images), ks=ks, device=device)
+    if classifier is None or can_be_searched(images):
+        metrics = retrieval_metrics(*searched(vectors, images), ks=ks, device=device)
+    else:
+        alone, gallery = (len(rows) for rows in search_rows(images))
+        metrics = RetrievalMetrics({}, 0, alone, gallery, torch.zeros(alone, 0))
     classes = len(images.labels.unique())
     right = None if classifier is None else accuracy(embedded, images)
     return Evaluation(metrics, embedded.entropy, vectors, embedded.mean_weights, classes, images.split, accuracy=right)
@@ -203,24 +220,36 @@ def accuracy(embedded: EmbeddedSet, images: ImageSet | TensorSet) -> float:
     return float((embedded.predicted == images.labels).double().mean())
 
 
-def write_classifier(folder: Path, classifier: Mapping[str, Tensor]) -> None:
-    """Write the weight and bias of a linear classifier: logits are ``weight @ pooled + bias``."""
+def write_classifier(folder: Path, classifier: Mapping[str, Tensor], class_names: Sequence[str]) -> None:
+    """Write a linear classifier, whose logits are ``weight @ pooled + bias``, and the names of their classes."""
     from safetensors.torch import save
 
     state = {name: value.cpu().contiguous() for name, value in classifier.items()}
     write_atomic(folder / CLASSIFIER_FILE, save(state))
+    write_atomic(folder / CLASSIFIER_CLASSES, json.dumps(list(class_names), indent=1).encode())
 
 
-def read_classifier(folder: Path, device: torch.device) -> nn.Linear | None:
-    """Read the classifier of a run; None if it has none."""
+def read_classifier(folder: Path, device: torch.device, class_names: Sequence[str]) -> nn.Linear | None:
+    """Read the classifier of a run; None if it has none. The first logits are of these classes, others come after.
+
+    Raises:
+        ValueError: if the names of its classes are not there, or these are not among them.
+    """
     from safetensors.torch import load_file
 
     if not (folder / CLASSIFIER_FILE).is_file():
         return None
-    state = load_file(folder / CLASSIFIER_FILE)
-    classes, dim = state["weight"].shape
-    classifier = nn.Linear(dim, classes, device=device)
-    classifier.load_state_dict(state)
+    path = folder / CLASSIFIER_CLASSES
+    if not path.is_file():
+        raise ValueError(f"there is no {path}; write the names of its classes there, a JSON list in their order")
+    state, known = load_file(folder / CLASSIFIER_FILE), json.loads(path.read_text(encoding="utf-8"))
+    number = {name: row for row, name in enumerate(known)}
+    unknown = [name for name in class_names if name not in number]
+    if unknown:
+        raise ValueError(f"{CLASSIFIER_FILE} does not know {len(unknown)} classes of the data ({some(unknown)})")
+    order = [number[name] for name in dict.fromkeys([*class_names, *known])]
+    classifier = nn.Linear(state["weight"].shape[1], len(order), device=device)
+    classifier.load_state_dict({name: value[order] for name, value in state.items()})
     return classifier
 
 
@@ -238,6 +267,19 @@ def search_rows(images: ImageSet | TensorSet) -> tuple[Int64[Tensor, " Q"], Int6
     return (everything, everything) if queries is None else (everything[queries], everything[~queries])
 
 
+def can_be_searched(images: ImageSet | TensorSet) -> bool:
+    """Check whether any query has another image of its class to be found.
+
+    Example:
+        >>> can_be_searched(TensorSet.of(torch.zeros(3, 1), torch.tensor([0, 1, 2])))
+        False
+    """
+    asked, gallery = search_rows(images)
+    counts = images.labels[gallery].bincount(minlength=int(images.labels.max()) + 1)
+    # Without roles, a query counts itself.
+    return bool((counts[images.labels[asked]] > int(query_rows(images) is None)).any())
+
+
 class Diagnosis(NamedTuple):
     """Results of an evaluation by class, as plain values.
 
@@ -253,8 +295,10 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(evaluation: Evaluation, images: ImageSet | TensorSet, device: Any = None) -> Diagnosis:
-    """Compute the results of an evaluated set by class."""
+    """Compute the results of an evaluated set by class; there are none where each query is alone in its class."""
     metrics, labels = evaluation.metrics, images.labels
+    if not metrics:
+        return Diagnosis({}, [], [], [])
     names = [str(name) for name in images.class_names] or [str(label) for label in range(int(labels.max()) + 1)]
     asked, found = search_rows(images)
     pairs = confused_pairs(*searched(evaluation.embeddings, images), count=SHOWN, device=device)

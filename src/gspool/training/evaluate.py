@@ -159,9 +159,13 @@ def evaluate_run(
         settings = model.settings
         print(describe_data(data, {name: images}))
         print(f"model     {settings.pooling} on {settings.backbone}, {model.out_dim} dimensions; on {on}")
-    # Wherever the run's own data is now, its classes are those that the classifier knows.
     is_own = own is not None and replace(data, root=own.root) == own
-    classifier = read_classifier(folder, on) if is_own else None
+    classifier, warnings = None, []
+    try:
+        # Wherever the run's own data is now: its classes go by their names.
+        classifier = read_classifier(folder, on, images.class_names) if is_own else None
+    except ValueError as error:
+        warnings.append(f"the accuracy of the classifier is not measured: {error}")
     evaluation = evaluate_images(model, images, ks=ks, workers=data.workers, progress=progress, classifier=classifier)
     similarity = None if calibrate is not None else read_threshold(Path(place))
     threshold = None
@@ -170,11 +174,13 @@ def evaluate_run(
         threshold = measure_threshold(evaluation.embeddings, images.labels, name, wanted, similarity)
         if calibrate is not None:
             write_threshold([Path(place), folder], threshold)
+    flat = flat_warning(evaluation.entropy, model.settings.pooling)
+    warnings += [] if flat is None else [flat]
     return evaluation._replace(
         split=name,
         diagnosis=diagnose(evaluation, images, on),
         threshold=threshold,
-        warning=flat_warning(evaluation.entropy, model.settings.pooling),
+        warning="; ".join(warnings) or None,
     )
 
 

@@ -38,8 +38,10 @@ from gspool.training.heads import head_config
 from gspool.training.loop import LoopOutcome, duration, run_loop
 from gspool.training.metric_learning import (
     MetricLearning,
+    ModelAndLoss,
     build_loss,
     build_model,
+    build_optimiser,
     learned_values,
     open_warm_start,
     plan_batches,
@@ -73,6 +75,7 @@ from gspool.training.sets import (
     check_fit,
     check_monitor,
     check_run,
+    check_sizes,
     check_splits,
     placed_on,
     prepare_splits,
@@ -186,6 +189,7 @@ def _fit(
 ) -> FitResult:
     """Train in a folder that this run owns."""
     trainer = config.trainer
+    config.check()
     check_monitor(config)
     fabric = make_fabric(trainer, find_unused_parameters=config.schedule.warmup_epochs > 0)
     if trainer.threads:
@@ -197,6 +201,11 @@ def _fit(
     model = build_model(config) if model is None else model
     images: dict[Split, Any] = prepare_splits(config, listed, model.pixels, shown) if listed else dict(sets or {})
     check_splits(config, images)
+    train = images["train"]
+    on_tokens = config.model.freeze == "all" and trains_on_tokens(config, model, train, title if shown else None)
+    # Neither tokens nor images in memory of the device are stacked; to read all sizes is a check of the data.
+    if not (on_tokens or config.data.resident or config.data.check == "none"):
+        check_sizes(images)
     before = earlier_figures(config)
     earlier = None if config.start_from is None else Path(config.start_from)
     if config.head.steps and config.model.freeze != "all":
@@ -204,14 +213,15 @@ def _fit(
         first = fit(head_first(config), earlier, f"{title}, head alone", model=model, sets=images)
         before = {**first.before, "head alone": first.metrics}
         model.freeze(config.model.freeze)
-    train = images["train"]
-    on_tokens = config.model.freeze == "all" and trains_on_tokens(config, model, train, title if shown else None)
     config = with_smaller_batches(config, train.labels, shown)
     if shown:
         print(describe_training(config, title, fabric.device), flush=True)
     loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
     check_fit(model, loss, train, config.model.pooling)
     plan_batches(config, train.labels, rank=0, world_size=1)
+    # Refuses wrong names in optimiser.multipliers before tokens are computed; of those, the head alone learns.
+    learns = torch.nn.ModuleDict({"head": model.head}) if on_tokens else model
+    build_optimiser(config.optimiser, ModelAndLoss(learns, loss))
     if earlier is not None:
         load_proxies(loss, earlier)
     # Of a frozen backbone the head learns from tokens, which the first process computes before there are others.
@@ -243,9 +253,12 @@ def _fit(
         if watched is not None and task.classifier is None and hasattr(model, "save_pretrained"):
             vectors = embed_images(learner, watched, workers=config.data.workers).embeddings
             wanted = config.output.precision
-            threshold = measure_threshold(vectors, watched.labels, trainer.monitor_split, wanted)
+            try:
+                threshold = measure_threshold(vectors, watched.labels, trainer.monitor_split, wanted)
+            except ValueError as error:  # no reason to lose the run
+                log.warning("there is no threshold.json: %s", error)
         if task.classifier is not None and process_rank() == 0:
-            write_classifier(folder, task.classifier.state_dict())
+            write_classifier(folder, task.classifier.state_dict(), train.class_names)
         result = _finish(config, folder, model, outcome, evaluation, images["test"], before, threshold)
         for warning in run_warnings(config, result):
             log.warning("%s", warning)

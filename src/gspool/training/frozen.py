@@ -18,7 +18,7 @@ from gspool.terminal.bar import work_bar
 from gspool.training.checkpoint import BEST, read_checkpoint
 from gspool.training.gpu_data import TensorSet, query_rows
 from gspool.training.heads import TokenHead, start_from
-from gspool.training.parsing import read_config
+from gspool.training.parsing import plain, read_config
 from gspool.training.run_folder import CONFIG, read_result
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from gspool.losses import MetricLoss
     from gspool.models import Backbone
     from gspool.training.config import TrainConfig
-
-
-WHOLE_PARTS = ("head", "backbone")
 
 
 def trains_on_tokens(config: TrainConfig, model: Any, train: Any, title: str | None = None) -> bool:
@@ -125,8 +122,9 @@ def head_first(config: TrainConfig) -> TrainConfig:
     first.model.freeze, first.model.lora, first.baseline, first.head.steps = "all", Lora(), None, 0
     first.optimiser.lr, first.optimiser.weight_decay = config.head.lr, 0.0
     # Factors on parts of the head stay; that of the whole head is for the network beside it.
-    multipliers = {name: factor for name, factor in first.optimiser.multipliers.items() if name not in WHOLE_PARTS}
-    first.optimiser.multipliers = multipliers
+    for name in [*first.optimiser.multipliers]:
+        if name == "head" or name.startswith("backbone"):
+            del first.optimiser.multipliers[name]
     first.schedule.warmup_epochs = 0.0
     first.trainer.max_steps = config.head.steps
     # No time limit: the network must not go on from half a head.
@@ -140,7 +138,9 @@ def earlier_figures(config: TrainConfig) -> dict[str, dict[str, float]]:
     if config.start_from is None or not (run / CONFIG).is_file():
         return {}
     earlier, result = read_config(run / CONFIG), read_result(run)
-    if result is None or (earlier.data.name, earlier.data.root) != (config.data.name, config.data.root):
+    # Options such as seed and fold choose other test classes.
+    theirs, ours = ({key: plain(each.data)[key] for key in ("name", "root", "options")} for each in (earlier, config))
+    if result is None or theirs != ours:
         return {}
     name = "head alone" if earlier.model.freeze == "all" else "before fine-tuning"
     return {**result.get("before", {}), name: result["metrics"]}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2.functional import resize
 
 from gspool.data import ClassBalancedBatches
 from gspool.data.batches import read_ahead
@@ -245,7 +247,11 @@ def load_tensors(
     known = {"class_names": images.class_names, "name": images.name, "split": images.split}
     fields = {**known, "queries": query_rows(images), **fields}
     if isinstance(whole, ArrayImages):
-        pixels = whole.pixels[rows].expand(-1, 3, -1, -1).to(device)
+        pixels = whole.pixels[rows].expand(-1, 3, -1, -1)
+        if shorter_side is not None and min(pixels.shape[2:]) != shorter_side:
+            mode = InterpolationMode(interpolation)
+            pixels = torch.cat([resize(part, [shorter_side], mode, antialias=True) for part in pixels.split(256)])
+        pixels = pixels.to(device)
         return TensorSet.of(pixels, images.labels, **fields)
     if isinstance(whole, CachedImages):
         sides = [stored_size(whole.paths[row], whole.shorter_side) for row in rows.tolist()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from gspool.training.run import Variant
 
 CONFIG, TABLE, HEADS, WINNER, REPORT = "config.yaml", "compare.json", "heads", "model", "report.html"
-CLASSES_FILE = "classes.json"
 SHOWN_HEADS, SHOWN_PICTURES = 4, 6
 
 
@@ -120,6 +118,8 @@ def _results(result: FitResult) -> str:
 
 def _confused(result: FitResult, examples: Examples | None) -> str:
     """Return the most confused pairs of classes, each with its closest mistake."""
+    if not result.queries:
+        return "<p>No query has another picture of its class.</p>"
     if not result.confused:
         return "<p>The nearest neighbour of every query has its class.</p>"
     captions = [
@@ -172,8 +172,7 @@ def save_winner(
     model.save_pretrained(folder / WINNER, metrics={name: value / 100 for name, value in metrics.items()})
     if config.task == "classify":
         own = {name.removeprefix(CLASSIFIER): state[name] for name in state if name.startswith(CLASSIFIER)}
-        write_classifier(folder / WINNER, own)
-        write_atomic(folder / WINNER / CLASSES_FILE, json.dumps(list(class_names), indent=1).encode())
+        write_classifier(folder / WINNER, own, class_names)
     return str(winner)
 
 

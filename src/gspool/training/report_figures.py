@@ -15,7 +15,7 @@ from gspool.evaluation import nearest_neighbours
 from gspool.files import write_atomic
 from gspool.models.freezing import evaluating
 from gspool.training.embed import search_rows
-from gspool.training.gpu_data import TensorSet
+from gspool.training.gpu_data import TensorSet, query_rows
 from gspool.version import __version__
 
 if TYPE_CHECKING:
@@ -73,9 +73,10 @@ def choose_examples(
     """
     asked, gallery = search_rows(images)
     rows = spread_rows(images.labels, asked, count)
-    k = min(k, len(gallery) - 1)
-    found = gallery[nearest_neighbours(embeddings[rows], embeddings[gallery], k=k + 1).indices.cpu()]
     # A query is in the gallery itself where the set has no roles.
+    itself = int(query_rows(images) is None)
+    k = min(k, len(gallery) - itself)
+    found = gallery[nearest_neighbours(embeddings[rows], embeddings[gallery], k=k + itself).indices.cpu()]
     others = torch.tensor(
         [[row for row in line if row != query][:k] for query, line in zip(rows.tolist(), found.tolist(), strict=True)]
     )
@@ -91,7 +92,9 @@ def choose_examples(
 
 
 def has_pictures(images: ImageSet | TensorSet) -> bool:
-    """Check whether a set holds images that can be shown, rather than feature maps or tokens."""
+    """Check whether a set holds images that can be shown with neighbours, rather than feature maps or tokens."""
+    if len(images) < 2:
+        return False
     first = images.pixels[0] if isinstance(images, TensorSet) else images[0][0]
     return first.dtype == torch.uint8 and first.ndim == 3
 
@@ -166,24 +169,27 @@ def _as_html(figure: Any, alt: str) -> str:
 
 
 def curves(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """Draw the parts of the loss, each by itself, and the watched MAP@R of every run over its steps.
+    """Draw the parts of the loss, each by itself, and the watched MAP@R or accuracy of every run over its steps.
 
     The zero-shot loss begins when prototypes are chosen: in one curve with the metric loss, it would look like a jump.
     """
-    panels = [("loss_metric", "training loss", 1.0), ("map@r", "MAP@R while training", 100.0)]
-    if any("loss_zero_shot" in row for rows in histories.values() for row in rows):
-        panels[:1] = [("loss_metric", "metric loss", 1.0), ("loss_zero_shot", "zero-shot loss", 1.0)]
+    columns = {column for rows in histories.values() for row in rows for column in row}
+    panels = [("loss_metric", "training loss", 1.0)]
+    if "loss_zero_shot" in columns:
+        panels = [("loss_metric", "metric loss", 1.0), ("loss_zero_shot", "zero-shot loss", 1.0)]
+    watched = {"map@r": "MAP@R", "accuracy": "accuracy"}
+    panels += [(column, f"{name} while training", 100.0) for column, name in watched.items() if column in columns]
     figure, axes = _figure(1, len(panels), 4.5 * len(panels), 3.4)
     for axis, (column, label, factor) in zip(axes[0], panels, strict=True):
         for name, rows in histories.items():
             points = [(row["step"], factor * row[column]) for row in rows if column in row]
             if points:
-                axis.plot(*zip(*points, strict=True), label=name, marker="." if column == "map@r" else None)
+                axis.plot(*zip(*points, strict=True), label=name, marker="." if column in watched else None)
         axis.set_xlabel("step")
         axis.set_title(label)
         if axis.lines:
             axis.legend()
-    return _as_html(figure, "parts of the loss and MAP@R over steps")
+    return _as_html(figure, f"{', '.join(label for _, label, _ in panels)} over steps")
 
 
 def pairs(pictures: UInt8[Tensor, "P 2 3 H W"], captions: Sequence[str]) -> str:

@@ -12,8 +12,10 @@ import torch
 
 from gspool import data
 from gspool.data import ImageSet
-from gspool.data.check import in_memory
+from gspool.data.check import in_memory, some
+from gspool.data.decode import stored_size
 from gspool.data.image_set import Split
+from gspool.data.image_source import FileImages, selected
 from gspool.data.problems import DataCheck, find_problems
 from gspool.data.registry import option_names
 from gspool.evaluation.checked_input import as_ranks
@@ -25,6 +27,7 @@ from gspool.models.pretrained import check_savable
 from gspool.pooling.embedding import check_head_options
 from gspool.terminal.status import WrongArgumentsError, checking_arguments
 from gspool.training.config import DataConfig, TrainConfig
+from gspool.training.embed import can_be_searched, search_rows
 from gspool.training.gpu_data import TensorSet, load_tensors
 from gspool.training.run_folder import process_rank
 
@@ -64,6 +67,7 @@ def prepared(
     Warns:
         UserWarning: if broken images are left out, with their names and the classes that are lost.
     """
+    transform = _transform(config, pixels, training)
     if config.cache:
         images = data.cached(images, **_resizing(config, pixels, training))
     if config.check != "none" and (check or config.cache) and not in_memory(images):
@@ -71,13 +75,14 @@ def prepared(
         if found.broken and process_rank() == 0:
             warnings.warn(f"{images.name}/{images.split} goes on without broken images: {found}", stacklevel=2)
         images = found.images
-    return images.with_transform(_transform(config, pixels, training))
+    return images.with_transform(transform)
 
 
 def _resizing(config: DataConfig, pixels: Pixels, training: bool) -> dict[str, Any]:
-    """Return how images are resized once, as the transforms would: for training as the paper, else as the backbone."""
+    """Return the first step of the transforms, which a cache stores: as training asks for it, else as the backbone."""
+    side = config.transform_options.get("resize", pixels.resize) if training else pixels.resize
     return {
-        "shorter_side": pixels.resize if config.transform == "crop" else None,
+        "shorter_side": side if config.transform == "crop" else None,
         "interpolation": "bilinear" if training else pixels.interpolation,
     }
 
@@ -96,7 +101,12 @@ def prepare_splits(
 
 
 def check_splits(config: TrainConfig, images: Mapping[Split, Any]) -> None:
-    """Check that a run has the splits that it needs, and of a classifier that all have the classes it learns."""
+    """Check that a run has the splits that it needs, and that they can be measured.
+
+    Raises:
+        ValueError: if one is missing, has other classes than a classifier learns, or leaves a search nothing to find or
+            nothing to mistake.
+    """
     missing = [split for split in needed_splits(config) if split not in images]
     if missing:
         raise ValueError(f"the run needs the split {', '.join(missing)}; got {', '.join(images)}")
@@ -107,6 +117,38 @@ def check_splits(config: TrainConfig, images: Mapping[Split, Any]) -> None:
             raise ValueError(
                 f"loss cross_entropy predicts the classes of train, and {split} has others; use data whose splits have "
                 "the same classes (imagenet, cifar100, a folder with --data.options.zero_shot false), or another loss"
+            )
+    for split in needed_splits(config)[1:] if config.loss.name != "cross_entropy" else ():
+        remedy = "; add images, or choose other data.options"
+        if split == "validation":
+            remedy += ", or watch no validation (--trainer.monitor_split none)"
+        if not can_be_searched(images[split]):
+            raise ValueError(
+                f"{split} has no class of two images (where it has roles, of a query and an image of the gallery), so "
+                f"there is nothing to find and nothing to measure{remedy}"
+            )
+        if len(images[split].labels[search_rows(images[split])[1]].unique()) < 2:
+            raise ValueError(f"{split} has a single class to search, so every image that is found is right{remedy}")
+
+
+def check_sizes(images: Mapping[Split, Any]) -> None:
+    """Check that files that are used as they are have one size a split: they are stacked into batches.
+
+    Raises:
+        ValueError: if they have several.
+    """
+    for split, each in images.items():
+        source, rows = selected(each.images) if isinstance(each, ImageSet) else (None, torch.empty(0))
+        if not isinstance(source, FileImages) or not isinstance(each.transform, data.ShiftAndFlip | None):
+            continue
+        side, first = getattr(source, "shorter_side", None), dict[tuple[int, int], str]()
+        for index, row in enumerate(rows.tolist()):
+            first.setdefault(stored_size(source.paths[row], side), each.describe(index))
+        if len(first) > 1:
+            found = [f"{name} of {width} x {height}" for (width, height), name in first.items()]
+            raise ValueError(
+                f"images of one batch must have one size, and {split} has {len(first)} ({some(found, 2)}); choose the "
+                "transform 'crop' (data.transform), which brings all of them to the backbone's size"
             )
 
 
@@ -193,11 +235,11 @@ def _transform(config: DataConfig, pixels: Pixels, training: bool) -> Callable[[
         return maker(**config.transform_options) if training else None
     if not isinstance(pixels.size, int):
         raise ValueError(f"the transform 'crop' makes square images, but the backbone wants {pixels.size}")
-    # A cache holds images at the first size already.
-    resize = None if config.cache else pixels.resize
+    # Also with a cache, which not all images have: those that it holds have this size, and stay as they are.
+    resize, interpolation = _resizing(config, pixels, training).values()
     if training:
-        return maker(**{"size": pixels.size, "resize": resize, **config.transform_options})
-    return data.evaluation_transform(pixels.size, resize=resize, interpolation=pixels.interpolation)
+        return maker(**{"size": pixels.size, **config.transform_options, "resize": resize})
+    return data.evaluation_transform(pixels.size, resize=resize, interpolation=interpolation)
 
 
 def check_beginning(config: TrainConfig) -> None:
@@ -296,7 +338,7 @@ def check_run(
     """
     problems, data = Problems(), configs[0].data
     for config in configs:
-        for check in (check_model_options, check_monitor, *(() if begun else (check_beginning,))):
+        for check in (TrainConfig.check, check_model_options, check_monitor, *(() if begun else (check_beginning,))):
             with problems.gathered(), checking_arguments():
                 check(config)
     found = DataCheck({}, ())
