@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -117,6 +119,19 @@ def test_a_backend_that_cannot_run_is_left_out_openly_where_all_were_asked_for()
     (refused,) = measured.refused
     assert refused.title == "gsp (triton)"
     assert "need a CUDA device" in refused.reason
+
+
+def test_a_backend_that_one_map_refuses_is_told_once_wherever_that_map_is(monkeypatch):
+    def uses_kernels(backend, prototypes, features, *others):
+        if backend == "triton" or features.shape[-1] < 5:
+            raise ValueError(f"no {backend}")
+        return False
+
+    # By its full name: gspool.bench.measure is also a function.
+    monkeypatch.setattr(sys.modules["gspool.bench.measure"], "uses_kernels", uses_kernels)
+    measured = measure(Settings(layers=("gsp",), backend="all", **TINY | {"sizes": ((3, 3), (2, 2), (5, 5))}))
+    assert measured.refused == [("gsp (torch)", "no torch"), ("gsp (triton)", "no triton")]
+    assert [row.size for row in measured.rows if row.name == "gsp"] == ["5x5"]
 
 
 def test_kernels_that_compute_something_wrong_are_not_timed(monkeypatch):

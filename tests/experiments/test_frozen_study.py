@@ -18,6 +18,7 @@ from gspool.experiments.frozen import (
     result_name,
     study_sets,
     tries_of,
+    tries_to_classify,
     variants_of,
     was_cut_off,
     write_record,
@@ -41,6 +42,10 @@ def test_every_row_has_as_many_different_tries_with_options_that_exist(class_tok
         assert len({str(each) for each in tries}) == (36 if row.endswith(" wide") else 6), row
         for options, _ in tries:
             check_head_options(row.split(" ")[0], options)
+        if not row.endswith((" wide", " zsr")):
+            classify = tries_to_classify(row, tries, 3e-4)
+            assert len({str(each) for each in classify}) == 6, row
+            assert len({head["lr"] for _, head in classify}) >= 3, row
 
 
 def found(validation: float, test: float) -> dict[str, Any]:

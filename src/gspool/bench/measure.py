@@ -114,7 +114,8 @@ def measure(settings: Settings, progress: Progress | None = None) -> Measured:
         is_map = features.ndim == 4
         size = "x".join(str(length) for length in (features.shape[2:] if is_map else features.shape[1:2]))
         channels = features.shape[1 if is_map else 2]
-        layers, refused = make_layers(specs, features, channels, settings)
+        layers, left_out = make_layers(specs, features, channels, settings)
+        refused += [each for each in left_out if each not in refused]
         steps = {spec.title: _tried(spec.title, layer, features, settings) for spec, layer, _ in layers}
         alone = _costs(steps, settings, device, f"layers at {size}", progress)
         whole: dict[str, Cost] = {}

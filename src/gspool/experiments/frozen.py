@@ -10,7 +10,7 @@ Ours: results/frozen_DATA_BACKBONE_SIZE_LOSS.json.
     gspool reproduce frozen --backbone timm/vit_small_patch14_dinov2 --weights dinov2.safetensors --size 224 --dim 0
     gspool reproduce frozen --data cub_collage --backbone timm/vit_small_patch14_dinov2 ... --size 448 --dim 0
     gspool reproduce frozen --data flowers --like frozen_cub_resnet50_227_pnca ...      # settings chosen elsewhere
-    gspool reproduce frozen --data cifar100 --task classify ...
+    gspool reproduce frozen --data cifar100 --task classify --lr 1e-4 ...
     gspool reproduce frozen --layers "gap,gsp,gsp zsr,gemean+gsp keys,gemean+gsp keys zsr" ...      # ..._zsr.json
     gspool reproduce frozen --layers "gap,ep wide,delf wide,abmilp wide,gsp one each wide" ...      # ..._wide.json
     gspool reproduce frozen --classes 16 --like frozen_cub_resnet50_227_pnca ...      # ..._16classes.json
@@ -155,6 +155,18 @@ def tries_of(lr: float, class_token: bool) -> dict[str, list[Try]]:
             ({**options, "patch_scale": scale}, head) for options, head in rows[name][:3] for scale in (0.3, 0.05)
         ]
     return rows
+
+
+def tries_to_classify(row: str, tries: list[Try], lr: float) -> list[Try]:
+    """Return two settings of a layer, each at three learning rates: a classifier depends on the rate first of all.
+
+    Rows whose tries are learning rates already stay as they are, and so do those with many tries.
+    """
+    if row.endswith((WITH_ZSR, WIDE)) or not tries[0][0]:
+        return tries
+    distinct = [each for place, each in enumerate(tries) if each[0] not in [options for options, _ in tries[:place]]]
+    chosen = distinct[:3:2] if len(distinct) > 2 else distinct
+    return [(options, {**head, "lr": rate}) for options, head in chosen for rate in (lr / 3, lr, 3 * lr)]
 
 
 def gsp_try(options: dict[str, Any], lr: float, rate: float) -> Try:
@@ -336,6 +348,8 @@ def variants_of(options: RunOptions, chosen: FrozenSettings, class_token: bool) 
         ValueError: if a row does not exist.
     """
     tries = tries_of(chosen.lr, class_token)
+    if chosen.task == "classify":
+        tries = {row: tries_to_classify(row, own, chosen.lr) for row, own in tries.items()}
     if chosen.like is not None:
         elsewhere = json.loads((options.results / f"{chosen.like}.json").read_text())["value"]["chosen"]
         tries = {row: [(each["options"], each["head"])] for row, each in elsewhere.items() if row in tries}
