@@ -79,6 +79,21 @@ def test_tokens_are_what_the_backbone_computes_view_by_view(pictures, extracted)
     assert torch.equal(tokens.labels, pictures.labels)
 
 
+@pytest.mark.parametrize("able", [True, False])
+def test_the_forward_pass_is_in_bf16_where_the_cpu_computes_in_it(able, pictures, extracted, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": able}, raising=False)
+    backbone = create_backbone("timm/test_vit", img_size=32)
+    of_device, full, half = (
+        everything(extracted(pictures, backbone, folder, precision="bf16", compute=compute))
+        for folder, compute in (("auto", "auto"), ("full", "fp32"), ("half", "bf16"))
+    )
+    assert torch.equal(of_device, half if able else full)
+    assert not torch.equal(full, half)
+    # What is stored in full precision is computed in it.
+    exact = [everything(extracted(pictures, backbone, each, compute=each)) for each in ("auto", "fp32")]
+    assert torch.equal(*exact)
+
+
 def test_memory_holds_the_tokens_of_the_disk_and_does_not_travel_to_another_process(pictures, extracted):
     tokens = extracted(pictures)
     rows, views = torch.tensor([3, 9, 0, 3]), torch.tensor([0, 1, 1, 1])

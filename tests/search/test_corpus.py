@@ -17,6 +17,7 @@ from gspool.search import Limits, embed_corpus
 from gspool.search import corpus as embed_module
 from gspool.search.corpus import stream
 from gspool.search.corpus.sources import list_images
+from gspool.search.index import open_index
 from gspool.search.index.table import LanceWriter
 from search.corpus_files import KINDS, draw_picture, interrupt_batches, rows_of
 
@@ -24,9 +25,10 @@ from search.corpus_files import KINDS, draw_picture, interrupt_batches, rows_of
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path):
     draw_picture(pictures / "loose.png", 7, size=(90, 70))
-    result = embed_corpus(small_model, pictures, tmp_path / f"vectors.{kind}", batch_size=4, workers=3)
+    out = tmp_path / f"vectors.{kind}"
+    result = embed_corpus(small_model, pictures, out, batch_size=4, workers=3, precision="float32")
     assert (result.rows, result.embedded, result.skipped, result.bad, result.bad_list) == (16, 16, 0, 0, None)
-    rows = rows_of(tmp_path / f"vectors.{kind}")
+    rows = rows_of(out)
     assert [(row["path"], row["label"]) for row in rows] == [image[:2] for image in list_images([pictures])]
     assert [row["row"] for row in rows] == [*range(16)]
     assert (rows[-1]["width"], rows[-1]["height"]) == (90, 70)
@@ -37,6 +39,20 @@ def test_vectors_are_those_of_a_plain_loop(kind, small_model, pictures, tmp_path
         with torch.no_grad():
             expected = small_model(image[None])[0]
         torch.testing.assert_close(torch.tensor(row["vector"]), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_goes_on_in_its_own_precision(kind, small_model, pictures, tmp_path, monkeypatch):
+    out = tmp_path / f"vectors.{kind}"
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
+    embed_corpus(small_model, pictures / "bee", out)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    again = embed_corpus(small_model, pictures, out)
+    assert again.skipped > 0
+    assert again.embedded > 0
+    assert open_index(out).settings.precision == "bfloat16"
+    embed_corpus(small_model, pictures, tmp_path / f"other.{kind}")
+    assert open_index(tmp_path / f"other.{kind}").settings.precision == "float32"
 
 
 @pytest.mark.parametrize("kind", KINDS)

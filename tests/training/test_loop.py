@@ -15,7 +15,7 @@ from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet
 from gspool.training.loop import Task, run_loop, set_learning_rate
 from gspool.training.monitor import Monitor
-from gspool.training.processes import make_fabric
+from gspool.training.processes import make_fabric, precision_of
 from training.tiny_run import tiny
 
 VALUES = [0.1, 0.3, 0.2, 0.3, 0.25, 0.4, 0.1, 0.1, 0.1, 0.1]
@@ -164,3 +164,13 @@ def test_the_test_images_are_embedded_once_for_figures_and_report(tmp_path, monk
     config.output.report, config.output.folder = True, str(tmp_path / "run")
     assert train(config).report.exists()
     assert [split for split, _ in embedded] == ["validation", "test"]
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_automatic_precision_is_bf16_where_the_cpu_computes_in_it(able, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": able}, raising=False)
+    trainer = TrainerConfig(precision="auto", accelerator="cpu")
+    assert precision_of(trainer) == ("bf16-mixed" if able else "32-true")
+    with make_fabric(trainer).autocast():
+        assert torch.is_autocast_enabled("cpu") == able
+    assert precision_of(TrainerConfig(precision="16-mixed")) == "16-mixed"

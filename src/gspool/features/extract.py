@@ -41,7 +41,8 @@ class FeatureConfig:
         crops: further random crops of every picture.
         batch_size: images in one forward pass.
         precision: numbers on disk: bf16, fp16, fp32, or int8 with a scale for every token (half the size of bf16).
-        compute: precision of the forward pass, bf16 or fp32; bf16 is slow on most CPUs.
+        compute: precision of the forward pass, bf16 or fp32; auto takes bf16 on a GPU, and on a CPU with instructions
+            for it, unless fp32 is stored.
         budget: gigabytes that the tokens may take on disk.
         workers: processes that decode; 0 takes one a core, 1 none besides the one that computes.
         folder: where tokens are kept; ``features`` beside the data sets unless given.

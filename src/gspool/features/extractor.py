@@ -24,6 +24,7 @@ from gspool.data.crops import draw_crops, resample
 from gspool.data.decode import BrokenImageError
 from gspool.data.image_source import SelectedImages
 from gspool.features.store import TokenLayout, TokenStore, encoded
+from gspool.models.device import computes_bf16, laid_out_for
 from gspool.models.pixels import PixelNormalisation
 
 if TYPE_CHECKING:
@@ -237,15 +238,16 @@ class Extractor:
 
     @property
     def compute(self) -> str:
-        """The precision of the forward pass: that of the configuration, or the one that suits the device."""
-        usual = "bf16" if torch.device(self.device).type == "cuda" else "fp32"
-        return usual if self.config.compute == "auto" else self.config.compute
+        """The precision of the forward pass: that of the configuration, or the one that suits device and store."""
+        if self.config.compute != "auto":
+            return self.config.compute
+        return "bf16" if computes_bf16(self.device) and self.config.precision != "fp32" else "fp32"
 
     @torch.no_grad()
     def features(self, images: UInt8[Tensor, "B 3 H W"]) -> Any:
         """Compute the features of a batch."""
         with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.compute == "bf16"):
-            return self.backbone.features(self.normalisation(images.to(self.device)))
+            return self.backbone.features(laid_out_for(self.backbone, self.normalisation(images.to(self.device))))
 
 
 def _write(store: TokenStore, batches: Sequence[Computed]) -> Shard:

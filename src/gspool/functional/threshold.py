@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-# One cut of the bracket into SECTIONS parts leaves Newton within reach of quadratic convergence; these steps then reach
+# A bracket that was halved HALVINGS times leaves Newton within reach of quadratic convergence; these steps then reach
 # the precision of the dtype for every problem tried (docs/math.md, "How many steps").
-SECTIONS = 16
+HALVINGS = 4
 NEWTON_STEPS = {torch.float32: 3, torch.float64: 7}
 
 
@@ -28,7 +28,7 @@ def threshold(
 ) -> Float[Tensor, "*B"]:
     """Solve ``mean_j sigmoid(tau + log_affinity_j) = mu`` for tau, to the precision of the dtype.
 
-    Order statistics bracket the root, one section narrows the bracket, and Newton's method on the logit of the mean,
+    Order statistics bracket the root, bisection narrows the bracket, and Newton's method on the logit of the mean,
     kept inside it, does the rest: a fixed amount of work and no branch on the data, so that it compiles and exports.
     For ``mu = 1`` the root is at infinity; a tau so large that every sigmoid is exactly 1 stands for it.
     Not differentiable by itself: the callers know the derivative in closed form.
@@ -86,12 +86,10 @@ def order_statistics_bracket(
 
 
 def narrowed(bracket: Bracket, logits: Float[Tensor, "*B N"], mass: Float[Tensor, "*B"]) -> Bracket:
-    """Cut the bracket into SECTIONS parts at once and keep the part in which ``sum_j sigmoid`` passes ``mass``."""
+    """Halve the bracket HALVINGS times, and keep the half in which ``sum_j sigmoid`` passes ``mass``."""
     low, high = bracket
-    width = (high - low) / SECTIONS
-    cut = torch.arange(1, SECTIONS, device=logits.device, dtype=logits.dtype)
-    taus = low[..., None] + cut * width[..., None]
-    sums = torch.sigmoid(taus[..., None] + logits[..., None, :]).sum(-1)
-    part = (sums < mass[..., None]).sum(-1)
-    low = low + part * width
-    return Bracket(low, low + width)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        too_little = torch.sigmoid(middle[..., None] + logits).sum(-1) < mass
+        low, high = torch.where(too_little, middle, low), torch.where(too_little, high, middle)
+    return Bracket(low, high)

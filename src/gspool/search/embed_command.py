@@ -90,7 +90,7 @@ def _parser() -> TeachingParser:
         "--precision",
         choices=["auto", "float32", "bfloat16", "float16"],
         default="auto",
-        help="Mixed precision; auto is bfloat16 on a GPU that supports it, else float32.",
+        help="Mixed precision; auto is that of the file, or bfloat16 where the device computes in it, else float32.",
     )
     add("--workers", type=PositiveInt | None, default=None, help="Decoding threads; one per core.")
     add("--device", type=str | None, default=None, help="cpu, cuda ...; a GPU if there is one.")

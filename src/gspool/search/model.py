@@ -14,7 +14,7 @@ import torch
 from gspool.data.decode import MAX_BYTES, MAX_PIXELS, open_image
 from gspool.evaluation.verification import read_threshold
 from gspool.models import Embedder
-from gspool.models.device import chosen_device
+from gspool.models.device import chosen_device, computes_bf16, laid_out_for
 from gspool.models.freezing import evaluating
 from gspool.models.pixels import PixelNormalisation
 from gspool.models.sharing import RUN_MODEL, model_place
@@ -140,12 +140,12 @@ def embed_batch(model: Embedder, images: UInt8[Tensor, "B 3 H W"], precision: st
         raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
     kind = PRECISIONS[precision]
     with evaluating(model), torch.autocast(place.type, dtype=kind or torch.bfloat16, enabled=kind is not None):
-        return model.embed(as_input(model, images))
+        return model.embed(laid_out_for(model, as_input(model, images)))
 
 
 def default_precision(device: torch.device) -> str:
-    """Return bfloat16 for a GPU that supports it, else float32."""
-    return "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    """Return bfloat16 for a device that computes in it, else float32."""
+    return "bfloat16" if computes_bf16(device) else "float32"
 
 
 def as_input(model: Embedder, images: UInt8[Tensor, "B 3 H W"]) -> Tensor:

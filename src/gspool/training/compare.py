@@ -55,6 +55,7 @@ from gspool.training.frozen import computed_tokens
 from gspool.training.head_settings import HEAD_OPTIONS, frozen_defaults, layer_options
 from gspool.training.parsing import as_config, plain, values_of
 from gspool.training.presets import BACKBONE, IMG_SIZE
+from gspool.training.processes import precision_of
 from gspool.training.report import (
     CONFIG,
     HEADS,
@@ -140,7 +141,9 @@ class CompareConfig:
     )
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     trainer: TrainerConfig = field(
-        default_factory=lambda: TrainerConfig(max_steps=1200, evaluate_every=25, patience=6, progress=False)
+        default_factory=lambda: TrainerConfig(
+            max_steps=1200, evaluate_every=25, patience=6, precision="auto", progress=False
+        )
     )
     processes: int = 1
     ray: str | None = None
@@ -185,7 +188,9 @@ def compare(config: CompareConfig, given: Collection[str] | None = None) -> Comp
     seeds = numbers(config.seeds)
     used = range(config.folds)[: config.use_folds]
     device = str(chosen_device(None))
-    trainer = replace(config.trainer, accelerator="cpu" if device == "cpu" else config.trainer.accelerator)
+    accelerator = "cpu" if device == "cpu" else config.trainer.accelerator
+    # By its own name, because runs of another precision are others.
+    trainer = replace(config.trainer, accelerator=accelerator, precision=precision_of(config.trainer, device))
     config = replace(config, backbone_options=backbone_options(config), trainer=trainer)
     learning, test = create_sets(config.data, config.task)
     check_sets(learning, test, config.folds, config.task)

@@ -287,7 +287,8 @@ class TrainerConfig:
         monitor_split: the split it is measured on: "validation", "test" (the conventional protocol), or "none" to keep
             the model of the last step.
         seed: seed of weights, batches and augmentation.
-        precision: 32-true, bf16-mixed, 16-mixed or another of Lightning's.
+        precision: 32-true, bf16-mixed, 16-mixed or another of Lightning's; auto is bf16-mixed on a GPU, and on a CPU
+            with instructions for it, else 32-true.
         accelerator: auto, cpu, gpu or another of Lightning's.
         devices: number of devices; more than one trains by DDP.
         num_nodes: number of machines.

@@ -56,6 +56,7 @@ from gspool.training.processes import (
     launch,
     leave_with_launcher,
     make_fabric,
+    precision_of,
     stop_on_signal,
 )
 from gspool.training.report_figures import choose_examples, has_pictures, write_examples
@@ -341,7 +342,9 @@ def describe_training(config: TrainConfig, title: str, device: torch.device) -> 
     words = {"none": "all of it learns", "batchnorm": "batch norm frozen", "all": "frozen"}
     frozen = words.get(model.freeze, f"{model.freeze} frozen")
     limit = f", at most {duration(trainer.max_seconds)}" if trainer.max_seconds else ""
-    where = f"{device}, {trainer.precision}" + (f", {torch.get_num_threads()} threads" if device.type == "cpu" else "")
+    where = f"{device}, {precision_of(trainer, device)}" + (
+        f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    )
     return (
         f"{title:9s} {model.backbone}{f' ({options})' if options else ''}, {frozen}; "
         f"{'' if model.dim is None else f'{model.dim} dimensions, '}loss "

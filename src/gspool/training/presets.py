@@ -235,7 +235,7 @@ def folder() -> TrainConfig:
             freeze="all",
         ),
         optimiser=OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0),
-        trainer=TrainerConfig(max_steps=1200, evaluate_every=25, patience=6),
+        trainer=TrainerConfig(max_steps=1200, evaluate_every=25, patience=6, precision="auto"),
     )
     config.head.prototypes = gsp["prototypes_from"]
     return config
@@ -270,6 +270,7 @@ def with_whole_network(config: TrainConfig) -> TrainConfig:
     config.model.freeze = "batchnorm"
     config.optimiser = OptimiserConfig(lr=1e-5, weight_decay=1e-4, proxies=100.0, multipliers={"head": 10.0})
     config.trainer.max_steps, config.trainer.evaluate_every, config.trainer.patience = 2_000, 50, 10
+    config.trainer.precision = "32-true"
     return config
 
 

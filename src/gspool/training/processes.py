@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from gspool.models.device import computes_bf16
 from gspool.terminal.signals import SIGNALS, TerminatedError, blocked_signals, handle_signals
 
 if TYPE_CHECKING:
@@ -114,6 +115,15 @@ def import_fabric() -> ModuleType:
     return lightning_fabric
 
 
+def precision_of(trainer: TrainerConfig, device: torch.device | str | None = None) -> str:
+    """Return the precision that a trainer computes in on a device, or on that of its accelerator."""
+    if trainer.precision != "auto":
+        return trainer.precision
+    if device is None:
+        device = "cpu" if trainer.accelerator == "cpu" or not torch.cuda.is_available() else "cuda"
+    return "bf16-mixed" if computes_bf16(device) else "32-true"
+
+
 def make_fabric(
     trainer: TrainerConfig, *, find_unused_parameters: bool = False, device: torch.device | None = None
 ) -> Any:
@@ -142,7 +152,7 @@ def make_fabric(
                 devices=[device.index or 0] if device is not None and device.type == "cuda" else trainer.devices,
                 num_nodes=trainer.num_nodes,
                 strategy=strategy,
-                precision=trainer.precision,
+                precision=precision_of(trainer, device),
             )
         except (fabric.utilities.exceptions.MisconfigurationException, ValueError) as error:
             raise ValueError(f"this machine cannot run these settings ({settings}): {error}") from error

@@ -16,7 +16,7 @@ from gspool.executor import Executor
 from gspool.search.corpus.known import KnownPictures
 from gspool.search.corpus.sources import list_images
 from gspool.search.corpus.stream import EmbeddedBatch, embed_on
-from gspool.search.index.export import check_name, finish_store, open_store
+from gspool.search.index.export import check_name, finish_store, open_store, stored_precision
 from gspool.search.index.table import LanceWriter, VectorSettings, write_lock
 from gspool.search.model import LIMITS, Limits, default_precision, fingerprint, load_model
 from gspool.terminal.bar import WorkBar, work_bar
@@ -78,8 +78,8 @@ def embed_corpus(
         images: folders, globs, CSV lists or files, see `list_images`.
         out: the file; its ending decides the format.
         batch_size: images per batch.
-        precision: ``float32``, ``bfloat16`` or ``float16``; by default mixed bfloat16 on a GPU that has it, else
-            float32.
+        precision: ``float32``, ``bfloat16`` or ``float16``; by default that of a file that exists, otherwise mixed
+            bfloat16 on a device that computes in it, and float32 elsewhere.
         workers: decoding threads; one per core, at most 16, unless given.
         device: where to compute, for a model given by name.
         limits: the largest file and picture to read.
@@ -115,7 +115,8 @@ def embed_corpus(
     total = sum(1 for _ in list_images(sources))
     name = model if isinstance(model, str | Path) else type(model).__name__
     network = load_model(model, device) if isinstance(model, str | Path) else model
-    chosen = precision or default_precision(next(network.parameters()).device)
+    # A file that was begun on another machine goes on in its own precision.
+    chosen = precision or stored_precision(place) or default_precision(next(network.parameters()).device)
     settings = VectorSettings(str(name), fingerprint(network), network.out_dim, chosen)
     threads = workers or min(os.cpu_count() or 1, 16)
     executor = Executor(workers=actors or 0, ray=ray, gpus=1.0, cpus=threads)

@@ -16,7 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from lancedb.util import validate_table_name
 
-from gspool.search.index.table import COLUMNS, LanceWriter, VectorSettings, vectors_column, vectors_of
+from gspool.search.index.table import (
+    COLUMNS,
+    LanceWriter,
+    VectorSettings,
+    is_missing,
+    open_table,
+    vectors_column,
+    vectors_of,
+)
 
 SUFFIXES = (".lance", ".parquet", ".npz")
 # Rows of a row group of Parquet, and in memory at a time.
@@ -43,6 +51,19 @@ def check_name(out: Path) -> None:
             raise ValueError(f"{out} cannot be written; give it another name. {error}") from error
 
 
+def store_of(out: Path) -> Path:
+    """Return the Lance table behind a file of vectors: itself, or the working table of an export."""
+    return out if out.suffix == ".lance" else out.with_name(f"{out.name}.parts") / "vectors.lance"
+
+
+def stored_precision(out: Path) -> str | None:
+    """Return the precision of the vectors that a file or the table behind it holds; None if there are none."""
+    store = store_of(out)
+    if not is_missing(store):
+        return VectorSettings.of(open_table(store).schema, store).precision
+    return read_settings(out).precision if store != out and out.exists() else None
+
+
 def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     """Open the table behind a file of vectors: a .lance file itself, or the working table of an export.
 
@@ -50,10 +71,10 @@ def open_store(out: Path, settings: VectorSettings) -> LanceWriter:
     is read into it first. One with vectors of other settings is refused.
     """
     check_name(out)
-    if out.suffix == ".lance":
+    store = store_of(out)
+    if store == out:
         return LanceWriter(out, settings)
-    folder = out.with_name(f"{out.name}.parts")
-    store, aside = folder / "vectors.lance", folder / ASIDE
+    aside = store.with_name(ASIDE)
     unfinished = store.exists() or not out.exists()
     if not store.exists():
         shutil.rmtree(aside, ignore_errors=True)
