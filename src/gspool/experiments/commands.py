@@ -146,7 +146,7 @@ def reproduce_parser(experiment: Experiment | None) -> TeachingParser:
         parser = TeachingParser("gspool reproduce", REPRODUCE, "gspool reproduce NAME [--OPTION VALUE ...]")
         parser.add_argument("--list", action="store_true", help="List the experiments, their costs and their status.")
     else:
-        about = f"{experiment.claim}: {experiment.shows} of the paper.\n{experiment.cost}"
+        about = f"{experiment.claim} ({experiment.shows}).\n{experiment.cost}"
         # Errors point to the help of the experiment, the only page that lists its own options.
         prog = f"gspool reproduce {experiment.name}"
         parser = TeachingParser(prog, about, f"{prog} [--OPTION VALUE ...]")

@@ -23,7 +23,7 @@ import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +54,7 @@ from gspool.training.compare_runs import (
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import FROZEN
+from gspool.training.processes import precision_of
 
 # The first seed tunes.
 FOLDS, SEEDS, TUNING_FOLDS = 4, (0, 1, 2), (0, 1)
@@ -225,7 +226,7 @@ class FrozenSettings:
         like: name of a result whose chosen settings are used unchanged, without tries.
         steps: steps of a training at most; trainings that a smaller limit cut off are done again.
         classes: classes to learn from, evenly spaced, a quarter of them for validation; 0 takes all.
-        precision: of the heads on a GPU; a CPU computes in float32.
+        precision: of the heads; auto is bf16-mixed on a GPU, and on a CPU with instructions for it, else 32-true.
     """
 
     data: str = "cub"
@@ -244,7 +245,7 @@ class FrozenSettings:
     like: str | None = None
     steps: int = 1200
     classes: int = 0
-    precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed"
+    precision: Literal["auto", "bf16-mixed", "32-true"] = "auto"
 
 
 def check(options: RunOptions) -> None:
@@ -289,7 +290,7 @@ def config_of(options: RunOptions, chosen: FrozenSettings) -> CompareConfig:
     )
     steps.progress, steps.accelerator = False, "gpu" if options.device.startswith("cuda") else "cpu"
     # Tokens are stored in bf16, and products of 128 x 64 x 2048 tokens in full float32 would take most of the time.
-    steps.precision = chosen.precision if steps.accelerator == "gpu" else "32-true"
+    steps.precision = precision_of(replace(steps, precision=chosen.precision), options.device)
     name, preset = ("glyphs" if quick else chosen.data), None
     if chosen.data in ("cub", "cub_collage") and not quick:
         preset = "cub"
