@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -70,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gspool: there is no command {command!r}{hint}\n\n{PAGE}", file=sys.stderr)
         return 2
     found = COMMANDS[command]
+    # Before torch is imported: on a CPU, fresh memory in small pages costs a training step as much as its arithmetic.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         # Each command imports its own libraries, some of them slow.
         with exit_on_signals(at_once=True):

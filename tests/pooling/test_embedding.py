@@ -48,6 +48,44 @@ def test_the_embedding_stands_where_the_layer_or_the_caller_puts_it(name, option
     torch.testing.assert_close(head(x), expected(head, x))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"keys": 3}, {"keys": 3, "groups": 2}, {"embedding": "after", "groups": 2}, {"embedding": "after", "groups": 4}],
+    ids=str,
+)
+def test_gsp_that_compares_raw_features_pools_what_embedding_every_token_would(options) -> None:
+    head = create_embedding("gsp", dim=8, out_dim=12, prototypes=4, mu=0.3, epsilon=8.0, **options).double()
+    x, mask = torch.randn(2, 8, 3, 4, dtype=torch.float64), torch.ones(2, 3, 4, dtype=torch.bool)
+    mask[1, :, 3] = False
+    real = x.masked_fill(~mask[:, None], 0.0).requires_grad_()
+    tokens = real.flatten(2).mT
+    weights, attributes = head.layer.weigh(tokens, mask.flatten(1))
+    values = head.embed(tokens).unflatten(2, (head.layer.groups, -1))
+    expected = torch.einsum("bgn,bngd->bgd", weights, values).flatten(1)
+    padded = x.masked_fill(~mask[:, None], float("nan")).requires_grad_()
+    out = head.pool(padded, mask)
+    torch.testing.assert_close(out.pooled, expected)
+    torch.testing.assert_close(out.weights, weights.mean(1))
+    torch.testing.assert_close(out.attributes, attributes)
+    wanted = [real, *head.parameters()]
+    gradients = torch.autograd.grad(expected.square().sum(), wanted)
+    found = torch.autograd.grad(out.pooled.square().sum(), [padded, *head.parameters()])
+    for mine, other in zip(found, gradients, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_groups_behind_a_warm_start_average_until_it_ends() -> None:
+    head = create_embedding("gsp", dim=8, out_dim=6, embedding="after", prototypes=4, groups=2, warm_start=4)
+    x = torch.randn(4, 8, 3, 3)
+    torch.testing.assert_close(head(x), head.embed(x.mean((2, 3))))
+    assert not torch.allclose(head(x), head.embed(x.mean((2, 3))))
+
+
+def test_groups_have_to_divide_the_embedding() -> None:
+    with pytest.raises(ValueError, match="groups divide the 6 outputs of the embedding, got 4"):
+        create_embedding("gsp", dim=8, out_dim=6, embedding="after", prototypes=4, groups=4)
+
+
 def test_inside_means_that_the_layer_embeds_by_itself() -> None:
     head = create_embedding("tsmk", dim=6, out_dim=4, kernel_size=5)
     assert (type(head), head.kernel_size, head.out_dim) == (registry.layer_class("tsmk"), 5, 4)

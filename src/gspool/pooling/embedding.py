@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn
 from torch.nn.functional import conv2d, linear
 
@@ -61,11 +62,15 @@ def create_embedding(
         if embedding is not None:
             raise ValueError(f"{name} has its embedding inside, so it cannot stand {embedding} it")
         return layer(dim, out_dim=out_dim or dim, **options)
-    if out_dim is None or (embedding or layer.embedding) == "after":
-        return PoolThenEmbed(layer(dim, **options), out_dim)
-    if options.get("keys"):
-        options["key_dim"] = dim  # keys are computed from the backbone's features, which say more than embedded ones
-    return EmbedThenPool(dim, layer(out_dim, **options))
+    # Keys are computed from the backbone's features, which say more than embedded ones.
+    place = "after" if out_dim is None or options.get("keys") else embedding or layer.embedding
+    if place == "before":
+        return EmbedThenPool(dim, layer(out_dim, **options))
+    if out_dim is not None and options.get("groups", 1) > 1:
+        from gspool.pooling.gsp import GroupsThenEmbed
+
+        return GroupsThenEmbed(layer(dim, **options), out_dim)
+    return PoolThenEmbed(layer(dim, **options), out_dim)
 
 
 def check_head_options(name: str, options: Mapping[str, Any]) -> None:
@@ -102,6 +107,15 @@ class LocalEmbedding(nn.Linear):
             return conv2d(x, self.weight[:, :, None, None], self.bias)
         return linear(x, self.weight, self.bias)
 
+    def slices(self, x: Float[Tensor, "B G C"]) -> Float[Tensor, "B D"]:
+        """Embed G vectors an image, each for its own slice of the D outputs alone.
+
+        A weighted sum of embedded tokens is the embedding of their weighted sum, so whoever pools first embeds G
+        vectors an image instead of all tokens.
+        """
+        weight = self.weight.unflatten(0, (x.shape[1], -1))
+        return torch.einsum("bgc,gdc->bgd", x, weight).flatten(1) + (0.0 if self.bias is None else self.bias)
+
 
 class EmbedThenPool(PoolingLayer):
     """Embed every local feature, then pool the embedded ones."""
@@ -116,8 +130,7 @@ class EmbedThenPool(PoolingLayer):
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Embed, then pool; weights and attributes are those of the layer."""
         as_tokens(x, self.dim)  # refuses wrong features in words, where the convolution would do it in numbers
-        embedded = self.embed(without_padding(x, as_token_mask(mask, x)))
-        return self.layer.pool(embedded, mask, *([x] if getattr(self.layer, "key", None) is not None else []))
+        return self.layer.pool(self.embed(without_padding(x, as_token_mask(mask, x))), mask)
 
 
 class PoolThenEmbed(PoolingLayer):

@@ -54,8 +54,7 @@ class EP(PoolingLayer):
             # The scores decide the weights through an exponential; they are not left to autocast.
             scores = tokens.to(precise) @ self.queries.to(precise).T / self.dim**0.5
             attention = attention_weights(scores.mT, valid)
-        values = self.embed(tokens).unflatten(2, (len(self.queries), -1)).transpose(1, 2)
-        pooled = (attention.to(values.dtype).unsqueeze(2) @ values).flatten(1)
+        pooled = self.embed.slices(attention.to(tokens.dtype) @ tokens)
         return Pooled(pooled.to(x.dtype), weights=attention.mean(1))
 
     def extra_repr(self) -> str:

@@ -80,12 +80,14 @@ class GeMeanGSP(PoolingLayer):
             self.register_buffer("p", starting_power(p))
         self.embed = None if out_dim is None else LocalEmbedding(dim, out_dim)
         how = (role, warm_start, backend, precision, keys)
-        self.gsp = GSP(self.out_dim, prototypes, mu, epsilon, learn_mu, learn_epsilon, *how, key_dim=dim)
+        # Keys are computed from the backbone's features.
+        self.gsp = GSP(dim if keys else self.out_dim, prototypes, mu, epsilon, learn_mu, learn_epsilon, *how)
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Weigh the real tokens by GSP, take their generalized mean, embed it."""
         tokens, token_mask = real_tokens(x, mask, self.dim)
-        selected = self.gsp.pool(tokens if self.embed is None else self.embed(tokens), token_mask, tokens)
+        embedded = tokens if self.embed is None or self.gsp.key is not None else self.embed(tokens)
+        selected = self.gsp.pool(embedded, token_mask)
         count = tokens.shape[1] if token_mask is None else token_mask.sum(1, keepdim=True)
         relative = count * cast("Tensor", selected.weights)
         pooled = generalized_mean(relative.unsqueeze(2) * tokens, self.p, token_mask).to(x.dtype)

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from gspool.functional import clip_norm, greedy_centers, gsp_pool, partial_transport
-from gspool.functional.checks import epsilon_tensor, full_precision, mu_tensor
+from gspool.functional.checks import computing_dtype, epsilon_tensor, full_precision, mu_tensor
 from gspool.functional.pool import Backend, Precision, Role
 from gspool.functional.product_distance import product_distance
 from gspool.functional.results import Pooled
-from gspool.pooling.embedding import LocalEmbedding
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, without_padding
+from gspool.pooling.embedding import LocalEmbedding, PoolThenEmbed
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, real_tokens, without_padding
 from gspool.pooling.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ class GSP(PoolingLayer):
             values come from separate spaces; 0 compares the tokens themselves.
         groups: the prototypes are divided into so many groups, each of which weighs the tokens by itself and pools its
             slice of the channels; ``weights`` and ``attributes`` are then means over the groups.
-        key_dim: channels that keys are computed from; None if they are computed from the pooled tokens.
 
     Raises:
         ValueError: for values outside their range; on use, for features that do not fit.
@@ -76,7 +75,6 @@ class GSP(PoolingLayer):
         precision: Precision = "exact",
         keys: int = 0,
         groups: int = 1,
-        key_dim: int | None = None,
     ) -> None:
         super().__init__(dim)
         if isinstance(prototypes, bool) or not isinstance(prototypes, int) or prototypes < 1:
@@ -102,8 +100,7 @@ class GSP(PoolingLayer):
             raise ValueError(f"groups divide the {prototypes} prototypes and the {dim} channels, got {groups!r}")
         if keys and warm_start:
             raise ValueError("a warm start collects tokens, not keys: leave warm_start out, or call init_prototypes")
-        self.key_dim = (keys and key_dim) or dim
-        self.key = LocalEmbedding(self.key_dim, keys) if keys else None
+        self.key = LocalEmbedding(dim, keys) if keys else None
         self.groups = groups
         width = keys or dim
         self.prototypes = nn.Parameter(torch.randn(prototypes, width) / math.sqrt(width))
@@ -125,16 +122,8 @@ class GSP(PoolingLayer):
         """The sharpness; a tensor with a gradient where it is learned."""
         return self._epsilon if self.log_epsilon is None else torch.exp(self.log_epsilon.clamp(max=LOG_EPSILON_LIMIT))
 
-    def pool(
-        self,
-        x: Float[Tensor, "B C H W"],
-        mask: Bool[Tensor, "B H W"] | None = None,
-        key_source: Float[Tensor, "B K H W"] | None = None,
-    ) -> Pooled:
-        """Pool a feature map [B, C, H, W] or tokens [B, N, D]; return the vector, the weights and the attributes.
-
-        ``key_source`` holds the features that keys are computed from, if they are not those that are pooled.
-        """
+    def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
+        """Pool a feature map [B, C, H, W] or tokens [B, N, D]; return the vector, the weights and the attributes."""
         tokens, token_mask = as_tokens(x, self.dim), as_token_mask(mask, x)
         if self.warm_start is not None and self.warm_start.collecting:
             return self._collect(self.warm_start, tokens, token_mask)
@@ -142,22 +131,25 @@ class GSP(PoolingLayer):
             return gsp_pool(
                 tokens, self.prototypes, self.mu, self.epsilon, token_mask, self.backend, self.role, self.precision
             )
-        tokens = without_padding(tokens, token_mask)
-        keys = tokens
-        if self.key is not None:
-            source = x if key_source is None else key_source
-            keys = self.key(without_padding(as_tokens(source, self.key_dim), token_mask))
-        weights, attributes = self._selected(keys, token_mask)
-        with full_precision(x):
-            # Each group pools all channels, and its slice is taken: cheaper than a copy of the tokens slice by slice.
-            pooled = torch.bmm(weights, tokens.to(weights.dtype)).unflatten(2, (self.groups, -1))
-            pooled = pooled.diagonal(dim1=1, dim2=2).mT.flatten(1)
-        return Pooled(pooled.to(x.dtype), weights.mean(1), attributes)
+        pooled, weights, attributes = self.pool_groups(without_padding(tokens, token_mask), token_mask)
+        # Of all channels that a group pooled its slice is taken: cheaper than a copy of the tokens slice by slice.
+        slices = pooled.unflatten(2, (self.groups, -1)).diagonal(dim1=1, dim2=2).mT
+        return Pooled(slices.flatten(1), weights.mean(1), attributes)
 
-    def _selected(
-        self, keys: Float[Tensor, "B N K"], mask: Bool[Tensor, "B N"] | None
+    def pool_groups(
+        self, tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None
+    ) -> tuple[Float[Tensor, "B G D"], Float[Tensor, "B G N"], Float[Tensor, "B M"]]:
+        """Return a vector of all channels for every group, the weights of every group, and the attributes."""
+        precise = tokens.to(computing_dtype(tokens))  # once for both products
+        weights, attributes = self.weigh(precise if self.key is None else tokens, mask)
+        with full_precision(tokens):
+            return torch.bmm(weights, precise.to(weights.dtype)).to(tokens.dtype), weights, attributes
+
+    def weigh(
+        self, tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None
     ) -> tuple[Float[Tensor, "B G N"], Float[Tensor, "B M"]]:
         """Weigh the tokens by every group: one transport problem an image and group, all solved at once."""
+        keys = tokens if self.key is None else self.key(tokens)
         if self.groups == 1:
             out = gsp_pool(keys, self.prototypes, self.mu, self.epsilon, mask, self.backend, self.role, self.precision)
             return cast("Tensor", out.weights)[:, None], cast("Tensor", out.attributes)
@@ -180,9 +172,9 @@ class GSP(PoolingLayer):
         Raises:
             ValueError: if the features do not fit, are too few, or are not finite.
         """
-        vectors = features if features.ndim == 2 else as_tokens(features, self.key_dim).flatten(0, 1)
-        if vectors.shape[-1] != self.key_dim:
-            raise ValueError(f"features must have {self.key_dim} channels, got shape {tuple(features.shape)}")
+        vectors = features if features.ndim == 2 else as_tokens(features, self.dim).flatten(0, 1)
+        if vectors.shape[-1] != self.dim:
+            raise ValueError(f"features must have {self.dim} channels, got shape {tuple(features.shape)}")
         if self.key is not None:
             vectors = self.key(vectors.to(self.prototypes))
         vectors = clip_norm(vectors.to(self.prototypes))
@@ -213,3 +205,28 @@ class GSP(PoolingLayer):
         if self.role != "foreground":
             parts.append(f"role={self.role}")
         return ", ".join(parts)
+
+
+class GroupsThenEmbed(PoolThenEmbed):
+    """Pool the backbone's own features by the groups of GSP, and embed the vector of a group for its slice alone.
+
+    Values are those of groups that pool embedded features; prototypes and keys see the backbone's own.
+    """
+
+    def __init__(self, layer: GSP, out_dim: int) -> None:
+        super().__init__(layer, out_dim)
+        if out_dim % layer.groups:
+            raise ValueError(f"groups divide the {out_dim} outputs of the embedding, got {layer.groups}")
+
+    def pool(
+        self,
+        x: Float[Tensor, "B C H W"],
+        mask: Bool[Tensor, "B H W"] | None = None,
+        class_token: Float[Tensor, "B C"] | None = None,
+    ) -> Pooled:
+        """Pool by every group, then embed; weights are means over the groups."""
+        layer, embed = cast("GSP", self.layer), cast("LocalEmbedding", self.embed)
+        if layer.warm_start is not None and layer.warm_start.collecting:
+            return super().pool(x, mask)
+        pooled, weights, attributes = layer.pool_groups(*real_tokens(x, mask, self.dim))
+        return Pooled(embed.slices(pooled).to(x.dtype), weights.mean(1), attributes)

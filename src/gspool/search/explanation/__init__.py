@@ -231,7 +231,7 @@ def transport(model: Embedder, features: Float[Tensor, "B C h w"]) -> Transporte
     layer = cast("GSP", prototype_layer(model))
     head = model.head.layer if isinstance(model.head, WithClassToken) else model.head
     if layer.key is not None:
-        tokens = layer.key(as_tokens(features, layer.key_dim))
+        tokens = layer.key(as_tokens(features, layer.dim))
     elif isinstance(head, PoolThenEmbed):
         tokens = as_tokens(features, layer.dim)
     else:
