@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import nn
 from torch.nn.functional import conv2d, linear
 
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, without_padding
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, real_tokens, without_padding
 from gspool.pooling.registry import PATCH_SCALE, check_options, layer_class, without_class_token
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gspool.functional.results import Pooled
+    from gspool.pooling.gsp import GSP
 
 
 def create_embedding(
@@ -62,15 +63,13 @@ def create_embedding(
         if embedding is not None:
             raise ValueError(f"{name} has its embedding inside, so it cannot stand {embedding} it")
         return layer(dim, out_dim=out_dim or dim, **options)
+    if out_dim is None:
+        return PoolThenEmbed(layer(dim, **options), None)
     # Keys are computed from the backbone's features, which say more than embedded ones.
-    place = "after" if out_dim is None or options.get("keys") else embedding or layer.embedding
-    if place == "before":
+    if not options.get("keys") and (embedding or layer.embedding) == "before":
         return EmbedThenPool(dim, layer(out_dim, **options))
-    if out_dim is not None and options.get("groups", 1) > 1:
-        from gspool.pooling.gsp import GroupsThenEmbed
-
-        return GroupsThenEmbed(layer(dim, **options), out_dim)
-    return PoolThenEmbed(layer(dim, **options), out_dim)
+    embedded = GroupsThenEmbed if options.get("groups", 1) > 1 else PoolThenEmbed
+    return embedded(layer(dim, **options), out_dim)
 
 
 def check_head_options(name: str, options: Mapping[str, Any]) -> None:
@@ -153,3 +152,29 @@ class PoolThenEmbed(PoolingLayer):
         """Pool, then embed; weights and attributes are those of the layer."""
         pooled = self.layer.pool(x, mask, *([class_token] if self.takes_class_token else []))
         return pooled._replace(pooled=self.embed(pooled.pooled))
+
+
+class GroupsThenEmbed(PoolThenEmbed):
+    """Pool the backbone's own features by the groups of GSP, and embed the vector of a group for its slice alone.
+
+    Values are those of groups that pool embedded features; prototypes and keys see the backbone's own.
+    """
+
+    def __init__(self, layer: PoolingLayer, out_dim: int) -> None:
+        super().__init__(layer, out_dim)
+        groups = cast("GSP", layer).groups
+        if out_dim % groups:
+            raise ValueError(f"groups divide the {out_dim} outputs of the embedding, got {groups}")
+
+    def pool(
+        self,
+        x: Float[Tensor, "B C H W"],
+        mask: Bool[Tensor, "B H W"] | None = None,
+        class_token: Float[Tensor, "B C"] | None = None,
+    ) -> Pooled:
+        """Pool by every group, then embed; weights are means over the groups."""
+        layer, embed = cast("GSP", self.layer), cast("LocalEmbedding", self.embed)
+        if layer.warm_start is not None and layer.warm_start.collecting:
+            return super().pool(x, mask)
+        pooled, weights, attributes = layer.pool_groups(*real_tokens(x, mask, self.dim))
+        return Pooled(embed.slices(pooled).to(x.dtype), weights.mean(1), attributes)

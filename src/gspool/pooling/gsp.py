@@ -13,8 +13,8 @@ from gspool.functional.checks import computing_dtype, epsilon_tensor, full_preci
 from gspool.functional.pool import Backend, Precision, Role
 from gspool.functional.product_distance import product_distance
 from gspool.functional.results import Pooled
-from gspool.pooling.embedding import LocalEmbedding, PoolThenEmbed
-from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, real_tokens, without_padding
+from gspool.pooling.embedding import LocalEmbedding
+from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, without_padding
 from gspool.pooling.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -205,28 +205,3 @@ class GSP(PoolingLayer):
         if self.role != "foreground":
             parts.append(f"role={self.role}")
         return ", ".join(parts)
-
-
-class GroupsThenEmbed(PoolThenEmbed):
-    """Pool the backbone's own features by the groups of GSP, and embed the vector of a group for its slice alone.
-
-    Values are those of groups that pool embedded features; prototypes and keys see the backbone's own.
-    """
-
-    def __init__(self, layer: GSP, out_dim: int) -> None:
-        super().__init__(layer, out_dim)
-        if out_dim % layer.groups:
-            raise ValueError(f"groups divide the {out_dim} outputs of the embedding, got {layer.groups}")
-
-    def pool(
-        self,
-        x: Float[Tensor, "B C H W"],
-        mask: Bool[Tensor, "B H W"] | None = None,
-        class_token: Float[Tensor, "B C"] | None = None,
-    ) -> Pooled:
-        """Pool by every group, then embed; weights are means over the groups."""
-        layer, embed = cast("GSP", self.layer), cast("LocalEmbedding", self.embed)
-        if layer.warm_start is not None and layer.warm_start.collecting:
-            return super().pool(x, mask)
-        pooled, weights, attributes = layer.pool_groups(*real_tokens(x, mask, self.dim))
-        return Pooled(embed.slices(pooled).to(x.dtype), weights.mean(1), attributes)
