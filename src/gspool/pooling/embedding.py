@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d, linear
 
+from gspool.functional.results import Pooled
 from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, real_tokens, without_padding
 from gspool.pooling.registry import PATCH_SCALE, check_options, layer_class, without_class_token
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from gspool.functional.results import Pooled
     from gspool.pooling.gsp import GSP
 
 
