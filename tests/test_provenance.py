@@ -91,7 +91,7 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_commit_is_that_of_the_checkout_and_changes_are_told(tmp_path: Path) -> None:
+def test_the_commit_is_that_of_the_checkout_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "src" / "gspool" / "experiments"
     package.mkdir(parents=True)
     (package / "code.py").write_text("a = 1\n")
@@ -107,6 +107,8 @@ def test_the_commit_is_that_of_the_checkout_and_changes_are_told(tmp_path: Path)
     assert source_commit(package) == (head, True)
     (tmp_path / ".git" / "index").write_bytes(b"damaged")
     assert source_commit(package) == (head, None), "what git cannot say is not known"
+    monkeypatch.setenv("GSPOOL_COMMIT", "abc")
+    assert source_commit(package) == ("abc", False), "the source was copied over an older checkout"
 
 
 @pytest.mark.parametrize(

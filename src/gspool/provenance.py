@@ -188,16 +188,17 @@ def read_measured(path: Path) -> dict[str, Any]:
 def source_commit(folder: Path | None = None) -> Commit:
     """Return the commit of the source around this file, if it is a git checkout.
 
-    Where it is not, because the source was copied to a machine that trains, ``GSPOOL_COMMIT`` names it.
+    ``GSPOOL_COMMIT`` names it where the source was copied to a machine that trains, over an older checkout perhaps.
     """
-    copied = Commit(name, False) if (name := os.environ.get("GSPOOL_COMMIT")) else Commit(None, None)
+    if name := os.environ.get("GSPOOL_COMMIT"):
+        return Commit(name, False)
     where = Path(__file__).resolve().parent if folder is None else folder
     if shutil.which("git") is None:
-        return copied
+        return Commit(None, None)
     head, top = _git(where, "rev-parse", "HEAD"), _git(where, "rev-parse", "--show-toplevel")
     # A package installed inside some other project's checkout, in its virtual environment say, is not of that commit.
     if head is None or top is None or not where.is_relative_to(Path(top) / "src" / "gspool"):
-        return copied
+        return Commit(None, None)
     # Results themselves change with every run and say nothing about the code.
     changes = _git(where, "status", "--porcelain", "--", ":/", ":(exclude,top)results")
     return Commit(head, None if changes is None else bool(changes))

@@ -15,6 +15,7 @@ from gspool.experiments.frozen import (
     check,
     chosen_runs,
     heads_table,
+    lead_table,
     result_name,
     study_sets,
     tries_of,
@@ -131,6 +132,21 @@ def test_heads_with_zsr_are_compared_with_the_same_heads_without(tmp_path: Path)
     record = read_result(tmp_path / "frozen_cub_resnet50_227_pnca_zsr.json")
     assert "| gsp | mu 0.05, epsilon 10, prototypes 8, lr 0.0003, zsr 0.1, zsr_scale 9.5" in zsr_table(record)
     assert "| +0.50 (+0.50 to +0.50) | 2 |" in zsr_table(record)
+
+
+def test_the_lead_of_gsp_is_that_of_the_best_heads_by_validation(tmp_path: Path) -> None:
+    settings = FrozenSettings(backbone="timm/vit_small_patch14_dinov2", layers="gap,ep,gsp,gsp+cls groups keys,cls")
+    options, store = RunOptions(results=tmp_path, settings=settings), RunStore(tmp_path / "runs.jsonl")
+    rows = variants_of(options, settings, class_token=True)
+    reached = {"gap": (10, 5), "ep": (30, 20), "gsp": (40, 19), "gsp+cls groups keys": (50, 30), "cls": (60, 31)}
+    for row, (validation, test) in reached.items():
+        for fold in (0, 1):
+            for place, variant in enumerate(rows[row]):
+                store.put(asked_of(row, variant, fold, 0), found(validation - place, test + fold))
+    write_record(options, settings, LAYOUT, rows, store)
+    table = lead_table(read_result(tmp_path / "frozen_cub_vit_small_patch14_dinov2_227_pnca.json"))
+    assert "| all | gsp+cls groups keys | cls | -10.00 | -1.00 (-1.00 to -1.00) |" in table
+    assert "| patches | gsp | ep | +10.00 | -1.00 (-1.00 to -1.00) |" in table
 
 
 def test_a_training_that_a_smaller_limit_cut_off_is_done_again() -> None:

@@ -35,8 +35,8 @@ def product_distance(
     """Compute the same as `gspool.functional.distance`, without its B x M x N x D tensor; differentiable once.
 
     ``backend`` and ``precision`` are those of `gsp_pool`, but ``auto`` is the plain version here: the kernel agrees
-    with it in the interpreter and has not run on a GPU yet. A compiled program takes the plain version, as subclasses
-    of tensors do.
+    with it on a GPU and has not been timed by itself yet. A compiled program takes the plain version, as subclasses of
+    tensors do.
 
     Raises:
         ValueError: if the shapes, types or devices do not fit, for an unknown backend or precision, and for ``triton``
