@@ -5,9 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from timm.layers import Conv2dSame
+from timm.layers import padding as padding_of_timm
 
 from gspool.functional.kernels import dispatch
-from gspool.models.export import every_call, export_program, refuse_foreign_operators, save_program
+from gspool.models.export import (
+    every_call,
+    export_program,
+    padded_by_integers,
+    refuse_foreign_operators,
+    same_padding,
+    save_program,
+)
 from models.exported_models import Patches, pictures, small
 
 
@@ -115,6 +124,40 @@ def test_a_transformer_that_resamples_its_positions_is_exported_for_a_size() -> 
     graph = export_program(model, ["embedding"], size=(32, 32)).program.module()
     with torch.no_grad():
         torch.testing.assert_close(graph(pictures(3, 32, 32))[0], model(pictures(3, 32, 32)))
+
+
+class SamePadding(Patches):
+    """Pads as TensorFlow does, by as much as the size of the image asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Sequential(Conv2dSame(3, 3, 3, stride=2), Conv2dSame(3, 3, 5, stride=2))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.stem(pixels))
+
+
+def test_sizes_of_a_graph_with_same_padding_are_computed_in_integers() -> None:
+    model = small("gap", SamePadding())
+    exported = export_program(model, ["embedding"])
+    assert exported.size is None
+    names = " ".join(str(node.target) for node in every_call(exported.program))
+    assert not [word for word in ("truediv", "ceil", "float", "max") if word in names], names
+    with torch.no_grad():
+        for height, width in ((32, 33), (35, 61), (34, 50)):
+            images = pictures(2, height, width)
+            torch.testing.assert_close(exported.program.module()(images)[0], model(images))
+
+
+def test_same_padding_is_that_of_timm_which_is_put_back() -> None:
+    timms = padding_of_timm.get_same_padding
+    for size in range(1, 40):
+        for kernel, stride, dilation in ((1, 1, 1), (1, 3, 1), (2, 2, 1), (3, 1, 1), (3, 2, 2), (5, 2, 1), (2, 5, 1)):
+            assert same_padding(size, kernel, stride, dilation) == timms(size, kernel, stride, dilation)
+    with pytest.raises(KeyError), padded_by_integers():
+        assert padding_of_timm.get_same_padding is same_padding
+        raise KeyError
+    assert padding_of_timm.get_same_padding is timms
 
 
 def calls_of_kernels(program: torch.export.ExportedProgram) -> list[str]:

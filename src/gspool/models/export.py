@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,7 +134,33 @@ def _takes(graph: ExportGraph, size: tuple[int, int]) -> bool:
 def _trace(graph: ExportGraph, size: tuple[int, int] | None) -> ExportedProgram:
     images = graph.example(2, size or wider(graph.model.pixels.crop))
     axes = {0: Dim.DYNAMIC} if size else {0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC}
-    return torch.export.export(graph, (images,), dynamic_shapes=(axes,), strict=False)
+    with padded_by_integers():
+        return torch.export.export(graph, (images,), dynamic_shapes=(axes,), strict=False)
+
+
+@contextmanager
+def padded_by_integers() -> Iterator[None]:
+    """Let timm pad as TensorFlow does by `same_padding` for a while: its own formula takes the tracer minutes."""
+    padding: Any = sys.modules.get("timm.layers.padding")
+    if padding is None:
+        yield
+        return
+    own = padding.get_same_padding
+    padding.get_same_padding = same_padding
+    try:
+        yield
+    finally:
+        padding.get_same_padding = own
+
+
+def same_padding(size: int, kernel: int, stride: int, dilation: int) -> int:
+    """Return how many pixels "same" padding adds to a side, without floats, and without a maximum where it is known.
+
+    Of a size that is a variable, each float division and each maximum makes the sizes of all later layers harder.
+    """
+    reach = (kernel - 1) * dilation + 1
+    needed = ((size + stride - 1) // stride - 1) * stride + reach - size
+    return needed if reach >= stride else max(needed, 0)
 
 
 def refuse_foreign_operators(program: ExportedProgram) -> None:
