@@ -239,7 +239,7 @@ def settings_in_short(asked: Mapping[str, Any]) -> str:
 
 HEADS_FILE = "collage_heads"
 # Heads of the frozen study, not in the paper: they start as the frozen feature with prototypes by k-means, at the
-# settings that were chosen on CUB (docs/frozen.md).
+# settings that were chosen on CUB (docs/frozen_study.md).
 HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "GAP": ("gap", {}),
     "DeLF": ("delf", {}),

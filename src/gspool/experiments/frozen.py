@@ -608,7 +608,7 @@ def draw(record: Record, path: Path) -> None:
     save(figure, path)
 
 
-# Tables of docs/frozen.md, by the name of their result.
+# Tables of docs/frozen_study.md, by the name of their result.
 RESULTS = {
     "resnet50_227": "frozen_cub_resnet50_227_pnca",
     "resnet50_227_c2": "frozen_cub_resnet50_227_c2",

@@ -10,8 +10,8 @@ from gspool.pooling.registry import without_class_token
 
 # Options that every layer has on frozen features, unless it has others below.
 USUAL = {"lr": 3e-4, "rate": 1.0, "prototypes_from": "tokens"}
-# What validation classes of CUB chose for every head on a frozen ResNet50, where it is not the usual (docs/frozen.md);
-# the defaults of the layers themselves are those of tuned networks.
+# What validation classes of CUB chose for every head on a frozen ResNet50, where it is not the usual
+# (docs/frozen_study.md); the defaults of the layers themselves are those of tuned networks.
 FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
     "gmp": {"lr": 1e-4},
     "weldon": {"lr": 1e-4},

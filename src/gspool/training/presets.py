@@ -228,7 +228,7 @@ def folder() -> TrainConfig:
         model=ModelConfig(
             backbone=BACKBONE,
             backbone_options={"pretrained": True, "img_size": IMG_SIZE},
-            # Without its class token, DINOv2 loses more than any pooling of its patches gains (docs/frozen.md).
+            # Without its class token, DINOv2 loses more than any pooling of its patches gains (docs/frozen_study.md).
             pooling="gsp+cls",
             pooling_options=layer_options(gsp),
             dim=384,  # the width of the backbone, so that the head starts as the identity
