@@ -17,9 +17,11 @@ from gspool.evaluation.entropy import FLAT_ENTROPY
 from gspool.search import explain
 from gspool.search.explanation import Explanation, shared_prototypes
 from gspool.search.explanation.overlay import (
+    Scales,
     common_scale,
     css_colour,
     owners_over,
+    panels,
     prototype_colour,
     weights_over,
 )
@@ -88,6 +90,35 @@ def test_it_agrees_with_the_model(pooling: str, options: dict[str, int]) -> None
     torch.testing.assert_close(explanation.weights.flatten(), embedded.weights[0])
     torch.testing.assert_close(explanation.attributes, embedded.attributes[0])
     torch.testing.assert_close(explanation.plan.sum(0), explanation.weights)
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "keys": 3}])
+def test_places_and_class_token_share_the_embedding(options: dict[str, int]) -> None:
+    model, image = model_with("gsp+cls", prototypes=6, **options), some_image(3)
+    explanation = explain(model, image)
+    with torch.no_grad():
+        features, token, _ = model.features(image[None])
+        # Another way to the same: the head without its class token.
+        places = model.head.scale * model.head.layer(features)[0]
+        both = places + model.head.project(token)[0]
+    assert explanation.patch_share == pytest.approx(float(places @ both / both.square().sum()), rel=1e-4)
+    assert f"weights ({explanation.patch_share:.0%} of the embedding)" in titles(explanation)[1]
+    with torch.no_grad():
+        model.head.scale.fill_(1e-3)
+    little = explain(model, image)
+    assert abs(little.patch_share) < 0.02
+    assert re.search(r"class token makes (9[89]|10[0-2])% of the embedding", little.caveat)
+    assert little.figures()["patch_share"] == little.patch_share
+    with torch.no_grad():
+        model.head.scale.fill_(1e3)
+    assert explain(model, image).patch_share == pytest.approx(1, abs=0.02)
+    alone = explain(model_with("gsp", prototypes=4), image)
+    assert alone.patch_share == 1
+    assert "of the embedding" not in titles(alone)[1]
+
+
+def titles(explanation: Explanation) -> list[str]:
+    return [title for title, _ in panels(explanation, Scales.of([explanation]))]
 
 
 def test_the_background_role_pools_what_no_prototype_takes() -> None:

@@ -31,7 +31,8 @@ class Explanation(NamedTuple):
     part of the transported mass that each prototype takes from each place, and sums to 1: over the places to
     ``attributes``, and over the prototypes to ``weights`` (for the background role to its opposite, what is *not*
     pooled). Without attributes, which also a layer with one prototype in every group has not, ``missing`` gives the
-    reason.
+    reason. ``patch_share`` is the part of the embedding that was pooled from the places, the rest is the class token:
+    the length along the embedding of what each of them adds to it.
     """
 
     image: UInt8[Tensor, "3 H W"]
@@ -41,6 +42,7 @@ class Explanation(NamedTuple):
     attributes: Float[Tensor, " M"] | None = None
     plan: Float[Tensor, "M h w"] | None = None
     missing: str = ""
+    patch_share: float = 1.0
 
     @property
     def entropy(self) -> float:
@@ -48,12 +50,22 @@ class Explanation(NamedTuple):
         return relative_entropy(self.weights.double().flatten()[None]).item()
 
     @property
+    def is_flat(self) -> bool:
+        """Whether the weights are nearly uniform."""
+        return self.entropy >= FLAT_ENTROPY
+
+    @property
     def caveat(self) -> str | None:
-        """Return a sentence with the remedy if the weights are nearly uniform, so that the maps mean little."""
-        if self.entropy < FLAT_ENTROPY:
-            return None
-        remedy = "" if self.plan is None else "; train with a smaller mu or a larger epsilon to make GSP select"
-        return f"the weights are nearly uniform (entropy {self.entropy:.4f}), so the maps mean little{remedy}"
+        """Return why the maps mean little, if they do: nearly uniform weights, or an embedding of the class token."""
+        if self.is_flat:
+            remedy = "" if self.plan is None else "; train with a smaller mu or a larger epsilon to make GSP select"
+            return f"the weights are nearly uniform (entropy {self.entropy:.4f}), so the maps mean little{remedy}"
+        if self.patch_share < 0.5:
+            return (
+                f"the class token makes {1 - self.patch_share:.0%} of the embedding, and the maps show the rest; train "
+                "with the pooling layer alone if the maps are to explain all of it"
+            )
+        return None
 
     @property
     def prominent(self) -> list[int]:
@@ -74,7 +86,12 @@ class Explanation(NamedTuple):
         """Return the maps and attributes as lists of numbers, ready for JSON."""
         maps = {name: getattr(self, name) for name in ("weights", "owners", "attributes")}
         figures = {name: None if value is None else value.tolist() for name, value in maps.items()}
-        return {"grid": list(self.weights.shape), "entropy": self.entropy, **figures}
+        return {
+            "grid": list(self.weights.shape),
+            "entropy": self.entropy,
+            "patch_share": self.patch_share,
+            **figures,
+        }
 
 
 class Shared(NamedTuple):
@@ -132,6 +149,7 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
         features, class_token, _ = model.features(as_input(model, pixels[None]))
         pooled = embed_features(model.head, features, class_token)
         plan = None if missing else transport(model, features).plan[0].cpu()
+        patch_share = 1 - share_of_class_token(model, cast("Tensor", pooled.pooled)[0], class_token)
     if pooled.weights is None:
         raise ValueError(
             f"the pooling layer {model.settings.pooling!r} of this model gives no weight to the places of an image, so "
@@ -144,12 +162,18 @@ def explain(model: Embedder, image: Image | UInt8[Tensor, "3 H W"]) -> Explanati
             "cannot be drawn on it; model.embed(images).weights has them as a list"
         )
     grid = (features.shape[2], features.shape[3])
-    whole = Explanation(pixels.cpu(), pooled.embedding[0].cpu(), pooled.weights[0].unflatten(0, grid).cpu())
+    whole = Explanation(
+        pixels.cpu(),
+        pooled.embedding[0].cpu(),
+        pooled.weights[0].unflatten(0, grid).cpu(),
+        missing=missing,
+        patch_share=patch_share,
+    )
     if plan is not None:
         plan = (plan / plan.sum()).unflatten(1, grid)
         return whole._replace(owners=plan.argmax(0), attributes=plan.sum((1, 2)), plan=plan)
     # What GSP gives as attributes says nothing before its prototypes are set, nor with one in every group.
-    return whole._replace(missing=missing)
+    return whole
 
 
 def shared_prototypes(first: Explanation, second: Explanation, top: int = 8) -> Shared:
@@ -186,6 +210,14 @@ def shared_prototypes(first: Explanation, second: Explanation, top: int = 8) -> 
         overlap=float(smaller.sum()),
         similarity=float(first.embedding.double() @ second.embedding.double()),
     )
+
+
+def share_of_class_token(model: Embedder, vector: Float[Tensor, " D"], token: Float[Tensor, "1 C"] | None) -> float:
+    """Return what the class token adds to a vector along its direction, as a part of its length; 0 without one."""
+    if not isinstance(model.head, WithClassToken):
+        return 0.0
+    along = model.head.project(cast("Tensor", token))[0].to(vector) @ vector
+    return float(along / vector.square().sum().clamp_min(torch.finfo(vector.dtype).tiny))
 
 
 def prototype_layer(model: Embedder) -> GSP | None:

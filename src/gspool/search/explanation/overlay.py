@@ -123,11 +123,12 @@ class Scales(NamedTuple):
 
 def panels(explanation: Explanation, scales: Scales, grid: bool = False) -> list[Panel]:
     """Return the titled pictures of an explanation: the image, its weights and, where it has them, its prototypes."""
-    faded = ", faded" if explanation.caveat else ""
+    faded = ", faded" if explanation.is_flat else ""
+    share = "" if explanation.patch_share == 1 else f" ({explanation.patch_share:.0%} of the embedding)"
     drawn: list[Panel] = [
         ("as the model sees it", explanation.image.permute(1, 2, 0).numpy()),
         (
-            f"weights, entropy {explanation.entropy:.2f}{faded}",
+            f"weights{share}, entropy {explanation.entropy:.2f}{faded}",
             weights_over(explanation.image, explanation.weights, scales.weights, grid),
         ),
     ]

@@ -89,6 +89,7 @@ class Explained(BaseModel):
 
     grid: tuple[int, int] = Field(description="Rows and columns of the maps.")
     entropy: float = Field(description="1 is average pooling, 0 a single place.")
+    patch_share: float = Field(description="Part of the embedding that comes from the places; the rest: class token.")
     weights: list[list[float]] = Field(description="Weight of each place; they sum to 1.")
     owners: list[list[int]] | None = Field(description="The prototype that takes most from each place.")
     attributes: list[float] | None = Field(description="Share of each prototype; they sum to 1.")
