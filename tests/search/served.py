@@ -146,15 +146,17 @@ class Server:
         body = b"".join(parts) + head + content + b"\r\n--xyz--\r\n"
         return self.ask("POST", target, body, content_type="multipart/form-data; boundary=xyz", **headers or {})
 
+    def call(self, route: str, function: int, data: list[Any], session: str) -> Answer:
+        """Call a function of the page by its place in the list of them."""
+        number = self.ask("GET", "/config").json()["dependencies"][function]["id"]
+        question = json.dumps({"data": data, "fn_index": number, "session_hash": session}).encode()
+        return self.ask("POST", f"/gradio_api/{route}", question, content_type="application/json")
+
     def asked(self, path: str, **more: str) -> str:
         """Ask the page's own function about a picture on the server, as its script does; give all that is answered."""
-        function = self.ask("GET", "/config").json()["dependencies"][0]["id"]
         session = os.urandom(6).hex()
         picture = {"path": path, "meta": {"_type": "gradio.FileData"}, **more}
-        question = {"data": [picture, 3, -1, [], "pictures"], "fn_index": function, "session_hash": session}
-        joined = self.ask(
-            "POST", "/gradio_api/queue/join", json.dumps(question).encode(), content_type="application/json"
-        )
+        joined = self.call("queue/join", 0, [picture, 3, -1, [], "pictures"], session)
         if joined.status != 200:
             return joined.text
         return self.ask("GET", f"/gradio_api/queue/data?session_hash={session}").text.replace('": ', '":')

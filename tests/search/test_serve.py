@@ -82,6 +82,17 @@ def test_the_page_reads_nothing_that_was_not_uploaded(server, served_folder) -> 
         assert "data:image" not in answer
 
 
+def test_only_the_labels_are_answered_past_the_queue(server, served_folder) -> None:
+    labels = server.call("run/predict", -1, [], "abc")
+    assert labels.status == 200
+    assert "ant" in labels.text
+    picture = {"path": str(served_folder / "pictures/0-0.png"), "meta": {"_type": "gradio.FileData"}}
+    for function in range(len(server.ask("GET", "/config").json()["dependencies"]) - 1):
+        answer = server.call("run/predict", function, [picture, 3, -1, [], "pictures"], "abc")
+        assert answer.status == 404, answer.text
+        assert "data:image" not in answer.text
+
+
 @pytest.mark.parametrize(
     "target",
     [

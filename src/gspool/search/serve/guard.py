@@ -29,7 +29,17 @@ BELIEVED = ((b"x-forwarded-proto", b"http"), (b"x-forwarded-proto", b"https"))
 FORM_BYTES = 64 * 2**10
 # What the page and programs need. Gradio has more than fifty further routes (proxies, histories, editors); whatever is
 # not named here does not exist.
-GRADIO = ("cancel", "info", "queue/data", "queue/join", "reset", "startup-events", "upload", "upload_progress")
+GRADIO = (
+    "cancel",
+    "info",
+    "queue/data",
+    "queue/join",
+    "reset",
+    "run/predict",
+    "startup-events",
+    "upload",
+    "upload_progress",
+)
 EXACT = {"/", "/config", "/docs", "/favicon.ico", "/manifest.json", "/openapi.json", "/theme.css"}
 EXACT |= {f"/gradio_api/{name}" for name in GRADIO}
 PREFIXES = ("/api/", "/assets/", "/static/", "/gradio_api/heartbeat/")

@@ -120,9 +120,12 @@ def create_page(lookup: Lookup, limits: Limits) -> gr.Blocks:
         changes = [count.release, threshold.release, labels.change, view.change]
         gr.on(changes, answer_again, [picture, chosen, *settings], outputs, **how)
         found.click(answer_from, settings, outputs, **how)
-        # Those of now, not those of when the server began.
-        page.load(partial(label_choice, lookup), None, labels, api_visibility="private", show_progress="hidden")
-    return page.queue(max_size=MOST_WAITING)
+        # Those of now, not those of when the server began. Not by the queue: where its stream ends while a picture is
+        # dropped, Gradio loses the answer to the picture.
+        how_loaded: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+        page.load(partial(label_choice, lookup), None, labels, **how_loaded)
+    # Nothing skips the queue.
+    return page.queue(max_size=MOST_WAITING, api_open=False)
 
 
 def label_choice(lookup: Lookup) -> gr.Dropdown:
