@@ -112,15 +112,16 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also with compiled backbones")
     chosen = parser.parse_args()
     rows = []
-    compiled = (False, True) if chosen.compile else (False,)
-    for setting in itertools.product(PRESETS, ("gap", "gsp"), chosen.batch, compiled):
-        rows.append(measure(*setting, chosen))
-        print(rows[-1], flush=True)
     command = shlex.join(["python", "benchmarks/imagenet_step.py", *sys.argv[1:]])
-    value = {"precision": preset(PRESETS[0]).trainer.precision, "rows": rows}
-    write_result(
-        chosen.out, value, command=command, seeds=[0], libraries=["timm", "lightning-fabric"], device=chosen.device
-    )
+    libraries = ["timm", "lightning-fabric"]
+    # Compiled last, and written after every row: compiling takes minutes.
+    for compiled, name, pooling, size in itertools.product(
+        (False, True) if chosen.compile else (False,), PRESETS, ("gap", "gsp"), chosen.batch
+    ):
+        rows.append(measure(name, pooling, size, compiled, chosen))
+        print(rows[-1], flush=True)
+        value = {"precision": preset(PRESETS[0]).trainer.precision, "rows": rows}
+        write_result(chosen.out, value, command=command, seeds=[0], libraries=libraries, device=chosen.device)
 
 
 if __name__ == "__main__":
