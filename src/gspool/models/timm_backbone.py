@@ -155,12 +155,8 @@ class TimmBackbone(Backbone):
         if blocks is not None:
             network.blocks = network.blocks[: blocks[-1] + 1]  # type: ignore[index]
 
-    def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
-        """Compute the feature map before global pooling."""
-        return self.features(pixels).map
-
-    def features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
-        """Compute the feature map, and class and register tokens apart from it.
+    def forward(self, pixels: Float[Tensor, "B 3 H W"], all_tokens: bool = False) -> Any:
+        """Compute the feature map before global pooling, or with ``all_tokens`` what `features` returns.
 
         Raises:
             ValueError: if the network was made for images of another size.
@@ -175,13 +171,25 @@ class TimmBackbone(Backbone):
                 f"img_size={size} (a ViT also takes dynamic_img_size=True)"
             )
         raw = self._raw_features(pixels)
+        found = self.form.as_map(raw, size)
+        if not all_tokens:
+            return found
         prefix = raw[:, : self.form.prefix] if self.form.layout == "tokens" else None
         classes = self.class_tokens
         return Features(
-            self.form.as_map(raw, size),
+            found,
             prefix[:, 0] if prefix is not None and classes else None,
             prefix[:, classes:] if prefix is not None and prefix.shape[1] > classes else None,
         )
+
+    def features(self, pixels: Float[Tensor, "B 3 H W"]) -> Features:
+        """Compute the feature map, and class and register tokens apart from it.
+
+        Raises:
+            ValueError: if the network was made for images of another size.
+        """
+        found: Features = self(pixels, all_tokens=True)  # a call, because a compiled module compiles calls alone
+        return found
 
     def _raw_features(self, pixels: Float[Tensor, "B 3 H W"]) -> Tensor:
         """Run the network; of several blocks the tokens, prefix first, are concatenated along the channels."""
