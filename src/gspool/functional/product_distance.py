@@ -34,8 +34,7 @@ def product_distance(
 ) -> Float[Tensor, "B M N"]:
     """Compute the same as `gspool.functional.distance`, without its B x M x N x D tensor; differentiable once.
 
-    ``backend`` and ``precision`` are those of `gsp_pool`, but ``auto`` is the plain version here: the kernel agrees
-    with it on a GPU and has not been timed by itself yet. A compiled program takes the plain version, as subclasses of
+    ``backend`` and ``precision`` are those of `gsp_pool`. A compiled program takes the plain version, as subclasses of
     tensors do.
 
     Raises:
@@ -49,8 +48,7 @@ def product_distance(
     check_tokens(tokens, prototypes)
     check_precision(precision)
     plain = torch.compiler.is_compiling() or any(type(each) not in PLAIN_TENSORS for each in (tokens, prototypes))
-    wanted = "torch" if backend == "auto" or plain else backend
-    if uses_kernels(wanted, len(prototypes), tokens, prototypes):
+    if uses_kernels("torch" if plain else backend, len(prototypes), tokens, prototypes):
         found: Tensor = _KernelDistance.apply(tokens, prototypes, DOT_PRECISION[precision])
         return found
     dtype = computing_dtype(tokens, prototypes)
