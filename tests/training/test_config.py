@@ -103,7 +103,7 @@ def test_print_config_is_a_config(capsys, tmp_path):
         (["--preset", "paper/cubs"], "did you mean 'paper/cub'?"),
         (["--preset", "folder", "--preset=fodler"], "one preset, got --preset folder and --preset fodler"),
         (["--trainer.max_steps", "many"], "trainer.max_steps"),
-        (["--optimiser.name", "lamb"], "--optimiser.name is one of adam, adamw, sgd, rmsprop, got lamb"),
+        (["--optimiser.name", "lamb"], "--optimiser.name is one of adam, adamw, radam, sgd, rmsprop, got lamb"),
         (["--model.freeze", "some"], "freeze must be one of none, batchnorm, all or all-but-N"),
         (["--preset", "folder", "--model.lora.rank", "8"], "also freezes the adapters of model.lora"),
         (["--data.name", "glyph"], "known are glyphs, folder"),

@@ -55,6 +55,8 @@ def test_proxies_learn_faster_and_normalisation_does_not_decay():
         # The first step of Adam is the learning rate, whatever the size of the gradient and of a decay inside it.
         ("adam", 0.5, [1 - 0.1]),
         ("adamw", 0.5, [1 * (1 - 0.1 * 0.5) - 0.1]),
+        # That of RAdam is the gradient, decay inside: it does not divide by squares that it hardly knows.
+        ("radam", 0.5, [1 - 0.1 * 1.5]),
     ],
 )
 def test_every_optimiser_makes_its_steps(name, decay, expected):

@@ -299,8 +299,6 @@ def draw_network(record: Record, path: Path) -> None:
     # A GPU and a CPU differ by more than a linear scale can show.
     axes.set(xlabel="iterations k", ylabel="GSP adds to inference, %", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="y", which="both", labelsize=8)
     legend_below(figure, columns=2)
     save(figure, path, dpi=150)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 class LIBCLoss(nn.Module):
     r"""Classify the embeddings before and after messages between all images of the batch.
 
-    "Learning Intra-Batch Connections for Deep Metric Learning" (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021). From
-    :math:`h^0 = W x + b` every layer computes, without positions,
+    "Learning Intra-Batch Connections for Deep Metric Learning" (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021). The
+    embeddings :math:`x` come at their own length. From :math:`h^0 = W x / |x| + b` every layer computes, without
+    positions,
 
     .. math:: g = \mathrm{LN}(h + \mathrm{MHA}(h)), \quad h' = \mathrm{LN}(g + W_2 \mathrm{ReLU}(W_1 g))
 
     and the loss is :math:`\mathrm{CE}(V\,\mathrm{BN}(h^L) / T) + a\,\mathrm{CE}((U x + u) / T)` with smoothed labels,
-    averaged over the images. The network is part of the loss: at test time the embeddings :math:`x` are used alone.
+    averaged over the images. The network is part of the loss: at test time :math:`x / |x|` is used alone.
 
     Args:
         num_classes: number of training classes.
@@ -85,7 +86,7 @@ class LIBCLoss(nn.Module):
 
     def refine(self, embeddings: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """Compute the features of the images after the messages of the batch."""
-        return self.layers(self.project(embeddings))
+        return self.layers(self.project(normalize(embeddings)))
 
     def forward(self, embeddings: Float[Tensor, "B D"], labels: Int[Tensor, B]) -> Float[Tensor, ""]:
         """Compute the cross-entropy of the refined features, plus that of the embeddings."""

@@ -217,8 +217,8 @@ class OptimiserConfig:
     """The optimiser.
 
     Args:
-        name: "adam" adds weight decay to the gradient (the paper's), "adamw" decouples it; "sgd" with Nesterov
-            momentum; "rmsprop" as in TensorFlow, with momentum.
+        name: "adam" adds weight decay to the gradient (the paper's), "adamw" decouples it, "radam" begins with small
+            steps until the squares are known; "sgd" with Nesterov momentum; "rmsprop" as in TensorFlow, with momentum.
         lr: learning rate.
         weight_decay: weight decay of all but normalisation layers.
         betas: decay of Adam's moments; of "sgd" the first is its momentum, of "rmsprop" they are its momentum and the
@@ -229,7 +229,7 @@ class OptimiserConfig:
         multipliers: factors by part of a parameter's name, such as backbone, head or prototypes.
     """
 
-    name: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
+    name: Literal["adam", "adamw", "radam", "sgd", "rmsprop"] = "adam"
     lr: float = 8e-3
     weight_decay: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)

@@ -118,11 +118,12 @@ def libc(name: str) -> TrainConfig:
     config.model.backbone, config.model.freeze = "timm/resnet50.tv_in1k", "none"
     config.model.backbone_options = {"pixels": {"size": 227, "resize": 256}}
     config.loss.name = "libc"
-    # One learning rate for the backbone and the message passing. Theirs is RAdam, divided by 10 after 30 epochs.
+    # One learning rate for the backbone and the message passing.
     config.optimiser = OptimiserConfig(
-        lr=own.lr, weight_decay=own.weight_decay, betas=(0.9, 0.999), eps=1e-8, clip=0.0, proxies=1.0
+        name="radam", lr=own.lr, weight_decay=own.weight_decay, betas=(0.9, 0.999), eps=1e-8, clip=0.0, proxies=1.0
     )
-    config.schedule = ScheduleConfig(name="plateau", factor=0.1, patience=10)
+    # Theirs is divided by 10 after 30 epochs.
+    config.schedule = ScheduleConfig(name="plateau", factor=0.1, patience=30)
     config.trainer.max_steps, config.trainer.evaluate_every, config.trainer.patience = 70 * own.epoch, own.epoch, None
     return config
 
