@@ -40,3 +40,15 @@ def test_centers_cover_within_twice_the_best():
 
 def test_centers_are_distinct_rows_even_among_duplicates():
     assert sorted(greedy_centers(torch.ones(5, 3), 5).tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_leading_axes_are_regressions_of_their_own() -> None:
+    z, u = torch.randn(2, 3, 5, 4, dtype=torch.float64), torch.randn(2, 3, 5, 6, dtype=torch.float64)
+    found = ridge_regression(z, u, 0.1)
+    assert found.shape == (2, 3, 4, 6)
+    torch.testing.assert_close(found[1, 2], ridge_regression(z[1, 2], u[1, 2], 0.1))
+
+
+def test_a_ridge_too_small_for_the_digits_is_an_error_on_a_cpu() -> None:
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+        ridge_regression(torch.ones(4, 8), torch.ones(4, 2), 1e-12)

@@ -60,22 +60,14 @@ class ZSRLoss(nn.Module):
         with full_precision(attributes):
             dtype = computing_dtype(attributes, self.class_embeddings)
             attributes, embeddings = attributes.to(dtype), self.class_embeddings.to(dtype)
-            losses = [self._split_loss(attributes, labels, embeddings) for _ in range(self.repeats)]
-            return torch.stack(losses).mean()
-
-    def _split_loss(
-        self, attributes: Float[Tensor, "B M"], labels: Int[Tensor, B], embeddings: Float[Tensor, "K D"]
-    ) -> Float[Tensor, ""]:
-        first = random_half_of_classes(labels, embeddings.shape[0])
-        loss = attributes.new_zeros(())
-        for fitted, predicted in ((first, ~first), (~first, first)):
+            halves = [random_half_of_classes(labels, embeddings.shape[0]) for _ in range(self.repeats)]
+            fitted = torch.stack([half for first in halves for half in (first, ~first)])
+            predicted, seen = ~fitted, fitted[..., None]
             # A sample of the other half counts as a row of zeros, so that no shape depends on the labels.
-            seen = attributes * fitted[:, None]
-            predictor = ridge_regression(seen, embeddings[labels] * fitted[:, None], self.ridge)
-            logits = self.scale * (attributes @ predictor) @ embeddings.t()
-            each = cross_entropy(logits, labels, reduction="none")
-            loss = loss + (each * predicted).sum() / predicted.sum()
-        return loss
+            predictors = ridge_regression(attributes * seen, embeddings[labels] * seen, self.ridge)
+            logits = self.scale * (attributes @ predictors) @ embeddings.t()
+            each = cross_entropy(logits.flatten(0, 1), labels.repeat(len(fitted)), reduction="none").view_as(fitted)
+            return ((each * predicted).sum(1) / predicted.sum(1)).sum() / self.repeats
 
     def extra_repr(self) -> str:
         """Name the sizes in `print(model)`."""
@@ -114,8 +106,8 @@ def check_batch(attributes: Any, labels: Any, num_classes: int) -> None:
     capturing = labels.is_cuda and torch.cuda.is_current_stream_capturing()
     if torch.compiler.is_compiling() or capturing:
         return
-    # They are equal only where there is a single class.
-    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
+    # They are equal only where there is a single class. Both at once: a GPU is waited for.
+    low, high = torch.stack(torch.aminmax(labels)).tolist() if labels.numel() else (0, 0)
     if low == high:
         raise ValueError(
             "zero-shot regularisation needs at least two classes in a batch, one to fit on and one to predict, "
