@@ -93,7 +93,12 @@ class TeachingParser(ArgumentParser):
             near = get_close_matches(f"--{group[1]}.{group[2]}", known, n=1)
         elif message.startswith(("unrecognized arguments", "Key ", "Option ")):
             for word in re.findall(r"[\w.]+", message.partition(":")[2] or message):
-                near += get_close_matches(f"--{word}", known, n=1, cutoff=0.8)
+                # Commands have the same settings under different sections: --backbone here, --model.backbone there.
+                near += get_close_matches(f"--{word}", known, n=1, cutoff=0.8) or [
+                    flag
+                    for flag in known
+                    if f"--{word}" in message and (f".{word}".endswith(f".{flag[2:]}") or flag.endswith(f".{word}"))
+                ]
         hint = f"\ndid you mean {' or '.join(dict.fromkeys(near))}?" if near else ""
         self.exit(2, f"{self.prog}: {message}{hint}\n{self.prog} --help lists every option.\n")
         raise SystemExit(2)
