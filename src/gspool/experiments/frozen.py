@@ -611,6 +611,7 @@ def draw(record: Record, path: Path) -> None:
 # Tables of docs/frozen_study.md, by the name of their result.
 RESULTS = {
     "resnet50_227": "frozen_cub_resnet50_227_pnca",
+    "resnet50_227_16": "frozen_cub_resnet50_227_pnca_16classes",
     "resnet50_227_c2": "frozen_cub_resnet50_227_c2",
     "resnet50_448": "frozen_cub_resnet50_448_pnca",
     "resnet50_448_c2": "frozen_cub_resnet50_448_c2",
