@@ -101,6 +101,7 @@ def test_print_config_is_a_config(capsys, tmp_path):
         (["--modl.pooling", "gap"], "did you mean --model.pooling?"),
         (["--trainer.max_step", "3"], "did you mean --trainer.max_steps?"),
         (["--lr", "3"], "did you mean --head.lr or --optimiser.lr?"),
+        (["--settings.of.data.root", "x"], "did you mean --data.root?"),
         (["--preset", "paper/cubs"], "did you mean 'paper/cub'?"),
         (["--preset", "folder", "--preset=fodler"], "one preset, got --preset folder and --preset fodler"),
         (["--trainer.max_steps", "many"], "trainer.max_steps"),

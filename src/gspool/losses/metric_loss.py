@@ -58,7 +58,9 @@ class MetricLoss(nn.Module):
         super().__init__()
         if not 0 <= zsr_weight <= 1:
             raise ValueError(f"zsr_weight is lambda of (1 - lambda) L_DML + lambda L_ZS, in [0, 1], got {zsr_weight!r}")
-        if miner is not None and isinstance(metric, LIBCLoss | CrossEntropyLoss):
+        # What classifies embeddings reads them at their own length, and has no pairs.
+        self.classifies = isinstance(metric, LIBCLoss | CrossEntropyLoss)
+        if miner is not None and self.classifies:
             raise ValueError(
                 f"{type(metric).__name__} classifies images and has no pairs for a miner to choose; leave it out"
             )

@@ -13,7 +13,7 @@ from torch import nn
 from gspool import losses
 from gspool.data import ClassBalancedBatches, ShuffledBatches
 from gspool.data.image_set import mixed_seed
-from gspool.losses import CrossEntropyLoss, LIBCLoss, LossParts, MetricLoss, ZSRLoss
+from gspool.losses import CrossEntropyLoss, LossParts, MetricLoss, ZSRLoss
 from gspool.models import Embedder, parameter_groups
 from gspool.models.sharing import model_place
 from gspool.pooling import GSP
@@ -27,9 +27,6 @@ from gspool.training.stream import Batch, seed_step, stream_loader
 if TYPE_CHECKING:
     from gspool.data import ImageSet
     from gspool.training.config import LossConfig, ModelConfig, OptimiserConfig, TrainConfig
-
-# Losses that classify embeddings before they are scaled to unit length.
-CLASSIFYING = (CrossEntropyLoss, LIBCLoss)
 
 
 def build_model(config: TrainConfig) -> Embedder:
@@ -199,7 +196,7 @@ class MetricLearning(Task):
         embedded = self.model.embed(_channels_last(batch.images))
         # The same seed on every process: all of them must split the batch of all alike.
         seed_step(mixed_seed(seed, step), device)
-        vectors = embedded.pooled if isinstance(self.metric_loss.metric, CLASSIFYING) else embedded.embedding
+        vectors = embedded.pooled if self.metric_loss.classifies else embedded.embedding
         embeddings, labels = gather_rows(vectors), gather_rows(batch.labels)
         loss = self.metric_loss
         with torch.autocast(embeddings.device.type, enabled=False):

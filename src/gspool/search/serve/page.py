@@ -124,7 +124,7 @@ def create_page(lookup: Lookup, limits: Limits) -> gr.Blocks:
         # dropped, Gradio loses the answer to the picture.
         how_loaded: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
         page.load(partial(label_choice, lookup), None, labels, **how_loaded)
-    # Nothing skips the queue.
+    # No other function can be asked past the queue.
     return page.queue(max_size=MOST_WAITING, api_open=False)
 
 
