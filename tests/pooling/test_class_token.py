@@ -25,7 +25,25 @@ def test_every_layer_takes_the_class_token_by_its_ending(name):
     x, cls = torch.rand(2, 8, 3, 3), torch.rand(2, 8)
     out = head.pool(x, class_token=cls)
     torch.testing.assert_close(out.pooled, head.project(cls))
-    assert registry.options(f"{name}+cls").keys() == {*registry.options(name), "patch_scale"}
+    assert registry.options(f"{name}+cls").keys() == {*registry.options(name), "patch_scale", "join"}
+
+
+@pytest.mark.parametrize("name", ["gap", "gsp", "ep"])
+def test_side_by_side_class_token_and_patches_are_unit_vectors(name):
+    head = create_embedding(f"{name}+cls", dim=8, out_dim=4, patch_scale=0.5, join="concat")
+    x, cls = 9 * torch.rand(2, 8, 3, 3), 9 * torch.rand(2, 8)
+    out = head.pool(x, class_token=cls).pooled
+    assert (head.out_dim, head.parts) == (8, [4, 4])
+    token, patches = cls @ head.project.weight.mT, head.layer(x)
+    torch.testing.assert_close(out[:, :4], token / token.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(out[:, 4:], patches / patches.norm(dim=1, keepdim=True) / 2)
+    assert "scale" not in head.state_dict()
+    assert create_embedding(name, 8, 4).parts == [4]
+
+
+def test_another_way_to_join_is_refused():
+    with pytest.raises(ValueError, match="sum or concat, got 'beside'"):
+        registry.create("gap+cls", dim=8, join="beside")
 
 
 @pytest.mark.parametrize("name", ["cls", "gap+cls"])

@@ -117,6 +117,13 @@ def test_places_and_class_token_share_the_embedding(options: dict[str, int]) -> 
     assert "of the embedding" not in titles(alone)[1]
 
 
+def test_side_by_side_the_weight_of_the_patches_is_their_share() -> None:
+    model = model_with("gsp+cls", prototypes=4, join="concat", patch_scale=0.5)
+    explanation = explain(model, some_image())
+    assert explanation.patch_share == pytest.approx(0.25 / 1.25)
+    assert explanation.plan is not None
+
+
 def titles(explanation: Explanation) -> list[str]:
     return [title for title, _ in panels(explanation, Scales.of([explanation]))]
 

@@ -19,6 +19,7 @@ from gspool.training.heads import (
     start_head,
     train_head,
 )
+from gspool.training.metric_learning import build_loss
 
 LAYOUT = TokenLayout(views=1, prefix=1, class_token=True, tokens=6, channels=8, grid=(2, 3), precision="fp32")
 
@@ -134,7 +135,27 @@ def test_the_rate_multiplies_prototypes_and_neither_embeddings_nor_their_scale(l
     assert head_config(settings(), model).optimiser.multipliers == {prototypes: 30.0}
 
 
-@pytest.mark.parametrize("pooling", ["gsp", "gsp+cls", "cls", "gemean+gsp"])
+@pytest.mark.parametrize("name", ["pnca", "c2", "xbm+c1"])
+def test_side_by_side_each_part_learns_as_if_alone_whatever_its_weight(name):
+    images, found = learnable()["train"], []
+    for scale in (0.2, 0.9):
+        model = build_head("ep+cls", LAYOUT, 4, {"join": "concat", "patch_scale": scale}, HeadConfig(), seed=1)
+        loss = build_loss(LossConfig(name), 12, model.out_dim, 24, 0, model.head.parts)
+        total = loss(model(images.pixels), images.labels).total
+        total.backward()
+        found.append([total, *(each.grad for each in (*model.parameters(), *loss.parameters()))])
+    torch.testing.assert_close(*found)
+    parts = (model.head.project(images.pixels[:, 0]), model.head.layer(model.features(images.pixels)[0]))
+    alone = build_loss(LossConfig(name), 12, model.out_dim, 24, 0, model.head.parts).metric.losses
+    expected = sum(each(F.normalize(part), images.labels) for each, part in zip(alone, parts, strict=True))
+    torch.testing.assert_close(found[0][0], expected)
+
+
+def test_a_classifier_reads_both_parts_together():
+    assert build_loss(LossConfig("cross_entropy"), 5, 8, 24, 0, [4, 4]).metric.classifier.in_features == 8
+
+
+@pytest.mark.parametrize("pooling", ["gsp", "gsp+cls", "ep+cls", "cls", "gemean+gsp"])
 def test_a_head_on_stored_tokens_is_the_model_on_images(pooling):
     backbone = create_backbone("timm/test_vit", img_size=32).eval()
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
@@ -144,7 +165,7 @@ def test_a_head_on_stored_tokens_is_the_model_on_images(pooling):
         features = backbone.features(PixelNormalisation(backbone.pixels)(images))
     tokens = torch.cat([features.class_token[:, None], features.map.flatten(2).mT], 1)
     layout = TokenLayout(1, 1, True, 4, 64, (2, 2), "fp32")
-    options = {"prototypes": 5} if "gsp" in pooling else {}
+    options = {"prototypes": 5} if "gsp" in pooling else {"join": "concat"} if pooling == "ep+cls" else {}
     head = build_head(pooling, layout, 16, options, HeadConfig(), seed=0).eval()
     model = as_embedder(backbone, "timm/test_vit", {"img_size": 32}, pooling, 16, options, head.state_dict())
     torch.testing.assert_close(model(images), head(tokens))

@@ -12,7 +12,8 @@ no loss gains significantly, and the mean gain over six losses excludes the pape
     gspool reproduce benchmark --variants best ...                          # the one that validation chooses, all seeds
     gspool reproduce benchmark --losses c1,xbm+c1@100 ...                   # no memory, and one in use from step 100 on
     gspool reproduce benchmark --protocol conventional ...
-    gspool reproduce benchmark --protocol conventional --losses libc --poolings gap,gsp --seeds 0 ...
+    gspool reproduce benchmark --protocol conventional --losses libc --poolings gap,gsp --seeds 0 \\
+        --variants "paper;batch norm frozen" ...                            # LIBC, and with statistics of ImageNet
     gspool reproduce benchmark --train false                                # figures of what has been trained
     gspool reproduce benchmark --quick
 
@@ -168,7 +169,11 @@ def search_variants(losses: Sequence[str] = ("c2", "pnca")) -> list[Variant]:
         ("epsilon 20, embedded after", {**sharp, "embedding": "after"}),
         ("epsilon 20, warm-up 3", sharp, {"schedule.warmup_epochs": 3.0}),
     ]
-    return [Variant(loss, "gsp", *setting) for loss in losses for setting in settings]
+    found = [Variant(loss, "gsp", *setting) for loss in losses for setting in settings]
+    if "libc" in losses:
+        changes = {"model.freeze": "batchnorm"}
+        found += [Variant("libc", pooling, "batch norm frozen", changes=changes) for pooling in ("gap", "gsp")]
+    return found
 
 
 class Choice(NamedTuple):
@@ -339,8 +344,7 @@ def conventional(record: Record) -> str:
         repeats = [100 * run.found["metrics"]["r@1"] for run in runs[row["variant"]]]
         rows.append(
             {
-                "loss": row["loss"],
-                "pooling": row["pooling"],
+                **names_of_row(row),
                 **{name.upper(): 100 * each for name, each in best.items() if name.startswith("r@")},
                 "paper R@1": paper.r1 if paper else None,
                 "paper R@2, 4, 8": ", ".join(f"{each:.2f}" for each in paper.further) if paper else None,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import nn
+from torch.nn.functional import normalize
 
 from gspool.losses.cross_entropy import CrossEntropyLoss
 from gspool.losses.libc import LIBCLoss
 from gspool.losses.zsr import ZSRLoss
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float, Int
     from torch import Tensor
 
@@ -21,6 +25,34 @@ class LossParts(NamedTuple):
     total: Float[Tensor, ""]
     metric: Float[Tensor, ""]
     zero_shot: Float[Tensor, ""] | None = None
+
+
+class LossOfParts(nn.Module):
+    """Sum a loss over parts of the embeddings that lie side by side; each part is a unit vector to its loss.
+
+    Args:
+        losses: one for every part, each with proxies or a memory of its own.
+        lengths: numbers of every part.
+
+    Example:
+        >>> import torch
+        >>> from gspool import losses
+        >>> loss = LossOfParts([losses.create("pnca", num_classes=4, dim=dim) for dim in (8, 2)], [8, 2])
+        >>> loss(torch.rand(4, 10), torch.tensor([0, 1, 2, 3])).shape
+        torch.Size([])
+    """
+
+    def __init__(self, losses: Sequence[nn.Module], lengths: Sequence[int]) -> None:
+        super().__init__()
+        self.losses, self.lengths = nn.ModuleList(losses), list(lengths)
+
+    def forward(
+        self, embeddings: Float[Tensor, "B D"], labels: Int[Tensor, B], *pairs: tuple[Tensor, ...]
+    ) -> Float[Tensor, ""]:
+        """Compute the sum of the losses; pairs of a miner are those of all parts."""
+        parts = embeddings.split(self.lengths, dim=1)
+        each = [loss(normalize(part), labels, *pairs) for loss, part in zip(self.losses, parts, strict=True)]
+        return torch.stack(each).sum()
 
 
 class MetricLoss(nn.Module):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import nn
+from torch.nn.functional import normalize
 
 from gspool.functional.results import Pooled
 from gspool.pooling.embedding import LocalEmbedding
@@ -14,6 +15,8 @@ from gspool.pooling.layer import PoolingLayer
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
+
+Join = Literal["sum", "concat"]
 
 
 class ClassToken(PoolingLayer):
@@ -41,18 +44,20 @@ class ClassToken(PoolingLayer):
 
 
 class WithClassToken(PoolingLayer):
-    """Add the class token, through a projection of its own, to what another layer pools.
+    """Join the class token, through a projection of its own, with what another layer pools.
 
-    ``y = W cls + scale * pool(x)``. ``scale`` is a learned number a channel that starts at ``start``; at 0 the layer
-    starts as the class token alone.
+    ``sum`` adds them: ``y = W cls + scale * pool(x)``, where ``scale`` is a learned number a channel that starts at
+    ``start``. ``concat`` puts unit vectors side by side, twice as long: ``y = [W cls / |W cls|, start * u / |u|]`` with
+    ``u = pool(x)``. There ``start`` stays as it is, and each part has a loss of its own.
 
     Args:
         layer: pools (and embeds) the patch tokens.
         dim: channels of the class token.
-        start: first value of ``scale``.
+        start: weight of the patch tokens; at 0 the output is the class token alone.
+        join: ``sum`` or ``concat``.
 
     Raises:
-        ValueError: when called without a class token.
+        ValueError: if there is no such ``join``; when called without a class token.
 
     Example:
         >>> from gspool.pooling.gap import GAP
@@ -64,11 +69,15 @@ class WithClassToken(PoolingLayer):
     embedding = "inside"
     takes_class_token = True
 
-    def __init__(self, layer: PoolingLayer, dim: int, start: float = 0.3) -> None:
-        super().__init__(dim, layer.out_dim)
-        self.layer = layer
+    def __init__(self, layer: PoolingLayer, dim: int, start: float = 0.3, join: Join = "sum") -> None:
+        if join not in get_args(Join):
+            raise ValueError(f"join is how class token and patches become one vector, sum or concat, got {join!r}")
+        parts = [layer.out_dim] * (2 if join == "concat" else 1)
+        super().__init__(dim, sum(parts))
+        self.layer, self.parts, self.start = layer, parts, float(start)
         self.project = LocalEmbedding(dim, layer.out_dim)
-        self.scale = nn.Parameter(torch.full((layer.out_dim,), float(start)))
+        if join == "sum":
+            self.scale = nn.Parameter(torch.full((layer.out_dim,), float(start)))
 
     def pool(
         self,
@@ -76,10 +85,19 @@ class WithClassToken(PoolingLayer):
         mask: Bool[Tensor, "B H W"] | None = None,
         class_token: Float[Tensor, "B C"] | None = None,
     ) -> Pooled:
-        """Pool the patch tokens and add the class token; weights and attributes are those of the layer."""
-        token = checked_class_token(class_token, self.dim, "+cls")
+        """Pool the patch tokens and join them with the class token; weights and attributes are those of the layer."""
+        token = self.class_part(checked_class_token(class_token, self.dim, "+cls"))
         out = self.layer.pool(x, mask)
-        return out._replace(pooled=(self.project(token) + self.scale * out.pooled).to(x.dtype))
+        if len(self.parts) == 1:
+            joined = token + self.scale * out.pooled
+        else:
+            joined = torch.cat((token, self.start * normalize(out.pooled.float(), dim=1)), 1)
+        return out._replace(pooled=joined.to(x.dtype))
+
+    def class_part(self, class_token: Float[Tensor, "B C"]) -> Float[Tensor, "B D"]:
+        """Return what the class token gives to the output."""
+        token = self.project(class_token)
+        return token if len(self.parts) == 1 else normalize(token.float(), dim=1)
 
 
 def checked_class_token(class_token: Float[Tensor, "B C"] | None, dim: int, name: str) -> Float[Tensor, "B C"]:

@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, linear
 
 from gspool.functional.results import Pooled
 from gspool.pooling.layer import PoolingLayer, as_token_mask, as_tokens, real_tokens, without_padding
-from gspool.pooling.registry import PATCH_SCALE, check_options, layer_class, without_class_token
+from gspool.pooling.registry import check_options, joining_options, layer_class, without_class_token
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -52,8 +52,8 @@ def create_embedding(
     if with_class_token:
         from gspool.pooling.class_token import WithClassToken
 
-        start = options.pop("patch_scale", PATCH_SCALE)
-        return WithClassToken(create_embedding(base, dim, out_dim, embedding=embedding, **options), dim, start)
+        joining = joining_options(options)
+        return WithClassToken(create_embedding(base, dim, out_dim, embedding=embedding, **options), dim, *joining)
     layer = layer_class(name)
     if out_dim is not None and (not isinstance(out_dim, int) or out_dim < 1):
         raise ValueError(f"out_dim is the length of the embedding, a positive integer or None, got {out_dim!r}")

@@ -47,7 +47,7 @@ _LAYERS = {
 # Besides them: the class token of a transformer alone, and, by this ending, added to what any layer pools.
 _CLASS_TOKEN = {"cls": "class_token:ClassToken"}
 WITH_CLASS_TOKEN = "+cls"
-PATCH_SCALE = 0.3
+JOINING = {"patch_scale": 0.3, "join": "sum"}
 
 
 def list() -> builtins.list[str]:
@@ -87,8 +87,8 @@ def create(name: str, dim: int, **options: Any) -> PoolingLayer:
     if with_class_token:
         from gspool.pooling.class_token import WithClassToken
 
-        start = options.pop("patch_scale", PATCH_SCALE)
-        return WithClassToken(create(base, dim, **options), dim, start)
+        joining = joining_options(options)
+        return WithClassToken(create(base, dim, **options), dim, *joining)
     return layer_class(name)(dim, **options)
 
 
@@ -101,6 +101,11 @@ def without_class_token(name: str) -> tuple[str, bool]:
     """
     base = str(name).removesuffix(WITH_CLASS_TOKEN)
     return (base, True) if base != name and base in _LAYERS else (name, False)
+
+
+def joining_options(options: dict[str, Any]) -> builtins.list[Any]:
+    """Take the options of ``NAME+cls`` itself out of those of its layer, in the order of `WithClassToken`."""
+    return [options.pop(name, default) for name, default in JOINING.items()]
 
 
 def layer_class(name: str) -> type[PoolingLayer]:
@@ -134,7 +139,7 @@ def options(name: str) -> dict[str, Any]:
     base, with_class_token = without_class_token(name)
     parameters = inspect.signature(layer_class(base)).parameters.values()
     known = {each.name: each.default for each in parameters if each.name != "dim"}
-    return {**known, "patch_scale": PATCH_SCALE} if with_class_token else known
+    return {**known, **JOINING} if with_class_token else known
 
 
 def check_options(name: str, given: Mapping[str, Any]) -> None:

@@ -101,7 +101,7 @@ def check_heads(config: CompareConfig, rows: Mapping[str, Sequence[Variant]], ch
             model = build_head(variant.layer, layout, config.dim, dict(variant.options), train.head, seed=0)
             model.train()(torch.rand(2, *layout.shape[1:]))
             if config.task == "embed":
-                build_loss(train.loss, 2, model.out_dim, batch_size=2, seed=0)
+                build_loss(train.loss, 2, model.out_dim, batch_size=2, seed=0, parts=model.head.parts)
         except Exception as error:
             raise ValueError(f"{variant.name}: {error}") from error
 

@@ -217,7 +217,9 @@ def _fit(
     config = with_smaller_batches(config, train.labels, shown)
     if shown:
         print(describe_training(config, title, fabric.device), flush=True)
-    loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed)
+    loss = build_loss(
+        config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed, model.head.parts
+    )
     check_fit(model, loss, train, config.model.pooling)
     plan_batches(config, train.labels, rank=0, world_size=1)
     # Refuses wrong names in optimiser.multipliers before tokens are computed; of those, the head alone learns.

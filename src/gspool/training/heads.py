@@ -231,7 +231,7 @@ def train_head(
     if learn:
         started = {name: value.clone() for name, value in model.state_dict().items()}
         loss = build_loss(
-            config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed
+            config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed, model.head.parts
         ).to(fabric.device)
         task = MetricLearning(model, loss, config, train, validation, fabric)
         outcome = _run_silently(task, fabric, config, folder)

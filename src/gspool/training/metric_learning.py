@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from gspool import losses
 from gspool.data import ClassBalancedBatches, ShuffledBatches
 from gspool.data.image_set import mixed_seed
 from gspool.losses import CrossEntropyLoss, LossParts, MetricLoss, ZSRLoss
+from gspool.losses.create import OWN_LOSSES
+from gspool.losses.metric_loss import LossOfParts
 from gspool.models import Embedder, parameter_groups
 from gspool.models.sharing import model_place
 from gspool.pooling import GSP
@@ -60,14 +62,22 @@ def _loaded_model(place: str, wanted: ModelConfig) -> Embedder:
     return model.add_lora(wanted.lora) if wanted.lora.rank else model
 
 
-def build_loss(config: LossConfig, num_classes: int, dim: int, batch_size: int, seed: int) -> MetricLoss:
-    """Build the loss for the classes of the training set; the memory of XBM is counted in batches of this run."""
+def build_loss(
+    config: LossConfig, num_classes: int, dim: int, batch_size: int, seed: int, parts: Sequence[int] = ()
+) -> MetricLoss:
+    """Build the loss for the classes of the training set; the memory of XBM is counted in batches of this run.
+
+    With ``parts``, the lengths of parts that lie side by side in the embedding, every part has a loss of its own. What
+    classifies reads them together.
+    """
     options = dict(config.options)
     if config.name.startswith("xbm+"):
         options.setdefault("batch_size", batch_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(seed, 1))
-        metric = losses.create(config.name, num_classes, dim, config.preset, **options)
+        lengths = parts if len(parts) > 1 and config.name not in OWN_LOSSES else [dim]
+        each = [losses.create(config.name, num_classes, length, config.preset, **options) for length in lengths]
+        metric = each[0] if len(each) == 1 else LossOfParts(each, lengths)
         miner = None if config.miner is None else losses.create_miner(config.miner, **config.miner_options)
         if not config.zsr:
             return MetricLoss(metric, miner=miner)

@@ -216,7 +216,8 @@ def share_of_class_token(model: Embedder, vector: Float[Tensor, " D"], token: Fl
     """Return what the class token adds to a vector along its direction, as a part of its length; 0 without one."""
     if not isinstance(model.head, WithClassToken):
         return 0.0
-    along = model.head.project(cast("Tensor", token))[0].to(vector) @ vector
+    part = model.head.class_part(cast("Tensor", token))[0].to(vector)
+    along = part @ vector[: len(part)]
     return float(along / vector.square().sum().clamp_min(torch.finfo(vector.dtype).tiny))
 
 
