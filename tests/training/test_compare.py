@@ -271,7 +271,11 @@ CHOSEN = {
     "frozen_cub_resnet50_227_pnca": (FROZEN_DEFAULTS, {"gemean+gsp": "gemean+gsp keys"}),
     "frozen_cub_vit_small_patch14_dinov2_224_pnca": (
         PATCH_DEFAULTS,
-        {"gsp": "gsp one each", "gsp+cls": "gsp+cls groups keys"},
+        {
+            "gsp": "gsp one each",
+            "gsp+cls": "gsp+cls one each concat",
+            **{f"{name}+cls": f"{name}+cls concat" for name in ("ep", "delf", "abmilp")},
+        },
     ),
 }
 
@@ -282,7 +286,7 @@ def test_defaults_of_heads_are_those_that_validation_chose(result):
     path = Path(__file__).parents[2] / "results" / f"{result}.json"
     chosen = json.loads(path.read_text())["value"]["chosen"]
     usual = {"lr": CompareConfig().optimiser.lr, "rate": 1.0, "prototypes_from": "kmeans"}
-    for name in (name for name in chosen if name in pooling.list() or name.endswith("+cls")):
+    for name in [*rows, *(name for name in chosen if name in pooling.list() and name not in rows)]:
         row = chosen[rows.get(name, name)]
         merged = {**row["options"], **row["head"]}
         own = {**defaults.get(name, {}), "lr": defaults.get(name, {}).get("lr", usual["lr"])}

@@ -355,7 +355,7 @@ def conventional(record: Record) -> str:
                 "runs": row["runs"],
             }
         )
-    return table(rows, 2)
+    return table(rows, 3)
 
 
 def conventional_gain(record: Record) -> str:

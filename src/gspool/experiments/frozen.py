@@ -554,6 +554,21 @@ def lead_table(record: Record) -> str:
     return markdown_table(rows, text_columns=3)
 
 
+def class_token_table(record: Record) -> str:
+    """Write the heads that join class token and patches against the class token alone, best validation first."""
+    runs = chosen_runs(record["value"])
+    rows = [
+        {
+            "head": line["row"],
+            "validation": f"{line['validation']:.2f}",
+            "against cls": with_interval(_against(runs, line["row"], "cls")),
+        }
+        for line in summary(runs)
+        if "+cls" in line["row"]
+    ]
+    return markdown_table(rows) if rows else "not run"
+
+
 def zsr_table(record: Record) -> str:
     """Write every head without and with ZSR, each at its best try by validation, and the paired difference."""
     value, runs = record["value"], chosen_runs(record["value"])
@@ -627,6 +642,7 @@ RESULTS = {
     "dinov2": "frozen_cub_vit_small_patch14_dinov2_224_pnca",
     "collage": "frozen_cub_collage2x2_vit_small_patch14_dinov2_448_pnca",
     "collage_3x3": "frozen_cub_collage3x3_vit_small_patch14_dinov2_448_pnca",
+    "lite0": "frozen_cub_tf_efficientnet_lite0_224_pnca",
     "cifar100": "frozen_cifar100_tf_efficientnet_lite0_224_top1",
 }
 
@@ -642,6 +658,8 @@ EXPERIMENT = Experiment(
     tables={
         **{table: FromFile(name, heads_table) for table, name in RESULTS.items()},
         **{f"{table}_lead": FromFile(name, lead_table) for table, name in RESULTS.items()},
+        "dinov2_class_token": FromFile(RESULTS["dinov2"], class_token_table),
+        "flowers_dinov2_class_token": FromFile(RESULTS["flowers_dinov2"], class_token_table),
         "zsr": FromFile(ZSR_RESULT, zsr_table),
     },
     plots={f"frozen_{table}": FromFile(name, draw) for table, name in RESULTS.items()},

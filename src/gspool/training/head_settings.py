@@ -35,7 +35,16 @@ FROZEN_DEFAULTS: dict[str, dict[str, Any]] = {
     "gemean+gsp": {"mu": 0.1, "epsilon": 5.0, "prototypes": 64, "keys": 128, "prototypes_from": "kmeans"},
 }
 # The same on the tokens of a DINOv2: each prototype of GSP selects a few tokens for its own slice of the channels.
-PATCH_GSP = {"epsilon": 20.0, "prototypes": 32, "prototypes_from": "kmeans"}
+PATCH_GSP = {
+    "mu": 0.003,
+    "epsilon": 20.0,
+    "prototypes": 32,
+    "groups": 32,
+    "prototypes_from": "kmeans",
+    "rate": 300.0,
+}
+# Class token and patches: side by side the patches add to the class token, in a sum they do not.
+BESIDE = {"patch_scale": 0.5, "join": "concat"}
 PATCH_DEFAULTS: dict[str, dict[str, Any]] = {
     **FROZEN_DEFAULTS,
     "gap": {"lr": 9e-4},
@@ -44,11 +53,11 @@ PATCH_DEFAULTS: dict[str, dict[str, Any]] = {
     "simpool": {"lr": 9e-4, "rate": 0.1},
     "abmilp": {"lr": 9e-4},
     "ep": {"queries": 32, "rate": 100.0},
-    "gsp": {**PATCH_GSP, "mu": 0.003, "groups": 32, "rate": 300.0},
-    "delf+cls": {"patch_scale": 0.3, "lr": 1e-4, "rate": 0.3},
-    "abmilp+cls": {"patch_scale": 0.05},
-    "ep+cls": {"queries": 16, "patch_scale": 0.3, "rate": 100.0},
-    "gsp+cls": {**PATCH_GSP, "mu": 0.01, "groups": 8, "keys": 128, "patch_scale": 0.05},
+    "gsp": PATCH_GSP,
+    "delf+cls": {**BESIDE, "lr": 1e-4, "rate": 0.3},
+    "abmilp+cls": BESIDE,
+    "ep+cls": {**BESIDE, "queries": 32, "lr": 1e-4, "rate": 100.0},
+    "gsp+cls": {**BESIDE, **PATCH_GSP},
 }
 # Options of a head beside those of its layer, with their section and field of a training configuration.
 HEAD_OPTIONS = {
