@@ -168,9 +168,9 @@ def tries_to_classify(row: str, tries: list[Try], lr: float) -> list[Try]:
 
     Rows whose tries are learning rates already stay as they are, and so do those with many tries.
     """
-    if row.endswith((WITH_ZSR, WIDE)) or not tries[0][0]:
-        return tries
     distinct = [each for place, each in enumerate(tries) if each[0] not in [options for options, _ in tries[:place]]]
+    if row.endswith((WITH_ZSR, WIDE)) or len(distinct) == 1:
+        return tries
     chosen = distinct[:3:2] if len(distinct) > 2 else distinct
     return [(options, {**head, "lr": rate}) for options, head in chosen for rate in (lr / 3, lr, 3 * lr)]
 
