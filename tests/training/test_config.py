@@ -194,7 +194,7 @@ def test_a_layer_named_for_a_frozen_backbone_has_its_settings_there(backbone, la
 def test_a_preset_with_the_class_token_does_without_where_there_is_none():
     for name in ("folder", "folder-finetune"):
         config, _ = parse_config(["--preset", name, "--model.backbone", "timm/resnet18"])
-        assert (config.model.pooling, config.model.pooling_options["mu"]) == ("gsp", 0.05)
+        assert (config.model.pooling, config.model.pooling_options["mu"], config.head.rate) == ("gsp", 0.05, 1.0)
         config, _ = parse_config(["--preset", name, "--model.pooling", "delf", "--model.backbone", "timm/resnet18"])
         assert config.model.pooling_options == {}
         assert (config.head.lr if config.head.steps else config.optimiser.lr) == 9e-4
@@ -216,15 +216,17 @@ def test_a_time_budget_is_written_in_hours_minutes_and_seconds(written, seconds)
 
 
 @pytest.mark.parametrize(
-    ("cached", "pooling", "groups"), [("timm/test_vit", "gsp+cls", 8), ("timm/resnet18", "gsp", 1)]
+    ("cached", "pooling", "groups", "rate"), [("timm/test_vit", "gsp+cls", 32, 300.0), ("timm/resnet18", "gsp", 1, 1.0)]
 )
-def test_without_a_network_the_folder_preset_takes_a_cached_backbone(cached, pooling, groups, monkeypatch, capsys):
+def test_without_a_network_the_folder_preset_takes_a_cached_backbone(
+    cached, pooling, groups, rate, monkeypatch, capsys
+):
     monkeypatch.setattr(hub, "available_backbone", lambda wanted: cached)
     config = with_available_backbone(preset("folder"))
     model = config.model
     assert (model.backbone, model.backbone_options) == (cached, {"pretrained": True})
     assert model.pooling == pooling  # a network without a class token pools its map
-    assert model.pooling_options.get("groups", 1) == groups
+    assert (model.pooling_options.get("groups", 1), config.head.rate) == (groups, rate)
     assert cached in capsys.readouterr().out
     monkeypatch.setattr(hub, "available_backbone", lambda wanted: wanted)
     assert with_available_backbone(preset("folder")) == preset("folder")

@@ -181,7 +181,8 @@ def test_batches_shrink_to_what_the_data_has(vit, capsys):
 
 def test_the_preset_for_own_pictures_is_frozen_and_its_sequel_is_not():
     head, tuned = preset("folder"), preset("folder-finetune")
-    assert (head.model.freeze, head.features.enabled, head.model.pooling_options["mu"]) == ("all", True, 0.01)
+    assert (head.model.freeze, head.features.enabled, head.model.pooling_options["mu"]) == ("all", True, 0.003)
+    assert (head.model.pooling_options["join"], head.head.rate) == ("concat", 300.0)
     assert (tuned.model.freeze, tuned.head.steps, tuned.optimiser.lr) == ("batchnorm", 400, 1e-5)
 
 

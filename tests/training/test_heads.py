@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ import torch.nn.functional as F
 from gspool.features import TokenLayout
 from gspool.models import create_backbone
 from gspool.training.config import DataConfig, LossConfig, OptimiserConfig, TrainConfig, TrainerConfig
+from gspool.training.embed import evaluate_images
 from gspool.training.gpu_data import TensorSet
 from gspool.training.heads import (
     HeadConfig,
@@ -149,6 +152,19 @@ def test_side_by_side_each_part_learns_as_if_alone_whatever_its_weight(name):
     alone = build_loss(LossConfig(name), 12, model.out_dim, 24, 0, model.head.parts).metric.losses
     expected = sum(each(F.normalize(part), images.labels) for each, part in zip(alone, parts, strict=True))
     torch.testing.assert_close(found[0][0], expected)
+
+
+@pytest.mark.parametrize("informed", ["patches", "class token"])
+def test_validation_chooses_the_weight_of_the_patches(informed):
+    sets = learnable()
+    if informed == "class token":
+        sets = {split: replace(each, pixels=each.pixels.flip(1).roll(-5, 1)) for split, each in sets.items()}
+    model = build_head("ep+cls", LAYOUT, 4, {"join": "concat"}, HeadConfig(), seed=1)
+    result = train_head(model, settings(), sets)
+    weight = result.state["head.weight"]
+    assert weight >= 0.7 if informed == "patches" else weight <= 0.2
+    model.load_state_dict(result.state)
+    assert evaluate_images(model, sets["validation"]).metrics["map@r"] == pytest.approx(result.validation["map@r"])
 
 
 def test_a_classifier_reads_both_parts_together():

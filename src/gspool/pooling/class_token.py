@@ -47,13 +47,14 @@ class WithClassToken(PoolingLayer):
     """Join the class token, through a projection of its own, with what another layer pools.
 
     ``sum`` adds them: ``y = W cls + scale * pool(x)``, where ``scale`` is a learned number a channel that starts at
-    ``start``. ``concat`` puts unit vectors side by side, twice as long: ``y = [W cls / |W cls|, start * u / |u|]`` with
-    ``u = pool(x)``. There ``start`` stays as it is, and each part has a loss of its own.
+    ``start``. ``concat`` puts unit vectors side by side, twice as long: ``y = [v / |v|, weight * u / |u|]`` with
+    ``v = W cls`` and ``u = pool(x)``. There each part has a loss of its own, so that no gradient depends on ``weight``,
+    a buffer: `gspool train` and `compare` choose it on the classes that they watch.
 
     Args:
         layer: pools (and embeds) the patch tokens.
         dim: channels of the class token.
-        start: weight of the patch tokens; at 0 the output is the class token alone.
+        start: first value of the scale, or of the weight; at 0 the output is the class token alone.
         join: ``sum`` or ``concat``.
 
     Raises:
@@ -68,16 +69,19 @@ class WithClassToken(PoolingLayer):
 
     embedding = "inside"
     takes_class_token = True
+    weight: Tensor
 
     def __init__(self, layer: PoolingLayer, dim: int, start: float = 0.3, join: Join = "sum") -> None:
         if join not in get_args(Join):
             raise ValueError(f"join is how class token and patches become one vector, sum or concat, got {join!r}")
         parts = [layer.out_dim] * (2 if join == "concat" else 1)
         super().__init__(dim, sum(parts))
-        self.layer, self.parts, self.start = layer, parts, float(start)
+        self.layer, self.parts = layer, parts
         self.project = LocalEmbedding(dim, layer.out_dim)
         if join == "sum":
             self.scale = nn.Parameter(torch.full((layer.out_dim,), float(start)))
+        else:
+            self.register_buffer("weight", torch.tensor(float(start)))
 
     def pool(
         self,
@@ -91,7 +95,7 @@ class WithClassToken(PoolingLayer):
         if len(self.parts) == 1:
             joined = token + self.scale * out.pooled
         else:
-            joined = torch.cat((token, self.start * normalize(out.pooled.float(), dim=1)), 1)
+            joined = torch.cat((token, self.weight * normalize(out.pooled.float(), dim=1)), 1)
         return out._replace(pooled=joined.to(x.dtype))
 
     def class_part(self, class_token: Float[Tensor, "B C"]) -> Float[Tensor, "B D"]:

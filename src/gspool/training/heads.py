@@ -226,20 +226,22 @@ def train_head(
         return evaluate_images(model, images, ks=config.output.ks, autocast=fabric)
 
     start_from(model, train, fabric.device, config.trainer.seed)
-    reached = first = measured(validation).metrics
     best_step, steps, seconds = 0, 0, 0.0
     if learn:
-        started = {name: value.clone() for name, value in model.state_dict().items()}
         loss = build_loss(
             config.loss, train.num_classes, model.out_dim, config.data.batch_size, config.trainer.seed, model.head.parts
         ).to(fabric.device)
         task = MetricLearning(model, loss, config, train, validation, fabric)
+        first = reached = task.evaluate_watched().metrics
+        started = {name: value.clone() for name, value in model.state_dict().items()}
         outcome = _run_silently(task, fabric, config, folder)
         steps, seconds = outcome.steps, outcome.seconds
         if outcome.best_value is not None and outcome.best_value > first[config.trainer.monitor]:
             best_step, reached = outcome.best_step, measured(validation).metrics
         else:
             model.load_state_dict(started)
+    else:
+        reached = measured(validation).metrics
     tested = measured(test)
     return HeadResult(
         validation=dict(reached),

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.functional import normalize
 
 from gspool import losses
 from gspool.data import ClassBalancedBatches, ShuffledBatches
 from gspool.data.image_set import mixed_seed
+from gspool.evaluation import retrieval_metrics
 from gspool.losses import CrossEntropyLoss, LossParts, MetricLoss, ZSRLoss
 from gspool.losses.create import OWN_LOSSES
 from gspool.losses.metric_loss import LossOfParts
@@ -20,7 +22,7 @@ from gspool.models import Embedder, parameter_groups
 from gspool.models.sharing import model_place
 from gspool.pooling import GSP
 from gspool.pooling.warm_start import WarmStart
-from gspool.training.embed import EmbeddedSet, Evaluation, accuracy, embed_images, evaluate_images
+from gspool.training.embed import EmbeddedSet, Evaluation, accuracy, embed_images, evaluate_images, searched
 from gspool.training.gpu_data import TensorSet, tensor_batches
 from gspool.training.loop import Task
 from gspool.training.processes import gather_rows, share_buffers
@@ -29,6 +31,9 @@ from gspool.training.stream import Batch, seed_step, stream_loader
 if TYPE_CHECKING:
     from gspool.data import ImageSet
     from gspool.training.config import LossConfig, ModelConfig, OptimiserConfig, TrainConfig
+
+# Weights of the patches to choose from. Not 0: a part without weight has no gradient.
+PATCH_WEIGHTS = (0.05, 0.2, 0.35, 0.5, 0.7, 1.0)
 
 
 def build_model(config: TrainConfig) -> Embedder:
@@ -224,16 +229,33 @@ class MetricLearning(Task):
         if self.watched is None:
             return {}
         share_buffers(self.model)
-        options = {"workers": self.config.data.workers, "autocast": self.fabric}
         found: EmbeddedSet | Evaluation
         if self.classifier is None:
-            found = evaluate_images(self.model, self.watched, ks=self.config.output.ks, **options)
+            found = self.evaluate_watched()
             figures = dict(found.metrics)
         else:
+            options = {"workers": self.config.data.workers, "autocast": self.fabric}
             found = embed_images(self.model, self.watched, classifier=self.classifier, **options)
             figures = {"accuracy": accuracy(found, self.watched)}
         entropy = {} if found.entropy is None else {"weights_entropy": found.entropy}
         return {**figures, **entropy, **learned_values(self.model)}
+
+    def evaluate_watched(self) -> Evaluation:
+        """Measure retrieval on the watched set; patches beside a class token get the weight that is best there."""
+        assert self.watched is not None
+        options = {"workers": self.config.data.workers, "autocast": self.fabric}
+        ks, monitor = self.config.output.ks, self.config.trainer.monitor
+        best = evaluate_images(self.model, self.watched, ks=ks, **options)
+        if not isinstance(self.metric_loss.metric, LossOfParts):
+            return best
+        token, patches = map(normalize, best.embeddings.split(self.model.head.parts, dim=1))
+        for weight in PATCH_WEIGHTS:
+            vectors = normalize(torch.cat((token, weight * patches), 1))
+            metrics = retrieval_metrics(*searched(vectors, self.watched), ks=ks, device=self.model.head.weight.device)
+            if weight == PATCH_WEIGHTS[0] or metrics[monitor] > best.metrics[monitor]:
+                best = best._replace(metrics=metrics, embeddings=vectors)
+                self.model.head.weight.fill_(weight)
+        return best
 
     def describe(self, batch: Batch) -> str:
         """Name the first images of a batch."""

@@ -15,7 +15,7 @@ from gspool.models.create import TIMM, has_class_token
 from gspool.pooling.registry import check_options, without_class_token
 from gspool.terminal.parser import TeachingParser
 from gspool.training.config import TrainConfig
-from gspool.training.head_settings import HEAD_OPTIONS, frozen_defaults, layer_options
+from gspool.training.head_settings import HEAD_OPTIONS, USUAL, frozen_defaults, layer_options
 from gspool.training.presets import DEFAULT, PRESETS, preset, with_whole_network
 
 HELP = """
@@ -134,7 +134,7 @@ def _with_own_options(arguments: Sequence[str], start: TrainConfig) -> list[str]
             continue
         options = model[f"{part}_options"]
         if part == "pooling" and frozen_preset:
-            chosen = frozen_defaults(named[-1], bool(class_token))
+            chosen = {**USUAL, **frozen_defaults(named[-1], bool(class_token))}
             kept = layer_options(chosen)
             words += [f"--{'.'.join(places[name])}={chosen[name]}" for name in chosen if name in places]
         elif part == "pooling":

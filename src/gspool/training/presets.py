@@ -15,7 +15,7 @@ from gspool.training.config import (
     TrainConfig,
     TrainerConfig,
 )
-from gspool.training.head_settings import frozen_defaults, layer_options
+from gspool.training.head_settings import USUAL, frozen_defaults, layer_options
 
 
 class Benchmark(NamedTuple):
@@ -238,7 +238,7 @@ def folder() -> TrainConfig:
         optimiser=OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0),
         trainer=TrainerConfig(max_steps=1200, evaluate_every=25, patience=6, precision="auto"),
     )
-    config.head.prototypes = gsp["prototypes_from"]
+    config.head.prototypes, config.head.rate = gsp["prototypes_from"], gsp["rate"]
     return config
 
 
@@ -262,7 +262,9 @@ def with_available_backbone(config: TrainConfig) -> TrainConfig:
     model.backbone, model.backbone_options = chosen, {"pretrained": True}
     layer, with_class_token = without_class_token(model.pooling)
     if with_class_token and not has_class_token(chosen):
-        model.pooling, model.pooling_options = layer, layer_options(frozen_defaults(layer, class_token=False))
+        own = {**USUAL, **frozen_defaults(layer, class_token=False)}
+        model.pooling, model.pooling_options = layer, layer_options(own)
+        config.head.prototypes, config.head.rate = own["prototypes_from"], own["rate"]
     return config
 
 
