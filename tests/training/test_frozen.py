@@ -13,7 +13,7 @@ from gspool.training import DataConfig, TrainConfig, evaluate_run, fit, parse_co
 from gspool.training.checkpoint import BEST, read_checkpoint
 from gspool.training.frozen import earlier_figures, token_data, token_head, trains_on_tokens
 from gspool.training.heads import TokenHead
-from gspool.training.metric_learning import MetricLearning, build_loss, build_model, with_smaller_batches
+from gspool.training.metric_learning import PATCH_WEIGHTS, MetricLearning, build_loss, build_model, with_smaller_batches
 from gspool.training.parsing import as_yaml
 from gspool.training.presets import changed, preset
 from gspool.training.processes import TrainingInterruptedError
@@ -85,6 +85,22 @@ def test_the_run_is_an_ordinary_one_with_a_row_of_nothing_learned(frozen, tmp_pa
     assert (tmp_path / "run" / "examples.safetensors").exists()
     before = build_model(frozen).backbone.state_dict()
     assert all(torch.equal(before[name], value) for name, value in model.backbone.state_dict().items())
+
+
+def test_the_weight_of_patches_beside_the_class_token_is_saved_and_resumed(vit, tmp_path, monkeypatch):
+    vit.model.pooling = "gsp+cls"
+    vit.model.pooling_options = {"prototypes": 4, "join": "concat", "patch_scale": 0.123}
+    vit.output.folder = str(tmp_path / "whole")
+    whole = train(vit).model
+    weight = Embedder.from_pretrained(tmp_path / "whole" / "model").head.weight
+    assert any(torch.isclose(weight, torch.tensor(each)) for each in PATCH_WEIGHTS)
+    assert dict(evaluate_run(tmp_path / "whole", device="cpu").metrics) == pytest.approx(whole.metrics)
+    interrupt_at(5, monkeypatch)
+    with pytest.raises(TrainingInterruptedError):
+        fit(vit, tmp_path / "parts")
+    monkeypatch.undo()
+    fit(vit, tmp_path / "parts")
+    assert numbers_of(tmp_path / "parts") == numbers_of(tmp_path / "whole")
 
 
 def test_a_run_never_ends_worse_than_nothing_learned(vit, tmp_path, monkeypatch):

@@ -216,7 +216,7 @@ def _fit(
         model.freeze(config.model.freeze)
     config = with_smaller_batches(config, train.labels, shown)
     if shown:
-        print(describe_training(config, title, fabric.device), flush=True)
+        print(describe_training(config, title, fabric.device, model.out_dim), flush=True)
     loss = build_loss(
         config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed, model.head.parts
     )
@@ -246,6 +246,8 @@ def _fit(
         if process_rank() == 0:
             write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
         if on_tokens:
+            if watched is not None and len(model.head.parts) > 1:
+                task.evaluate_watched()  # the weight of patches beside a class token, as at every evaluation
             start = evaluate_images(learner, data["test"], ks=config.output.ks, classifier=task.classifier)
             before = {**before, "nothing learned": start.figures()}
         outcome = run_loop(task, fabric, trainer, config.schedule, folder, title, request=request)
@@ -337,7 +339,7 @@ def _finish(
     return result
 
 
-def describe_training(config: TrainConfig, title: str, device: torch.device) -> str:
+def describe_training(config: TrainConfig, title: str, device: torch.device, out_dim: int) -> str:
     """Return what is trained, for how long and on what, as lines for the start of a run."""
     model, trainer = config.model, config.trainer
     options = ", ".join(f"{name} {value}" for name, value in model.backbone_options.items())
@@ -349,8 +351,7 @@ def describe_training(config: TrainConfig, title: str, device: torch.device) -> 
     )
     return (
         f"{title:9s} {model.backbone}{f' ({options})' if options else ''}, {frozen}; "
-        f"{'' if model.dim is None else f'{model.dim} dimensions, '}loss "
-        f"{config.loss.name}\n"
+        f"{out_dim} dimensions, loss {config.loss.name}\n"
         f"steps     at most {trainer.max_steps:,} of {config.data.batch_size} pictures, evaluated every "
         f"{trainer.evaluate_every:,}{limit}; on {where}"
     )

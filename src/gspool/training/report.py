@@ -71,7 +71,7 @@ def write_report(
         weights.append(f"<h3>{caption}</h3>{picture}")
     page = report_figures.page(
         f"{config.model.pooling} on {config.data.name}",
-        f"{config.model.backbone}, {config.model.dim or 'its own'} dimensions, loss {config.loss.name}, "
+        f"{config.model.backbone}, {f'dim {config.model.dim}, ' if config.model.dim else ''}loss {config.loss.name}, "
         f"{figures.steps:,} steps. Tested on {figures.classes:,} classes"
         f"{'' if 'accuracy' in figures.metrics else ' that training never saw'}: {figures.queries:,} queries, "
         f"gallery of {figures.gallery:,}.",
