@@ -33,12 +33,12 @@ def test_side_by_side_class_token_and_patches_are_unit_vectors(name):
     head = create_embedding(f"{name}+cls", dim=8, out_dim=4, patch_scale=0.5, join="concat")
     x, cls = 9 * torch.rand(2, 8, 3, 3), 9 * torch.rand(2, 8)
     out = head.pool(x, class_token=cls).pooled
-    assert (head.out_dim, head.parts) == (8, [4, 4])
+    assert (head.out_dim, head.parts) == (8, (4, 4))
     token, patches = cls @ head.project.weight.mT, head.layer(x)
     torch.testing.assert_close(out[:, :4], token / token.norm(dim=1, keepdim=True))
     torch.testing.assert_close(out[:, 4:], patches / patches.norm(dim=1, keepdim=True) / 2)
     assert "scale" not in head.state_dict()
-    assert create_embedding(name, 8, 4).parts == [4]
+    assert create_embedding(name, 8, 4).parts == ()
 
 
 def test_another_way_to_join_is_refused():

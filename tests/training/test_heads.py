@@ -168,7 +168,7 @@ def test_validation_chooses_the_weight_of_the_patches(informed):
 
 
 def test_a_classifier_reads_both_parts_together():
-    assert build_loss(LossConfig("cross_entropy"), 5, 8, 24, 0, [4, 4]).metric.classifier.in_features == 8
+    assert build_loss(LossConfig("cross_entropy"), 5, 8, 24, 0, (4, 4)).metric.classifier.in_features == 8
 
 
 @pytest.mark.parametrize("pooling", ["gsp", "gsp+cls", "ep+cls", "cls", "gemean+gsp"])

@@ -74,8 +74,8 @@ class WithClassToken(PoolingLayer):
     def __init__(self, layer: PoolingLayer, dim: int, start: float = 0.3, join: Join = "sum") -> None:
         if join not in get_args(Join):
             raise ValueError(f"join is how class token and patches become one vector, sum or concat, got {join!r}")
-        parts = [layer.out_dim] * (2 if join == "concat" else 1)
-        super().__init__(dim, sum(parts))
+        parts = (layer.out_dim, layer.out_dim) if join == "concat" else ()
+        super().__init__(dim, sum(parts) or layer.out_dim)
         self.layer, self.parts = layer, parts
         self.project = LocalEmbedding(dim, layer.out_dim)
         if join == "sum":
@@ -92,16 +92,16 @@ class WithClassToken(PoolingLayer):
         """Pool the patch tokens and join them with the class token; weights and attributes are those of the layer."""
         token = self.class_part(checked_class_token(class_token, self.dim, "+cls"))
         out = self.layer.pool(x, mask)
-        if len(self.parts) == 1:
-            joined = token + self.scale * out.pooled
-        else:
+        if self.parts:
             joined = torch.cat((token, self.weight * normalize(out.pooled.float(), dim=1)), 1)
+        else:
+            joined = token + self.scale * out.pooled
         return out._replace(pooled=joined.to(x.dtype))
 
     def class_part(self, class_token: Float[Tensor, "B C"]) -> Float[Tensor, "B D"]:
         """Return what the class token gives to the output."""
         token = self.project(class_token)
-        return token if len(self.parts) == 1 else normalize(token.float(), dim=1)
+        return normalize(token.float(), dim=1) if self.parts else token
 
 
 def checked_class_token(class_token: Float[Tensor, "B C"] | None, dim: int, name: str) -> Float[Tensor, "B C"]:

@@ -30,6 +30,8 @@ class PoolingLayer(nn.Module):
     embedding: Place = "before"
     # Whether `pool` also takes ``class_token``, which only a transformer has.
     takes_class_token = False
+    # Lengths of the parts of the vector, where each has a loss of its own.
+    parts: tuple[int, ...] = ()
 
     def __init__(self, dim: int, out_dim: int | None = None) -> None:
         super().__init__()
@@ -37,8 +39,6 @@ class PoolingLayer(nn.Module):
             raise ValueError(f"dim is the number of feature channels and must be a positive integer, got {dim!r}")
         self.dim = dim
         self.out_dim = dim if out_dim is None else out_dim
-        # Lengths of the parts of the vector that have a loss each.
-        self.parts = [self.out_dim]
 
     def pool(self, x: Float[Tensor, "B C H W"], mask: Bool[Tensor, "B H W"] | None = None) -> Pooled:
         """Return the vector, the weights of the tokens and the attributes. Each layer writes its own."""

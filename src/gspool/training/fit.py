@@ -246,7 +246,7 @@ def _fit(
         if process_rank() == 0:
             write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
         if on_tokens:
-            if watched is not None and len(model.head.parts) > 1:
+            if watched is not None and model.head.parts:
                 task.evaluate_watched()  # the weight of patches beside a class token, as at every evaluation
             start = evaluate_images(learner, data["test"], ks=config.output.ks, classifier=task.classifier)
             before = {**before, "nothing learned": start.figures()}

@@ -80,7 +80,7 @@ def build_loss(
         options.setdefault("batch_size", batch_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(seed, 1))
-        lengths = parts if len(parts) > 1 and config.name not in OWN_LOSSES else [dim]
+        lengths = parts if parts and config.name not in OWN_LOSSES else [dim]
         each = [losses.create(config.name, num_classes, length, config.preset, **options) for length in lengths]
         metric = each[0] if len(each) == 1 else LossOfParts(each, lengths)
         miner = None if config.miner is None else losses.create_miner(config.miner, **config.miner_options)
