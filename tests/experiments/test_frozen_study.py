@@ -1,5 +1,6 @@
 """The study of frozen backbones: equal tries, and tables of what is finished."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,21 @@ def test_the_same_command_continues_from_the_written_result(stopped: Any) -> Non
     write_record(options, settings, LAYOUT, rows, store)
     again = RunStore(options.results / "none.jsonl", options.results / "frozen_cub_resnet50_227_pnca.json")
     assert len(again.runs()) == len(store.runs())
+
+
+def test_every_run_keeps_its_origin_over_calls_at_several_commits(stopped: Any, monkeypatch: Any) -> None:
+    options, settings, rows, _ = stopped
+    result = options.results / "frozen_cub_resnet50_227_pnca.json"
+    calls = {"first": [(0, 0), (1, 0)], "second": [(0, 0)], "third": [(2, 1)]}  # the second does a fold again
+    for commit, places in calls.items():
+        monkeypatch.setenv("GSPOOL_COMMIT", commit)
+        store = RunStore(options.results / f"runs {commit}.jsonl", result)
+        for variant, (fold, seed) in itertools.product(rows["gap"], places):
+            store.put(asked_of("gap", variant, fold, seed), found(10, 5))
+        write_record(options, settings, LAYOUT, rows, store)
+    runs = RunStore(options.results / "none.jsonl", result).runs()
+    assert {(run.asked["fold"], run.origin["commit"]) for run in runs} == {(0, "second"), (1, "first"), (2, "third")}
+    assert {each["commit"]: each["runs"] for each in read_result(result)["origins"]} == dict.fromkeys(calls, 6)
 
 
 def test_settings_of_another_study_are_used_unchanged(stopped: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from gspool.executor.grid import Worker, run_grid
 from gspool.executor.run_store import RunStore
-from gspool.provenance import read_result, write_result
+from gspool.provenance import joined_origin, read_result, write_result
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,9 +75,19 @@ class SeedRuns(NamedTuple):
 
 
 def plain_runs(runs: Iterable[Run], without: str = "") -> list[dict[str, Any]]:
-    """Return runs as results hold them, one entry of what they found left out."""
+    """Return runs as results hold them, one entry of what they found left out.
+
+    Where they have several origins, each has the number of its own in the ``origins`` of the result.
+    """
+    runs = list(runs)
+    origins = joined_origin([run.origin for run in runs])["origins"] if runs else []
+    number = {json.dumps(each | {"runs": 0}, sort_keys=True): place for place, each in enumerate(origins)}
     return [
-        {"asked": run.asked, "found": {name: each for name, each in run.found.items() if name != without}}
+        {
+            "asked": run.asked,
+            "found": {name: each for name, each in run.found.items() if name != without},
+            **({"origin": number[json.dumps(run.origin | {"runs": 0}, sort_keys=True)]} if len(origins) > 1 else {}),
+        }
         for run in runs
     ]
 
