@@ -103,6 +103,15 @@ def test_the_weight_of_patches_beside_the_class_token_is_saved_and_resumed(vit, 
     assert numbers_of(tmp_path / "parts") == numbers_of(tmp_path / "whole")
 
 
+def test_a_classifier_beside_the_class_token_needs_no_retrieval(vit, tmp_path, monkeypatch):
+    vit.model.pooling, vit.model.pooling_options = "gsp+cls", {"prototypes": 4, "join": "concat", "patch_scale": 0.3}
+    vit.data.options = {"zero_shot": False}
+    vit.loss.name, vit.trainer.monitor = "cross_entropy", "accuracy"
+    monkeypatch.setattr(MetricLearning, "evaluate_watched", lambda *_: pytest.fail("retrieval was measured"))
+    assert fit(vit, tmp_path / "run").steps == 8
+    assert Embedder.from_pretrained(tmp_path / "run" / "model").head.weight == pytest.approx(0.3)
+
+
 def test_a_run_never_ends_worse_than_nothing_learned(vit, tmp_path, monkeypatch):
     script_evaluations(monkeypatch, 0.9, 0.5, 0.4)
     result = fit(vit, tmp_path / "run")

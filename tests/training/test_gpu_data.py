@@ -13,6 +13,7 @@ from gspool.data.crops import centre_boxes, draw_crops, resample
 from gspool.data.decode import decode
 from gspool.data.image_set import ImageSet, mixed_seed
 from gspool.models import FeatureMapEmbedder, Pixels
+from gspool.models.embedder import Embedded
 from gspool.training import DataConfig, fit
 from gspool.training.gpu_data import TensorSet, load_tensors, tensor_batches
 from gspool.training.sets import on_device
@@ -193,6 +194,23 @@ def test_files_are_trained_on_from_memory(tmp_path: Path) -> None:
     config.model.backbone_options["pixels"] = {"size": 16, "resize": 20}
     result = fit(config, tmp_path / "run")
     assert (result.classes, result.queries) == (2, 6)
+
+
+def test_a_module_of_the_caller_needs_no_head(tmp_path: Path) -> None:
+    class Means(torch.nn.Linear):
+        out_dim = 4
+
+        def freeze(self, freeze: str) -> None:
+            """Change nothing."""
+
+        def embed(self, images: torch.Tensor) -> Embedded:
+            return Embedded(torch.nn.functional.normalize(self(images.mean((2, 3)))))
+
+    maps = TensorSet.of(torch.randn(24, 5, 3, 3), torch.arange(24) % 6)
+    config = tiny()
+    config.data.classes_per_batch, config.optimiser.multipliers = 6, {}
+    result = fit(config, tmp_path / "run", model=Means(5, 4), sets={"train": maps, "validation": maps, "test": maps})
+    assert result.queries == 24
 
 
 def test_sets_and_models_of_the_caller_are_trained(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ PAPER_LOSSES = {
     "pnca": "NormalizedSoftmaxLoss",
     "panchor": "ProxyAnchorLoss",
 }
-# Losses with a class of their own here.
-OWN_LOSSES: dict[str, type[nn.Module]] = {"cross_entropy": CrossEntropyLoss, "libc": LIBCLoss}
+# Losses with a class of their own here, all of which classify: they read embeddings at their own length, all parts
+# together, and have no pairs.
+CLASSIFIERS: dict[str, type[nn.Module]] = {"cross_entropy": CrossEntropyLoss, "libc": LIBCLoss}
 # Classes of pytorch-metric-learning that are not a loss or a miner by themselves begin so.
 _ABSTRACT = ("Base", "GenericPairLoss")
 
@@ -43,7 +44,7 @@ def list() -> builtins.list[str]:
         >>> losses.list()[-1]
         'libc'
     """
-    return [*PAPER_LOSSES, *(XBM + name for name in PAPER_LOSSES), *OWN_LOSSES]
+    return [*PAPER_LOSSES, *(XBM + name for name in PAPER_LOSSES), *CLASSIFIERS]
 
 
 def create(name: str, num_classes: int, dim: int, preset: str | None = None, **options: Any) -> nn.Module:
@@ -140,16 +141,16 @@ def _near(name: str, names: Iterable[str]) -> str:
 
 
 def _loss_class(name: str) -> type[nn.Module]:
-    if name in OWN_LOSSES:
-        return OWN_LOSSES[name]
+    if name in CLASSIFIERS:
+        return CLASSIFIERS[name]
     classes = _library_classes("losses", "BaseMetricLossFunction")
     if name in PAPER_LOSSES:
         return classes[PAPER_LOSSES[name]]
     if name in classes:
         return classes[name]
     raise ValueError(
-        f"there is no loss {name!r}{_near(name, (*PAPER_LOSSES, *OWN_LOSSES, *classes))} the paper's are "
-        f"{', '.join(PAPER_LOSSES)}, each also after xbm+, and {', '.join(OWN_LOSSES)}; "
+        f"there is no loss {name!r}{_near(name, (*PAPER_LOSSES, *CLASSIFIERS, *classes))} the paper's are "
+        f"{', '.join(PAPER_LOSSES)}, each also after xbm+, and {', '.join(CLASSIFIERS)}; "
         f"pytorch-metric-learning has {', '.join(sorted(classes))}"
     )
 

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize
 
-from gspool.losses.cross_entropy import CrossEntropyLoss
-from gspool.losses.libc import LIBCLoss
+from gspool.losses.create import CLASSIFIERS
 from gspool.losses.zsr import ZSRLoss
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class LossParts(NamedTuple):
     zero_shot: Float[Tensor, ""] | None = None
 
 
-class LossOfParts(nn.Module):
+class SplitLoss(nn.Module):
     """Sum a loss over parts of the embeddings that lie side by side; each part is a unit vector to its loss.
 
     Args:
@@ -37,7 +36,7 @@ class LossOfParts(nn.Module):
     Example:
         >>> import torch
         >>> from gspool import losses
-        >>> loss = LossOfParts([losses.create("pnca", num_classes=4, dim=dim) for dim in (8, 2)], [8, 2])
+        >>> loss = SplitLoss([losses.create("pnca", num_classes=4, dim=dim) for dim in (8, 2)], [8, 2])
         >>> loss(torch.rand(4, 10), torch.tensor([0, 1, 2, 3])).shape
         torch.Size([])
     """
@@ -90,8 +89,7 @@ class MetricLoss(nn.Module):
         super().__init__()
         if not 0 <= zsr_weight <= 1:
             raise ValueError(f"zsr_weight is lambda of (1 - lambda) L_DML + lambda L_ZS, in [0, 1], got {zsr_weight!r}")
-        # What classifies embeddings reads them at their own length, and has no pairs.
-        self.classifies = isinstance(metric, LIBCLoss | CrossEntropyLoss)
+        self.classifies = isinstance(metric, tuple(CLASSIFIERS.values()))
         if miner is not None and self.classifies:
             raise ValueError(
                 f"{type(metric).__name__} classifies images and has no pairs for a miner to choose; leave it out"

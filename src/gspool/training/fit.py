@@ -11,6 +11,7 @@ import torch
 
 from gspool.data import ImageSet
 from gspool.files import write_atomic
+from gspool.losses.metric_loss import SplitLoss
 from gspool.training.checkpoint import BEST, LAST, full_disk_explained, read_checkpoint
 from gspool.training.embed import (
     SHOWN,
@@ -217,9 +218,9 @@ def _fit(
     config = with_smaller_batches(config, train.labels, shown)
     if shown:
         print(describe_training(config, title, fabric.device, model.out_dim), flush=True)
-    loss = build_loss(
-        config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed, model.head.parts
-    )
+    # A module of the caller need not have a head.
+    parts = getattr(getattr(model, "head", None), "parts", ())
+    loss = build_loss(config.loss, train.num_classes, model.out_dim, config.data.batch_size, trainer.seed, parts)
     check_fit(model, loss, train, config.model.pooling)
     plan_batches(config, train.labels, rank=0, world_size=1)
     # Refuses wrong names in optimiser.multipliers before tokens are computed; of those, the head alone learns.
@@ -246,7 +247,7 @@ def _fit(
         if process_rank() == 0:
             write_versions(folder, f"{fabric.device}, {trainer.devices} x {trainer.num_nodes}")
         if on_tokens:
-            if watched is not None and model.head.parts:
+            if watched is not None and isinstance(loss.metric, SplitLoss):
                 task.evaluate_watched()  # the weight of patches beside a class token, as at every evaluation
             start = evaluate_images(learner, data["test"], ks=config.output.ks, classifier=task.classifier)
             before = {**before, "nothing learned": start.figures()}

@@ -16,8 +16,8 @@ from gspool.data import ClassBalancedBatches, ShuffledBatches
 from gspool.data.image_set import mixed_seed
 from gspool.evaluation import retrieval_metrics
 from gspool.losses import CrossEntropyLoss, LossParts, MetricLoss, ZSRLoss
-from gspool.losses.create import OWN_LOSSES
-from gspool.losses.metric_loss import LossOfParts
+from gspool.losses.create import CLASSIFIERS
+from gspool.losses.metric_loss import SplitLoss
 from gspool.models import Embedder, parameter_groups
 from gspool.models.sharing import model_place
 from gspool.pooling import GSP
@@ -80,9 +80,9 @@ def build_loss(
         options.setdefault("batch_size", batch_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(seed, 1))
-        lengths = parts if parts and config.name not in OWN_LOSSES else [dim]
+        lengths = parts if parts and config.name not in CLASSIFIERS else [dim]
         each = [losses.create(config.name, num_classes, length, config.preset, **options) for length in lengths]
-        metric = each[0] if len(each) == 1 else LossOfParts(each, lengths)
+        metric = each[0] if len(each) == 1 else SplitLoss(each, lengths)
         miner = None if config.miner is None else losses.create_miner(config.miner, **config.miner_options)
         if not config.zsr:
             return MetricLoss(metric, miner=miner)
@@ -245,17 +245,19 @@ class MetricLearning(Task):
         assert self.watched is not None
         options = {"workers": self.config.data.workers, "autocast": self.fabric}
         ks, monitor = self.config.output.ks, self.config.trainer.monitor
-        best = evaluate_images(self.model, self.watched, ks=ks, **options)
-        if not isinstance(self.metric_loss.metric, LossOfParts):
-            return best
-        token, patches = map(normalize, best.embeddings.split(self.model.head.parts, dim=1))
+        found = evaluate_images(self.model, self.watched, ks=ks, **options)
+        if not isinstance(self.metric_loss.metric, SplitLoss):
+            return found
+        head = self.model.head
+        token, patches = map(normalize, found.embeddings.split(head.parts, dim=1))
+        reached = {}
         for weight in PATCH_WEIGHTS:
             vectors = normalize(torch.cat((token, weight * patches), 1))
-            metrics = retrieval_metrics(*searched(vectors, self.watched), ks=ks, device=self.model.head.weight.device)
-            if weight == PATCH_WEIGHTS[0] or metrics[monitor] > best.metrics[monitor]:
-                best = best._replace(metrics=metrics, embeddings=vectors)
-                self.model.head.weight.fill_(weight)
-        return best
+            reached[weight] = retrieval_metrics(*searched(vectors, self.watched), ks=ks, device=head.weight.device)
+        chosen = max(reached, key=lambda weight: reached[weight][monitor])
+        head.weight.fill_(chosen)
+        vectors = normalize(torch.cat((token, chosen * patches), 1))
+        return found._replace(metrics=reached[chosen], embeddings=vectors)
 
     def describe(self, batch: Batch) -> str:
         """Name the first images of a batch."""
