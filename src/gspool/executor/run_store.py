@@ -121,9 +121,4 @@ def _of_result(path: Path | None) -> list[Run]:
     runs = value.get("runs") if isinstance(value, dict) else None
     if is_quick(record) or not isinstance(runs, list) or not all("asked" in run and "found" in run for run in runs):
         return []
-    origins = [{name: each for name, each in one.items() if name != "runs"} for one in record.get("origins", ())]
-    return [
-        # A number is that of an origin of the result (`gspool.experiments.runs.plain_runs`).
-        Run(run["asked"], run["found"], origins[own] if isinstance(own, int) else own or origin_of(record))
-        for run, own in ((run, run.get("origin")) for run in runs)
-    ]
+    return [Run(run["asked"], run["found"], run.get("origin") or origin_of(record)) for run in runs]

@@ -14,7 +14,7 @@ import torch
 
 from gspool.executor.grid import Worker, run_grid
 from gspool.executor.run_store import RunStore
-from gspool.provenance import joined_origin, read_result, write_result
+from gspool.provenance import read_result, write_result
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,18 +75,14 @@ class SeedRuns(NamedTuple):
 
 
 def plain_runs(runs: Iterable[Run], without: str = "") -> list[dict[str, Any]]:
-    """Return runs as results hold them, one entry of what they found left out.
-
-    Where they have several origins, each has the number of its own in the ``origins`` of the result.
-    """
+    """Return runs as results hold them, one entry of what they found left out; with their origins if these differ."""
     runs = list(runs)
-    origins = joined_origin([run.origin for run in runs])["origins"] if runs else []
-    number = {json.dumps(each | {"runs": 0}, sort_keys=True): place for place, each in enumerate(origins)}
+    alike = all(run.origin == runs[0].origin for run in runs)
     return [
         {
             "asked": run.asked,
             "found": {name: each for name, each in run.found.items() if name != without},
-            **({"origin": number[json.dumps(run.origin | {"runs": 0}, sort_keys=True)]} if len(origins) > 1 else {}),
+            **({} if alike else {"origin": run.origin}),
         }
         for run in runs
     ]
