@@ -44,9 +44,10 @@ _LAYERS = {
     "clip": "clip:CLIPPool",
     "aim": "aim:AIM",
 }
-# Besides them: the class token of a transformer alone, and, by this ending, added to what any layer pools.
+# Besides them: the class token of a transformer alone, and, by this ending, joined with what any layer pools.
 _CLASS_TOKEN = {"cls": "class_token:ClassToken"}
 WITH_CLASS_TOKEN = "+cls"
+# Options of that ending, with their defaults.
 JOINING = {"patch_scale": 0.3, "join": "sum"}
 
 

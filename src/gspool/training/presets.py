@@ -223,22 +223,26 @@ BACKBONE, IMG_SIZE = "timm/vit_small_patch14_dinov2", 224
 
 def folder() -> TrainConfig:
     """Return a start for your own images: a GSP head on a frozen DINOv2, whose weights are downloaded."""
-    gsp = frozen_defaults("gsp+cls", class_token=True)
     config = TrainConfig(
         data=DataConfig(name="folder", classes_per_batch=32, images_per_class=4, transform="crop", workers=4),
         model=ModelConfig(
             backbone=BACKBONE,
             backbone_options={"pretrained": True, "img_size": IMG_SIZE},
-            # Without its class token, DINOv2 loses more than any pooling of its patches gains (docs/frozen_study.md).
-            pooling="gsp+cls",
-            pooling_options=layer_options(gsp),
             dim=384,  # the width of the backbone, so that the head starts as the identity
             freeze="all",
         ),
         optimiser=OptimiserConfig(lr=3e-4, weight_decay=0.0, betas=(0.9, 0.999), proxies=100.0),
         trainer=TrainerConfig(max_steps=1200, evaluate_every=25, patience=6, precision="auto"),
     )
-    config.head.prototypes, config.head.rate = gsp["prototypes_from"], gsp["rate"]
+    # Without its class token, DINOv2 loses more than any pooling of its patches gains (docs/frozen_study.md).
+    return _with_frozen_layer(config, "gsp+cls", class_token=True)
+
+
+def _with_frozen_layer(config: TrainConfig, layer: str, class_token: bool) -> TrainConfig:
+    """Set a layer, with its settings on frozen features, and where its prototypes start and how fast they learn."""
+    own = {**USUAL, **frozen_defaults(layer, class_token)}
+    config.model.pooling, config.model.pooling_options = layer, layer_options(own)
+    config.head.prototypes, config.head.rate = own["prototypes_from"], own["rate"]
     return config
 
 
@@ -262,9 +266,7 @@ def with_available_backbone(config: TrainConfig) -> TrainConfig:
     model.backbone, model.backbone_options = chosen, {"pretrained": True}
     layer, with_class_token = without_class_token(model.pooling)
     if with_class_token and not has_class_token(chosen):
-        own = {**USUAL, **frozen_defaults(layer, class_token=False)}
-        model.pooling, model.pooling_options = layer, layer_options(own)
-        config.head.prototypes, config.head.rate = own["prototypes_from"], own["rate"]
+        return _with_frozen_layer(config, layer, class_token=False)
     return config
 
 
