@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from gspool.evaluation import retrieval_metrics
 from gspool.losses import LossParts
+from gspool.models import Embedder
 from gspool.training import embed, fit, train
 from gspool.training.config import ScheduleConfig, TrainerConfig
 from gspool.training.gpu_data import TensorSet
@@ -141,6 +142,17 @@ def test_compiling_goes_through_the_backbone_and_computes_the_same(config, tmp_p
     assert graphs
     for ours, theirs in zip(result.curve, plain.curve, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+
+
+def test_a_backbone_is_compiled_when_it_begins_to_learn(config, tmp_path, monkeypatch):
+    # A graph of the frozen backbone has no gradient, and torch 2.11 goes on with it after the warm-up.
+    done, freeze = [], Embedder.freeze
+    monkeypatch.setattr(Embedder, "freeze", lambda model, what: (done.append(what), freeze(model, what))[1])
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: done.append("compile"))
+    config.schedule.warmup_epochs, config.trainer.compile = 1e-9, True
+    config.trainer.max_steps = config.trainer.evaluate_every = 2
+    fit(config, tmp_path)
+    assert done[-4:-1] == ["all", config.model.freeze, "compile"]
 
 
 @pytest.mark.parametrize("queries", [None, torch.arange(24) < 12])

@@ -275,12 +275,9 @@ def _fit(
 
 
 def _prepare_model(config: TrainConfig, model: Any, fabric: Any) -> None:
-    """Compile the backbone, share batch norm among GPUs, lay weights out as tensor cores read them: where asked."""
-    if config.trainer.compile:
-        backbone = getattr(model, "backbone", None)
-        if backbone is None:
-            raise ValueError("trainer.compile compiles model.backbone, which this model does not have; leave it out")
-        backbone.compile()
+    """Share batch norm among GPUs where asked, lay weights out as tensor cores read them."""
+    if config.trainer.compile and not hasattr(model, "backbone"):
+        raise ValueError("trainer.compile compiles model.backbone, which this model does not have; leave it out")
     if config.trainer.sync_batchnorm and fabric.world_size > 1:
         torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if fabric.device.type == "cuda":

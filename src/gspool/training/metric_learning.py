@@ -180,7 +180,7 @@ class MetricLearning(Task):
             self.measures = ("accuracy", "weights_entropy")
         steps_per_epoch = len(plan_batches(config, train.labels, rank=0, world_size=1))
         self.warmup_steps = math.ceil(config.schedule.warmup_epochs * steps_per_epoch)
-        self.frozen: str | None = None
+        self.learning: bool | None = None
 
     def optimiser(self) -> torch.optim.Optimizer:
         """Return Adam over the parameters of model and loss, each with its own learning rate."""
@@ -195,11 +195,15 @@ class MetricLearning(Task):
         return stream_loader(self.train, plan, first, last, seed, self.config.data.workers, pin)
 
     def before_step(self, step: int) -> None:
-        """Freeze the backbone during the warm-up, and thaw it afterwards."""
-        wanted = "all" if step < self.warmup_steps else self.config.model.freeze
-        if self.frozen != wanted:
-            self.model.freeze(wanted)
-            self.frozen = wanted
+        """Freeze the backbone during the warm-up; thaw it afterwards, and compile it where asked."""
+        learning = step >= self.warmup_steps
+        if self.learning == learning:
+            return
+        self.learning = learning
+        self.model.freeze(self.config.model.freeze if learning else "all")
+        # Not earlier: torch 2.11 would go on with the graph of a frozen backbone, which has no gradient.
+        if learning and self.config.trainer.compile and hasattr(self.model, "backbone"):
+            self.model.backbone.compile()
 
     def loss(self, batch: Batch, step: int) -> LossParts:
         """Embed this process's images and compute the loss of the batch of all processes."""
