@@ -31,6 +31,8 @@ def run_of(row: str, way: str, number: int, pair: tuple[int, int], validation: f
         "found": {
             "validation": validation,
             "test": {"map@r": test, "p@1": 2 * test, "p@r": test},
+            "best_step": 400,
+            **({"head_alone": {"map@r": test - 3}} if way == HEAD_FIRST else {}),
             "before": measured,
             "after": measured,
         },
@@ -59,8 +61,21 @@ def test_a_stopped_study_compares_the_pairs_that_two_rows_share(stopped: dict[st
     # The second try was chosen: 20.5 and 21.5 against GeMean's 19 and 20, and GAP's 18.
     assert "| 1e-05, head x 1 | 2 | 33.00 | 21.00 ± 0.71 |" in gsp
     assert "| +1.50 (+1.50 to +1.50) | +3.00 (" in gsp
-    assert gsp.endswith("| 0.900 → 0.900 |")
+    assert gsp.endswith("| 400 | 0.900 → 0.900 |")
     assert tuned.missing(stopped) == "136 of 144 trainings"
+
+
+def test_the_best_average_is_looked_for_in_both_ways(stopped: dict[str, Any]) -> None:
+    runs = stopped["value"]["runs"]
+    runs += [run_of("gap", AS_THE_PAPER, 0, pair, 32.0, 20.0) for pair in ((0, 0), (1, 0))]
+    found = tuned.chosen_runs(stopped["value"])
+    assert tuned.best_of(found, tuned.AVERAGES) == tuned.best_of(found, ("gap",)) == ("gap", AS_THE_PAPER)
+    assert tuned.best_of(found, ("delf",)) is None
+    gsp = tuned.layers_table(stopped).splitlines()[4]
+    assert gsp.count("| +1.00 (") == 2
+    gap, gemean, _ = tuned.ways_table(stopped).splitlines()[2:]
+    assert gap.startswith("| gap | 15.00 ± 0.00 | 18.00 ± 0.00 | 20.00 ± 0.00 | -2.00 (")
+    assert gemean == "| gemean | 17.00 ± 1.00 | 20.00 ± 1.00 |  |  | 0.800 | 0.800 |  |"
 
 
 def test_unknown_layers_and_missing_weights_are_refused_before_anything_is_read() -> None:
@@ -91,15 +106,16 @@ def test_a_tiny_run_trains_both_ways_and_draws_what_was_selected(finished: Path)
         assert found["curve"].startswith("0:") == (way == HEAD_FIRST)
     # All layers start from the same network.
     assert len({found["before"]["energy_entropy"] for found in runs.values()}) == 1
-    for name in (f"{NAME}_entropy", f"{NAME}_weights"):
-        assert (results / "images" / f"{name}.png").stat().st_size > 5_000
+    for name in ("entropy", "weights", "energy"):
+        assert (results / "images" / f"{NAME}_{name}.png").stat().st_size > 5_000
+    assert (finished / "quick" / "tuned" / f"{NAME}_pictures.png").stat().st_size > 5_000
 
 
 def test_another_call_trains_only_what_is_missing_and_draws_without_training(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = finished / "quick" / "results" / f"{NAME}.json"
-    before, picture = read_result(path)["value"], path.parent / "images" / f"{NAME}_weights.png"
+    before, picture = read_result(path)["value"], finished / "quick" / "tuned" / f"{NAME}_pictures.png"
     words = ["tuned", "--quick", "--device", "cpu", "--work", str(finished)]
     monkeypatch.setattr(tuned, "fit", None)
     assert commands.run("reproduce", [*words, "--layers", "gap", "--tries", "1"]) == 0

@@ -153,20 +153,20 @@ def overlay(axes: Axes, picture: Any, heat: Any, title: str = "") -> None:
     axes.set_title(title, fontsize=9)
 
 
-def draw_maps(maps: Mapping[str, Sequence[float]], path: Path) -> None:
+def draw_maps(maps: Mapping[str, Sequence[float]], path: Path, columns: int = 4, side: float = 2.4) -> None:
     """Draw square maps in one colour scale: white weighs as equal weights would, red more, blue less."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import TwoSlopeNorm
 
-    columns = min(4, len(maps))
+    columns = min(columns, len(maps))
     rows = math.ceil(len(maps) / columns)
-    figure, grid = subplots(rows, columns, 0.6 + 2.4 * columns, 2.5 * rows)
+    figure, grid = subplots(rows, columns, 0.6 + side * columns, (side + 0.1) * rows)
     # A scale that hardly leaves 1 would paint noise.
     scale = TwoSlopeNorm(1.0, vmin=0.0, vmax=max(1.1, *(max(values) for values in maps.values())))
     for axes, (name, values) in zip(grid.flat, maps.items(), strict=False):
-        side = math.isqrt(len(values))
-        axes.imshow([values[side * row : side * (row + 1)] for row in range(side)], cmap="RdBu_r", norm=scale)
-        axes.set_title(name, fontsize=8)
+        wide = math.isqrt(len(values))
+        axes.imshow([values[wide * row : wide * (row + 1)] for row in range(wide)], cmap="RdBu_r", norm=scale)
+        axes.set_title(name, fontsize=min(8, 3.7 * side))
     for axes in grid.flat:
         axes.set_axis_off()
     figure.colorbar(ScalarMappable(scale, "RdBu_r"), ax=grid, shrink=0.8, label="weight, relative to equal weights")

@@ -9,16 +9,17 @@ Every layer and way gets the same tries of learning rates on fold 0 with the fir
 trained on every fold and seed, and the step that validation chooses is judged on the test classes.
 Ours: results/tuned_cub_resnet50_SIZE_LOSS.json.
 
-    gspool reproduce tuned --weights resnet50.safetensors --device cuda --processes 4 --seconds 1700
+    gspool reproduce tuned --weights resnet50.safetensors --device cuda --processes 8 --seconds 1700
     gspool reproduce tuned --weights resnet50.safetensors --loss c2 ...
     gspool reproduce tuned --weights resnet50.safetensors --size 448 --processes 2 --layers "gap,gemean,gsp sharp" ...
-    gspool reproduce tuned --train false                                    # figures of the result, no GPU
+    gspool reproduce tuned --train false                                    # weights over test pictures, no GPU
     gspool reproduce tuned --quick
 
 Cost: a minute for tokens and decoding and one to compile the backbone, then 168 trainings a loss of at most 800 steps
 of 64 images: 36 to choose learning rates (12 of them are the first pair of fold and seed), and 12 for each of the 11
-other pairs; four times as much at 448 pixels. Pairs are finished one after the other, and every row says how many it
-has. The same command goes on from the result; --tries 1 leaves the choice out.
+other pairs; nine seconds each on an H200, eight side by side under MPS, and four times as long at 448 pixels. Pairs
+are finished one after the other, and every row says how many it has. The same command goes on from the result;
+--tries 1 leaves the choice out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,9 +45,9 @@ from gspool.evaluation.statistics import matched_difference, with_interval
 from gspool.executor.grid import Worker, run_grid
 from gspool.executor.run_store import RunStore
 from gspool.experiments.experiment import Experiment, FromFile, Record, RunOptions, names_of
-from gspool.experiments.plots import legend_below, overlay, save, shown_places, subplots
+from gspool.experiments.plots import draw_maps, legend_below, overlay, save, shown_places, subplots
 from gspool.experiments.runs import curve_line, fold_sets, on_engine, plain_runs, training_folder
-from gspool.experiments.tables import markdown_table, plus_minus
+from gspool.experiments.tables import cell, markdown_table, plus_minus
 from gspool.features import FeatureConfig, extract_tokens
 from gspool.models import create_backbone
 from gspool.models.embedder import embed_features
@@ -66,7 +67,7 @@ from gspool.training.run_folder import HEAD
 from gspool.training.sets import on_device
 
 if TYPE_CHECKING:
-    from jaxtyping import UInt8
+    from jaxtyping import Int64, UInt8
     from torch import Tensor
 
     from gspool.data import ImageSet
@@ -77,8 +78,9 @@ if TYPE_CHECKING:
 FOLDS, SEEDS = 4, (0, 1, 2)
 HEAD_FIRST, AS_THE_PAPER = "head first", "as the paper"
 WAYS = (HEAD_FIRST, AS_THE_PAPER)
-# The layers that GSP must beat: the better one by validation is the best average pooling.
+# The layers that GSP must beat: the better one by validation, in its better way, is the best average pooling.
 AVERAGES = ("gap", "gemean")
+SELECTING = ("gsp", "gsp sharp", "gemean+gsp sharp")
 # Learning rate of the network, and its factor for the head: those of --finetune, the paper's, and a faster network.
 TRIES = ((1e-5, 10.0), (1e-5, 1.0), (3e-5, 3.0))
 HEAD_STEPS = 400
@@ -255,7 +257,7 @@ def make_worker(options: RunOptions, tokens: Tokens, in_memory: bool) -> Worker:
         else:
             draw_embedding(model, asked["seed"])
             start_from(head, stored["train"], torch.device(options.device), asked["seed"])
-        shown = "gsp" in asked["layer"] and (asked["fold"], asked["seed"]) == (0, options.seeds_or(SEEDS)[0])
+        shown = (asked["fold"], asked["seed"]) == (0, options.seeds_or(SEEDS)[0])
         found["before"] = selection_of(model, test, shown)
         result = fit(config, place, f"{asked['row']}, {asked['way']}", model=model, sets=images)
         if result.ending == "time":
@@ -291,25 +293,25 @@ def selection_of(model: Embedder, test: TensorSet, shown: bool) -> dict[str, Any
     """Measure what pooling and network leave out, on some test pictures.
 
     Returns the entropy of the pooling weights, that of the energy of the backbone's map (squared lengths of the tokens;
-    1 is the same everywhere), and with ``shown`` the weights of the pictures that are drawn, one line each.
+    1 is the same everywhere), and with ``shown`` both of them for the pictures that are drawn, one line each.
     """
+
+    def measured(places: Int64[Tensor, " P"]) -> dict[str, Tensor]:
+        features = model.feature_map(test.evaluation_images(places))
+        energy = features.float().square().sum(1).flatten(1)
+        weights = embed_features(model.head, features).weights
+        return {"energy": energy / energy.sum(1, keepdim=True), **({} if weights is None else {"weights": weights})}
+
     places = torch.linspace(0, len(test) - 1, min(MEASURED, len(test))).long()
-    entropies, energies = [], []
+    entropies: dict[str, list[Tensor]] = {"weights": [], "energy": []}
     with evaluating(model):
         for part in places.split(64):
-            features = model.feature_map(test.evaluation_images(part))
-            energy = features.float().square().sum(1).flatten(1)
-            energies.append(relative_entropy(energy / energy.sum(1, keepdim=True)))
-            weights = embed_features(model.head, features).weights
-            entropies += [] if weights is None else [relative_entropy(weights.float())]
-        drawn = model.embed(test.evaluation_images(shown_places(test.labels, SHOWN))).weights if shown else None
-    found: dict[str, Any] = {
-        "entropy": float(torch.cat(entropies).mean()) if entropies else None,
-        "energy_entropy": float(torch.cat(energies).mean()),
-    }
-    if drawn is not None:
-        found["weights"] = [" ".join(f"{weight:.4f}" for weight in row) for row in drawn.tolist()]
-    return found
+            for name, each in measured(part).items():
+                entropies[name].append(relative_entropy(each.float()))
+        drawn = measured(shown_places(test.labels, SHOWN)) if shown else {}
+    weights, energy = (float(torch.cat(each).mean()) if each else None for each in entropies.values())
+    lines = {name: [" ".join(f"{value:.4f}" for value in row) for row in each.tolist()] for name, each in drawn.items()}
+    return {"entropy": weights, "energy_entropy": energy, **lines}
 
 
 def tokens_backbone(options: RunOptions, chosen: TunedSettings) -> Backbone:
@@ -400,13 +402,15 @@ def write_record(options: RunOptions, chosen: TunedSettings, store: RunStore) ->
 
 
 def draw_pictures(options: RunOptions, record: Record, test: ImageSet, pixels: Pixels) -> None:
-    """Draw the weights over test pictures, which the result does not hold, where matplotlib is installed."""
+    """Draw the weights over test pictures into the folder of --work, where matplotlib is installed."""
     if find_spec("matplotlib") is None:
         return
     places = shown_places(test.labels, SHOWN)
     held = on_device(test.subset(places), data_of(options), pixels, "cpu")
     pictures = held.evaluation_images(torch.arange(len(places))).permute(0, 2, 3, 1)
-    draw_weights(record, pictures, options.images / f"{result_name(options.settings)}_weights.png")
+    path = options.work / "tuned" / f"{result_name(options.settings)}_pictures.png"
+    draw_over_pictures(record, pictures, path)
+    print(f"weights over test pictures: {path}", flush=True)
 
 
 Pair = tuple[int, int]
@@ -425,13 +429,13 @@ def chosen_runs(value: Mapping[str, Any]) -> Runs:
     return found
 
 
-def best_average(runs: Runs, way: str) -> str | None:
-    """Return GAP or GeMean, whichever is better on validation in the pairs that both have; None without any."""
-    known = [name for name in AVERAGES if (name, way) in runs]
-    shared = set.intersection(*({*runs[name, way]} for name in known)) if known else set()
+def best_of(runs: Runs, rows: Sequence[str]) -> tuple[str, str] | None:
+    """Return the best of some layers, in either way, on validation in the pairs that all have; None without any."""
+    known = [key for key in runs if key[0] in rows]
+    shared = set.intersection(*({*runs[key]} for key in known)) if known else set()
     if not shared:
         return None
-    return max(known, key=lambda name: fmean(runs[name, way][pair]["validation"] for pair in shared))
+    return max(known, key=lambda key: fmean(runs[key][pair]["validation"] for pair in shared))
 
 
 def on_test(runs: Mapping[Pair, Record]) -> dict[Pair, float]:
@@ -440,17 +444,16 @@ def on_test(runs: Mapping[Pair, Record]) -> dict[Pair, float]:
 
 
 def layers_table(record: Record) -> str:
-    """Write every layer and way, with paired 95 % intervals against the best average pooling and GAP of the way."""
+    """Write every layer and way, with paired 95 % intervals against average pooling in its better way."""
     value, lines = record["value"], []
     runs, best = chosen_runs(value), chosen_tries(value["runs"], value["steps"], value["first_seed"])
     first = {"fold": 0, "seed": value["first_seed"], "steps": value["steps"]}
     asked = [run["asked"] for run in value["runs"]]
     tried = Counter((each["row"], each["way"]) for each in asked if {**each, **first} == each)
+    against = {"the best average": best_of(runs, AVERAGES), "gap": best_of(runs, ("gap",))}
     for (row, way), own in runs.items():
         rates, test = best[row, way], on_test(own)
         few = f", of {tried[row, way]} tries" if tried[row, way] < max(tried.values()) else ""
-        entropies = {when: [found[when]["entropy"] for found in own.values()] for when in ("before", "after")}
-        against = {"the best average": best_average(runs, way), "gap": "gap"}
         lines.append(
             {
                 "pooling": row,
@@ -458,20 +461,58 @@ def layers_table(record: Record) -> str:
                 "learning rate": f"{rates['lr']:g}, head x {rates['head_factor']:g}{few}",
                 "pairs": len(own),
                 "validation MAP@R": fmean(found["validation"] for found in own.values()),
-                "test MAP@R": plus_minus(fmean(test.values()), stdev(test.values()) if len(test) > 1 else None),
+                "test MAP@R": spread(test),
                 "P@1": fmean(found["test"]["p@1"] for found in own.values()),
                 **{
                     f"against {name}": with_interval(
-                        matched_difference(test, on_test(runs.get((other or "", way), {})) if other != row else {})
+                        matched_difference(test, on_test(runs[other]) if other and other != (row, way) else {})
                     )
                     for name, other in against.items()
                 },
+                "best step": round(fmean(found["best_step"] for found in own.values())),
                 "entropy, before and after": " → ".join(
-                    f"{fmean(each):.3f}" for each in entropies.values() if None not in each
+                    f"{each:.3f}" for when in ("before", "after") if (each := mean_of(own, when, "entropy")) is not None
                 ),
             }
         )
     return markdown_table(lines, ".2f", text_columns=3)
+
+
+def ways_table(record: Record) -> str:
+    """Write for every layer what its head alone reaches, what each way of tuning does with it, and to the map."""
+    runs, lines = chosen_runs(record["value"]), []
+    for row in dict.fromkeys(row for row, _ in runs):
+        first, paper = (runs.get((row, way), {}) for way in (HEAD_FIRST, AS_THE_PAPER))
+        alone = {pair: found["head_alone"]["map@r"] for pair, found in first.items()}
+        lines.append(
+            {
+                "pooling": row,
+                "head alone": spread(alone),
+                HEAD_FIRST: spread(on_test(first)),
+                AS_THE_PAPER: spread(on_test(paper)),
+                f"{HEAD_FIRST} − {AS_THE_PAPER}": with_interval(matched_difference(on_test(first), on_test(paper))),
+                **{
+                    f"map, {name}": cell(mean_of(own, when, "energy_entropy"), ".3f")
+                    for name, own, when in (
+                        ("before", {**paper, **first}, "before"),
+                        (HEAD_FIRST, first, "after"),
+                        (AS_THE_PAPER, paper, "after"),
+                    )
+                },
+            }
+        )
+    return markdown_table(lines, text_columns=1)
+
+
+def spread(values: Mapping[Pair, float]) -> str:
+    """Write the mean over pairs and their standard deviation; empty without any."""
+    return plus_minus(fmean(values.values()), stdev(values.values()) if len(values) > 1 else None) if values else ""
+
+
+def mean_of(runs: Mapping[Pair, Record], when: str, name: str) -> float | None:
+    """Return the mean of a measure before or after tuning; None where the layer has none."""
+    known = [found[when][name] for found in runs.values() if found[when][name] is not None]
+    return fmean(known) if known else None
 
 
 def draw_entropies(record: Record, path: Path) -> None:
@@ -481,13 +522,11 @@ def draw_entropies(record: Record, path: Path) -> None:
     titles = {"entropy": "pooling weights", "energy_entropy": "energy of the feature map"}
     for axis, (name, title) in zip(axes[0], titles.items(), strict=True):
         for place, own in enumerate(runs.values()):
-            means = []
-            for when, style in (("before", "oC0"), ("after", "sC1")):
-                known = [found[when][name] for found in own.values() if found[when][name] is not None]
-                if known:
-                    means.append(fmean(known))
-                    axis.plot(means[-1], place, style, label=f"{when} tuning")
-            axis.plot(means, [place] * len(means), color="grey", zorder=0)
+            means = [mean_of(own, when, name) for when in ("before", "after")]
+            if None not in means:
+                axis.plot(means, [place, place], color="grey", zorder=0)
+                axis.plot(means[0], place, "oC0", label="before tuning")
+                axis.plot(means[1], place, "sC1", label="after tuning")
         axis.set_yticks(range(len(runs)), [f"{row}, {way}" for row, way in runs], fontsize=8)
         axis.set(title=title, xlabel="relative entropy; 1 is the same everywhere")
     axes[0, 0].invert_yaxis()
@@ -495,21 +534,36 @@ def draw_entropies(record: Record, path: Path) -> None:
     save(figure, path)
 
 
-def draw_weights(record: Record, pictures: UInt8[Tensor, "P H W 3"], path: Path) -> None:
-    """Draw the weights of GSP over the same test pictures before and after tuning, paper's and sharp, in both ways."""
-    first, lines = (0, record["value"]["first_seed"]), [("", None)]
-    for (row, way), own in chosen_runs(record["value"]).items():
+def shown_maps(record: Record, name: str, layers: Sequence[str] = ()) -> dict[str, list[list[float]]]:
+    """Return weights or energy on the pictures that are shown, by layer, way and time, one list a picture."""
+    value, found = record["value"], {}
+    for (row, way), own in chosen_runs(value).items():
+        measured = own.get((0, value["first_seed"]), {})
         for when in ("before", "after"):
-            if "weights" in own.get(first, {}).get(when, {}):
-                lines.append((f"{row}\n{way}\n{when}", own[first][when]["weights"]))
+            if (lines := measured.get(when, {}).get(name)) and (not layers or row in layers):
+                found[f"{row}, {way}\n{when} tuning"] = [[float(each) for each in line.split()] for line in lines]
+    return found
+
+
+def draw_shown(name: str, layers: Sequence[str], record: Record, path: Path) -> None:
+    """Draw weights or energy on the same test pictures before and after tuning, relative to equal ones."""
+    maps = {
+        f"{title}, picture {number}": [len(values) * each for each in values]
+        for title, pictures in shown_maps(record, name, layers).items()
+        for number, values in enumerate(pictures, 1)
+    }
+    if maps:
+        draw_maps(maps, path, columns=2 * SHOWN, side=1.5)
+
+
+def draw_over_pictures(record: Record, pictures: UInt8[Tensor, "P H W 3"], path: Path) -> None:
+    """Draw the same weights over the pictures, which neither result nor documentation may hold."""
+    lines = {"": None, **shown_maps(record, "weights", SELECTING)}
     figure, axes = subplots(len(lines), len(pictures), 1.6 * len(pictures) + 1.2, 1.6 * len(lines))
-    for (title, weights), across in zip(lines, axes, strict=True):
+    for (title, weights), across in zip(lines.items(), axes, strict=True):
         for number, (axis, picture) in enumerate(zip(across, pictures, strict=True)):
-            heat = None
-            if weights is not None:
-                heat = torch.tensor([float(each) for each in weights[number].split()])
-                heat = heat.unflatten(0, (math.isqrt(len(heat)), -1))
-            overlay(axis, picture.numpy(), heat)
+            heat = None if weights is None else torch.tensor(weights[number])
+            overlay(axis, picture.numpy(), None if heat is None else heat.unflatten(0, (math.isqrt(len(heat)), -1)))
             axis.set(xticks=[], yticks=[])
         across[0].set_ylabel(title, fontsize=7)
     save(figure, path)
@@ -529,17 +583,25 @@ RESULTS = {
     "c2": "tuned_cub_resnet50_227_c2",
     "pnca_448": "tuned_cub_resnet50_448_pnca",
 }
+FIGURES: dict[str, Callable[[Record, Path], None]] = {
+    "entropy": draw_entropies,
+    "weights": functools.partial(draw_shown, "weights", SELECTING),
+    "energy": functools.partial(draw_shown, "energy", ("gap", SELECTING[-1])),
+}
 
 EXPERIMENT = Experiment(
     name="tuned",
     claim="with the head trained first and a sharper selection, GSP stays ahead of average pooling in a tuned network",
     shows="beside the tables",
-    cost="168 trainings a loss, an hour or two on one H200; --seconds 1700 makes some of them, pair by pair, and the "
-    "same command goes on; four times as long at --size 448",
+    cost="168 trainings a loss, half an hour on one H200 with --processes 8 and MPS, four times as long at --size 448; "
+    "the same command goes on",
     files=tuple(RESULTS.values()),
     run=run,
-    tables={table: FromFile(name, layers_table) for table, name in RESULTS.items()},
-    plots={f"{name}_entropy": FromFile(name, draw_entropies) for name in RESULTS.values()},
+    tables={
+        **{table: FromFile(name, layers_table) for table, name in RESULTS.items()},
+        **{f"{table}_ways": FromFile(name, ways_table) for table, name in RESULTS.items()},
+    },
+    plots={f"{name}_{figure}": FromFile(name, draw) for name in RESULTS.values() for figure, draw in FIGURES.items()},
     needs=("cub",),
     settings=TunedSettings,
     check=check,
