@@ -1,5 +1,6 @@
 """The study of tuned networks: its grid, both ways of training, and tables of what is finished."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from gspool.experiments import commands, tuned
 from gspool.experiments.experiment import RunOptions
 from gspool.experiments.tuned import AS_THE_PAPER, HEAD_FIRST, TRIES, WAYS, TunedSettings, asked_of, rows_of
 from gspool.pooling.embedding import check_head_options
-from gspool.provenance import read_result
+from gspool.provenance import read_result, write_result
 from gspool.training.compare_data import Tokens, create_sets
 
 NAME = "tuned_cub_resnet50_227_pnca"
@@ -78,6 +79,22 @@ def test_the_best_average_is_looked_for_in_both_ways(stopped: dict[str, Any]) ->
     assert gemean == "| gemean | 17.00 ± 1.00 | 20.00 ± 1.00 |  |  | 0.800 | 0.800 |  |"
 
 
+def test_another_size_takes_the_rates_that_227_pixels_chose(stopped: dict[str, Any], tmp_path: Path) -> None:
+    write_result(tmp_path / f"{NAME}.json", stopped["value"], command="", seeds=[0])
+    weights = tmp_path / "weights.safetensors"
+    weights.touch()
+    settings = TunedSettings(size=448, tries=0, layers="gap,gsp sharp", ways=HEAD_FIRST, weights=str(weights))
+    options = RunOptions(results=tmp_path, settings=settings)
+    tuned.check(options)
+    assert tuned.tries_at_227(options) == {
+        ("gap", HEAD_FIRST): 0,
+        ("gemean", HEAD_FIRST): 0,
+        ("gsp sharp", HEAD_FIRST): 1,
+    }
+    with pytest.raises(ValueError, match="no runs of delf, head first"):
+        tuned.check(replace(options, settings=replace(settings, layers="gap,delf")))
+
+
 def test_unknown_layers_and_missing_weights_are_refused_before_anything_is_read() -> None:
     with pytest.raises(ValueError, match="--layers are gap, gemean"):
         tuned.check(RunOptions(settings=TunedSettings(layers="gap,nothing")))
@@ -124,6 +141,13 @@ def test_another_call_trains_only_what_is_missing_and_draws_without_training(
     assert commands.run("reproduce", [*words, "--train", "false"]) == 0
     assert picture.is_file()
     assert read_result(path)["value"] == before
+
+
+def test_a_tiny_run_at_another_size_takes_its_rates_from_the_first(finished: Path) -> None:
+    words = ["tuned", "--quick", "--device", "cpu", "--work", str(finished), "--layers", "gap"]
+    assert commands.run("reproduce", [*words, "--size", "448", "--tries", "0"]) == 0
+    runs = read_result(finished / "quick" / "results" / "tuned_cub_resnet50_448_pnca.json")["value"]["runs"]
+    assert [(run["asked"]["way"], run["asked"]["lr"]) for run in runs] == [(way, TRIES[0][0]) for way in WAYS]
 
 
 def test_a_training_that_ran_out_of_time_goes_on(finished: Path, tmp_path: Path) -> None:

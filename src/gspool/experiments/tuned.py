@@ -11,7 +11,7 @@ Ours: results/tuned_cub_resnet50_SIZE_LOSS.json.
 
     gspool reproduce tuned --weights resnet50.safetensors --device cuda --processes 8 --seconds 1700
     gspool reproduce tuned --weights resnet50.safetensors --loss c2 ...
-    gspool reproduce tuned --weights resnet50.safetensors --size 448 --processes 2 --layers "gap,gemean,gsp sharp" ...
+    gspool reproduce tuned --weights resnet50.safetensors --size 448 --processes 4 --seeds 0 --tries 0 ...
     gspool reproduce tuned --train false                                    # weights over test pictures, no GPU
     gspool reproduce tuned --quick
 
@@ -30,7 +30,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
@@ -125,7 +125,8 @@ class TunedSettings:
         loss: pnca (ProxyNCA++) or c2.
         layers: names with commas between; all if none are named.
         ways: "head first", "as the paper", or both with a comma between.
-        tries: learning rates to choose from, for every layer and way; 1 takes the first.
+        tries: learning rates to choose from, for every layer and way; 1 takes the first, 0 those that the result at
+            227 pixels with the same loss chose.
         steps: steps of the whole network at most.
         compile: compile the backbone on a GPU, once in every process; its batch norms, frozen, are fused then.
         train: false trains nothing and draws the figures of the result.
@@ -136,16 +137,17 @@ class TunedSettings:
     loss: Literal["pnca", "c2"] = "pnca"
     layers: str = ""
     ways: str = ""
-    tries: Literal[1, 2, 3] = 3
+    tries: Literal[0, 1, 2, 3] = 3
     steps: int = 800
     compile: bool = True
     train: bool = True
 
 
 def check(options: RunOptions) -> None:
-    """Refuse layers and ways that do not exist, and a network without weights."""
-    chosen = options.settings
-    rows_to_train(options)
+    """Refuse layers and ways that do not exist, a network without weights, and --tries 0 without their result."""
+    chosen, rows = options.settings, rows_to_train(options)
+    if not chosen.tries and (lacking := [", ".join(row) for row in rows if row not in tries_at_227(options)]):
+        raise ValueError(f"--tries 0: the result at 227 pixels has no runs of {'; '.join(lacking)}")
     if chosen.train and not options.quick and (chosen.weights is None or not Path(chosen.weights).is_file()):
         raise FileNotFoundError(
             f"--weights is the file of the backbone's weights (docs/models.md), got {chosen.weights}"
@@ -345,7 +347,8 @@ def run(options: RunOptions) -> None:
     rows = rows_to_train(options)
     worker = functools.partial(make_worker, options, tokens, hold_tokens(tokens, options.device, options.executor))
     # The first try of every row before the second of any: the first pair is complete as soon as it can be.
-    tuning = [asked_of(chosen, *row, number, 0, seeds[0]) for number in range(chosen.tries) for row in rows]
+    tries = [dict.fromkeys(rows, number) for number in range(chosen.tries)] or [tries_at_227(options)]
+    tuning = [asked_of(chosen, *row, numbers[row], 0, seeds[0]) for numbers in tries for row in rows]
 
     def final() -> list[dict[str, Any]]:
         best = chosen_tries([run._asdict() for run in store.runs()], chosen.steps, seeds[0])
@@ -376,6 +379,15 @@ def chosen_tries(runs: Sequence[Record], steps: int, seed: int) -> dict[tuple[st
         ):
             best[row] = run
     return {row: dict(run["asked"]) for row, run in best.items()}
+
+
+def tries_at_227(options: RunOptions) -> dict[tuple[str, str], int]:
+    """Return the numbers of the tries that the result at 227 pixels chose, by row and way."""
+    usual = TunedSettings()
+    path = options.results / f"{result_name(replace(options.settings, size=usual.size))}.json"
+    value = read_result(path)["value"]
+    best = chosen_tries(value["runs"], value["steps"], value["first_seed"])
+    return {row: TRIES.index((asked["lr"], asked["head_factor"])) for row, asked in best.items()}
 
 
 def write_record(options: RunOptions, chosen: TunedSettings, store: RunStore) -> Record | None:
